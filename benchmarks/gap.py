@@ -22,7 +22,7 @@ from benchmarks.sites import queue, rabbits, work_directory
 from reliamsg.lab import RabbitNode
 from reliamsg.message import Stream
 from reliamsg.wire.address import EXCHANGE
-from reliamsg.wire.data import CONTENT_TYPE, Records, encode
+from reliamsg.wire.data import CONTENT_TYPE, Origin, Records, encode
 
 __all__ = ["gap"]
 
@@ -40,7 +40,7 @@ def frames(topic: str, first: int, last: int) -> Iterator[bytes]:
         end = min(last, start + BATCH - 1)
         bodies = [(seq - 1).to_bytes(8, "big") + bytes(SIZE - 8) for seq in range(start, end + 1)]
         now = time.time_ns() // 1000
-        yield encode(Stream("gap", topic), EPOCH, INCARNATION, start, None, (now, now), Records(bodies))
+        yield encode(Origin(Stream("gap", topic), EPOCH, INCARNATION), start, (now, now), Records(bodies))
 
 
 def send(nodes: list[RabbitNode], topic: str, bodies: Iterable[bytes]) -> None:

@@ -34,7 +34,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    from reliamsg.audit.session import make_session, suited
+    from reliamsg.audit.session import make_session, separate_session
 
     # Java as for few journals. Most audits here are the first ones of their kind: code that is compiled well is not run
     # often enough to make good for its compiler's work, which takes a third of all.
@@ -42,7 +42,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = make_session("local[2]", journals=few, settings={"spark.ui.showConsoleProgress": "false"})
     session.sparkContext.setLogLevel("ERROR")
     # As a small audit sets itself; steps that are tested alone get no session of their own.
-    yield suited(session)
+    yield separate_session(session)
     session.stop()
 
 

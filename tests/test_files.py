@@ -252,7 +252,7 @@ def test_a_link_to_nothing_begins_no_file(
     if through == "a link to a link":
         link = tmp_path / "another.db"
         link.symlink_to("x.db")
-    with pytest.raises(StoreUnsafe, match="which does not exist: is its disk there") as raised:
+    with pytest.raises(StoreUnsafe, match="which does not exist: is its disk mounted") as raised:
         opener(link)
     assert str(disk / "x.db") in str(raised.value)
     assert not list(disk.iterdir())

@@ -20,8 +20,8 @@ SECRET = b"0123456789abcdef"
 @pytest.mark.parametrize(
     ("keys", "sign_with", "says"),
     [
-        ({}, None, "a key at least"),
-        ("a", None, "a key at least"),
+        ({}, None, "at least one key"),
+        ("a", None, "at least one key"),
         ({"": SECRET}, None, "key id"),
         ({"a b": SECRET}, None, "key id"),
         ({"ä": SECRET}, None, "key id"),
@@ -30,7 +30,7 @@ SECRET = b"0123456789abcdef"
         ({"a": "0123456789abcdef"}, None, "must be bytes"),
         ({"a": b"short"}, None, "at least 16"),
         ({"a": SECRET}, "b", "not among the keys"),
-        ({f"k{i}": SECRET for i in range(101)}, None, "at most 100"),
+        ({f"k{i}": SECRET for i in range(101)}, None, "the limit is 100"),
     ],
 )
 def test_what_is_no_key_ring_is_refused(keys: object, sign_with: str | None, says: str) -> None:

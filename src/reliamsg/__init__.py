@@ -1,10 +1,10 @@
-"""Messages that are not lost, doubled or reordered, whatever happens to brokers, networks and datacenters."""
+"""Messages that are not lost, duplicated or reordered, whatever happens to brokers, networks and datacenters."""
 
 import importlib
 import logging
 from typing import TYPE_CHECKING, Any
 
-from reliamsg import pickling as _pickling  # noqa: F401  (registers how messages are pickled)
+from reliamsg import pickling as _pickling  # noqa: F401  (registers the pickling of messages)
 from reliamsg.config import JournalExport, Quorum, Site
 from reliamsg.errors import (
     ClosedError,
@@ -96,7 +96,7 @@ __all__ = [
     "TransientError",
 ]
 
-# Few programs publish and consume: each half is loaded when it is asked for (PEP 562).
+# Few programs both publish and consume: each half is loaded on first use (PEP 562).
 _HALVES = {
     "Consumer": "reliamsg.receiving.consumer",
     "Producer": "reliamsg.sending.producer",

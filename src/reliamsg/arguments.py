@@ -1,5 +1,4 @@
-"""Checks of what applications pass: whatever is wrong with an argument is a :class:`ConfigError` that names it and says
-what is expected."""
+"""Checks of arguments from applications. A :class:`ConfigError` names the invalid argument and the expected values."""
 
 from __future__ import annotations
 
@@ -30,11 +29,11 @@ __all__ = [
 
 
 class NotRun(ConfigError):
-    """A callback returned what has not run, in place of running it."""
+    """A callback returned a coroutine or generator that was not run."""
 
 
 MOST_SECONDS = 1e9
-"""Longest duration: 30 years, which everything that waits can still be told."""
+"""The maximum duration: 30 years, which all functions that wait still accept."""
 MOST_BYTES = 2**62
 
 
@@ -45,7 +44,7 @@ def _kind(value: object) -> str:
 def check_number(
     name: str, value: object, *, above: float | None = None, least: float = 0.0, most: float = MOST_SECONDS
 ) -> None:
-    """A finite number, whole or not; no bool."""
+    """An int or finite float, not a bool."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ConfigError(f"{name} must be a number, not {_kind(value)}")
     if not value <= most:  # nor is NaN
@@ -57,7 +56,7 @@ def check_number(
 
 
 def check_count(name: str, value: object, *, least: int = 1, most: int = MOST_BYTES) -> None:
-    """A whole number; no bool."""
+    """An int, not a bool."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise ConfigError(f"{name} must be a whole number, not {_kind(value)}")
     if value < least:
@@ -73,7 +72,7 @@ def _shown(value: float) -> str:
 
 
 def check_timeout(name: str, value: object) -> None:
-    """Seconds to wait; None for no limit. Below 0 does not wait: so much may be left of a deadline."""
+    """Seconds to wait, or None for no limit. Negative values, such as the time left after a deadline, do not wait."""
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -85,7 +84,7 @@ def check_timeout(name: str, value: object) -> None:
 
 
 def check_flag(name: str, value: object) -> None:
-    """True or False, and nothing that merely counts as one."""
+    """True or False, and no other value."""
     if not isinstance(value, bool):
         raise ConfigError(f"{name} must be True or False, not {_kind(value)}")
 
@@ -105,20 +104,20 @@ def check_choice(name: str, value: object, choices: Iterable[str], more: str = "
 
 
 def check_instance(name: str, value: object, kind: type | tuple[type, ...], what: str) -> None:
-    """An object of a class; `what` it is, with an article."""
+    """An instance of a class, which errors describe as `what` (with an article)."""
     if not isinstance(value, kind):
         raise ConfigError(f"{name} must be {what}, not {_kind(value)}")
 
 
 def check_list(name: str, value: object, what: str) -> list[Any]:
-    """The elements of a list, tuple or other iterable that is no text, bytes or mapping."""
+    """The elements of a list, tuple or other iterable that is not a string, bytes or a mapping."""
     if isinstance(value, (str, bytes, bytearray, memoryview, dict)) or not isinstance(value, Iterable):
         raise ConfigError(f"{name} must be a list of {what}, not {_kind(value)}")
     return list(value)
 
 
 def check_path(name: str, value: object) -> str:
-    """A path of a file that can be kept; returns it as text."""
+    """The path of a persistent file; returns it as a string."""
     if not isinstance(value, (str, os.PathLike)):
         raise ConfigError(f"{name} must be a path, not {_kind(value)}")
     path = os.fspath(value)
@@ -131,26 +130,26 @@ def check_path(name: str, value: object) -> str:
     try:
         os.fsencode(path)
     except UnicodeEncodeError:
-        raise ConfigError(f"{name} {path!r} is not a path that this system can have") from None
+        raise ConfigError(f"{name} {path!r} is not a valid path on this system") from None
     if path == ":memory:" or path.startswith("file:"):
         raise ConfigError(
-            f"{name}={path!r}: it must be a file on a disk, since what it holds has to survive this process"
-            " (for tests: a file in a temporary directory)"
+            f"{name}={path!r}: it must be a file on a disk, because its content has to survive this process"
+            " (for tests, use a file in a temporary directory)"
         )
     return path
 
 
 def check_callback(name: str, value: object, *, optional: bool = True) -> None:
-    """A function that does its work when it is called. What only makes a coroutine or generator would do nothing."""
+    """An ordinary function. A coroutine or generator function would do nothing when called."""
     if value is None and optional:
         return
     if not callable(value):
         raise ConfigError(f"{name} must be callable{' or None' if optional else ''}, not {_kind(value)}")
-    made = _makes(value)
-    if made:
+    kind = _kind_of_function(value)
+    if kind:
         raise ConfigError(
-            f"{name} must be an ordinary function: {_named(value)} is {made}, whose body would not run."
-            " Pass a function that runs it to its end: lambda *given: asyncio.run(function(*given))"
+            f"{name} must be an ordinary function: {_named(value)} is {kind}, whose body would not run."
+            " Pass a function that runs it: lambda *args: asyncio.run(function(*args))"
         )
 
 
@@ -161,13 +160,13 @@ def _named(value: object) -> str:
     return str(getattr(inner, "__qualname__", None) or type(inner).__qualname__)
 
 
-def _makes(function: object) -> str:
-    """What a call would only make, in place of doing anything; empty where it does something."""
+def _kind_of_function(function: object) -> str:
+    """The kind of a function whose body does not run when it is called; empty for an ordinary function."""
     while isinstance(function, functools.partial):
         function = function.func
     candidates = [function]
     if not inspect.isroutine(function) and not isinstance(function, type):
-        candidates.append(getattr(type(function), "__call__", None))  # noqa: B004  (the method is wanted)
+        candidates.append(getattr(type(function), "__call__", None))  # noqa: B004  (the unbound method)
     for one in candidates:
         if inspect.isasyncgenfunction(one):
             return "an async generator function"
@@ -179,15 +178,15 @@ def _makes(function: object) -> str:
 
 
 def unrun(name: str, result: object) -> NotRun | None:
-    """An error where a callback returned something that has not run yet, which is put away; None where it did its
-    work. Whatever else is returned does not matter."""
+    """An error if a callback returned a coroutine or generator, which is closed; None otherwise. Other return values
+    are ignored."""
     if result is None:
         return None
     if inspect.iscoroutine(result) or inspect.isgenerator(result):
-        result.close()  # else Python warns of it, later and elsewhere
+        result.close()  # avoids a later warning from Python
     elif not (inspect.isawaitable(result) or inspect.isasyncgen(result)):
         return None
     return NotRun(
-        f"{name} returned a {type(result).__name__}, which nobody runs: it must have done its work when it returns."
-        " Run it to its end in there: asyncio.run(...)"
+        f"{name} returned a {type(result).__name__}, which is never run: it must complete its work before it returns."
+        " Run it in the callback: asyncio.run(...)"
     )

@@ -1,6 +1,6 @@
-"""Settings that applications write down: sites, confirm policies, names and limits.
+"""Settings of applications: sites, confirm policies, names and limits.
 
-Everything here is frozen and validated at construction, so that a mistake shows where it was made.
+All objects are frozen and validated at construction, so that an error occurs where the mistake was made.
 """
 
 from __future__ import annotations
@@ -44,30 +44,30 @@ __all__ = [
 ]
 
 MAX_NAME_BYTES = 100
-"""Longest producer id, topic, group or site name, in UTF-8 bytes: group queues are named from three of
-them, and AMQP 0-9-1 ends a queue's name at 255 bytes."""
+"""The maximum length of a producer id, topic, group or site name, in UTF-8 bytes: the name of a group's queue contains
+up to three of them, and AMQP 0-9-1 limits it to 255 bytes."""
 
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
-"""Largest body of one message, in bytes."""
+"""The maximum size of a message's body, in bytes."""
 
 MAX_KEY_BYTES = 255
-"""Longest key of a message, in UTF-8 bytes."""
+"""The maximum length of a message's key, in UTF-8 bytes."""
 
 MAX_HEADERS = 64
-"""Most headers of one message."""
+"""The maximum number of headers of a message."""
 
 MAX_HEADER_BYTES = 255
-"""Longest name of a header, in UTF-8 bytes: AMQP's are short strings."""
+"""The maximum length of a header's name, in UTF-8 bytes: in AMQP it is a short string."""
 
 MAX_HEADER_VALUE_BYTES = 8 * 1024
-"""Longest value of a header, in UTF-8 bytes."""
+"""The maximum length of a header's value, in UTF-8 bytes."""
 
 MAX_HEADERS_BYTES = 64 * 1024
-"""All names and values of one message's headers together, in UTF-8 bytes: in the plain form AMQP needs them in one
-frame, for which RabbitMQ has 128 KiB."""
+"""The maximum size of all names and values of a message's headers, in UTF-8 bytes: in the plain format AMQP sends them
+in one frame, which RabbitMQ limits to 128 KiB."""
 
 _FORBIDDEN = frozenset("+#*:~")
-"""MQTT's and AMQP's wildcards, and the two characters that addresses are joined with."""
+"""The wildcards of MQTT and AMQP, and the two separators in addresses."""
 
 Credentials = tuple[str, str]
 """User name and password."""
@@ -78,8 +78,8 @@ _PORTS: dict[str, int] = {"amqp": 5672, "amqps": 5671, "mqtt": 1883, "mqtts": 88
 
 
 def unsafe_characters(text: str) -> list[str]:
-    """The control characters and Unicode noncharacters in `text`: an MQTT broker may cut the connection of
-    whoever sends one (MQTT 5, section 1.5.4)."""
+    """The control characters and Unicode noncharacters in `text`: an MQTT broker may close the connection of a client
+    that sends one (MQTT 5, section 1.5.4)."""
     return sorted(c for c in set(text) if _is_unsafe(ord(c)))
 
 
@@ -88,10 +88,10 @@ def _is_unsafe(code: int) -> bool:
 
 
 def check_name(kind: str, name: str) -> str:
-    """Return `name`, or raise :class:`ConfigError` that says what is wrong with this `kind` of name.
+    """Return `name`, or raise a :class:`ConfigError` that describes the problem with this `kind` of name.
 
     Names are 1 to 100 bytes of UTF-8 without control characters, the wildcards ``+ # *``, or ``:`` and
-    ``~``. They do not start with ``$`` (MQTT keeps those topics for brokers) or with ``/``.
+    ``~``. They do not start with ``$`` (MQTT reserves these topics for brokers) or with ``/``.
     """
     if not isinstance(name, str):
         raise ConfigError(f"{kind} must be a string, not {type(name).__name__}")
@@ -100,7 +100,7 @@ def check_name(kind: str, name: str) -> str:
 
 @lru_cache(maxsize=1_024)
 def _checked_name(kind: str, name: str) -> str:
-    """See :func:`check_name`. Remembered, since every frame brings the same few names again."""
+    """See :func:`check_name`. Cached, because all frames contain the same few names."""
     if not name:
         raise ConfigError(f"{kind} is empty")
     try:
@@ -108,7 +108,7 @@ def _checked_name(kind: str, name: str) -> str:
     except UnicodeEncodeError:
         raise ConfigError(f"{kind} {name!r} is not valid Unicode text") from None
     if size > MAX_NAME_BYTES:
-        raise ConfigError(f"{kind} is {size} bytes long; at most {MAX_NAME_BYTES} are possible")
+        raise ConfigError(f"{kind} is {size} bytes long; the limit is {MAX_NAME_BYTES}")
     bad = sorted({c for c in name if c in _FORBIDDEN}) + unsafe_characters(name)
     if bad:
         raise ConfigError(f"{kind} {name!r} contains {', '.join(map(repr, bad))}, which names can't have")
@@ -119,7 +119,7 @@ def _checked_name(kind: str, name: str) -> str:
 
 @dataclass(frozen=True)
 class Quorum:
-    """Confirm policy: a publish counts as published when at least `k` sites have confirmed it."""
+    """Confirm policy: a message counts as published when at least `k` sites have confirmed it."""
 
     k: int
 
@@ -128,15 +128,15 @@ class Quorum:
 
 
 Confirm = Literal["all", "any", "all-active"] | Quorum
-"""Which sites must have confirmed before a publish counts as published.
+"""The sites that must confirm a message before it counts as published.
 
 ``"all"``: every site. ``"any"``: one. ``Quorum(k)``: k of them. ``"all-active"``: every site that is up
-(handshaken, not blocked, no confirm overdue), and at least one.
+(connected, not blocked, no confirm overdue), and at least one.
 """
 
 
 def confirm_policy(confirm: Confirm, sites: int) -> Confirm:
-    """Return `confirm`, or raise :class:`ConfigError` when it can't be met with this many sites."""
+    """Return `confirm`, or raise :class:`ConfigError` if it can't be met with this number of sites."""
     if isinstance(confirm, Quorum):
         if confirm.k > sites:
             raise ConfigError(f"Quorum({confirm.k}) can't be met with {sites} sites")
@@ -150,9 +150,9 @@ class Endpoint:
     """One address of a site."""
 
     host: str
-    """For a site in memory, the name of its broker."""
+    """For an in-memory site, the name of its broker."""
     port: int
-    """For a site in memory, 0."""
+    """For an in-memory site, 0."""
 
     def __str__(self) -> str:
         if not self.port:
@@ -161,7 +161,7 @@ class Endpoint:
 
 
 class _Login:
-    """A login that a URL gave, as ``credentials``. It shows in no ``repr``, copy as data, or pickle."""
+    """A login from a URL, as ``credentials``. It is not contained in any ``repr``, ``asdict`` or pickle."""
 
     __slots__ = ("_ask",)
 
@@ -182,79 +182,78 @@ class _Login:
 
     def __reduce__(self) -> str | tuple[object, ...]:
         raise TypeError(
-            "a site with a password is not pickled: make it where it is used, or pass credentials="
+            "a site with a password can't be pickled: create it where it is used, or pass credentials="
         )
 
 
 @dataclass(frozen=True)
 class Site:
-    """One datacenter as a client sees it: a broker, or a cluster behind several endpoints.
+    """A datacenter: a broker, or a cluster with several endpoints.
 
     ``Site("dc1", "amqps://user:secret@a,b:5673,c/vhost")``. Schemes: ``amqp``, ``amqps``, ``mqtt``,
-    ``mqtts``; several hosts are separated by commas and tried in turn. A login stands once, before the first host; in
+    ``mqtts``; several hosts are separated by commas and tried in turn. A login is given once, before the first host; in
     user name, password and virtual host the characters ``/ ? # @ ,`` and blanks are percent-encoded (``@`` as ``%40``).
-    A URL that could mean several things is refused, and not repeated. A URL has no options: settings are arguments.
+    An ambiguous URL is rejected, with an error that does not contain it. A URL has no options: settings are arguments.
 
-    ``Site("dc1", "memory://dc1")`` is a broker in the memory of this process, for tests, demos and trying things out:
-    no other process can reach it, and it keeps nothing when the process exits. All clients of the process that use the
+    ``Site("dc1", "memory://dc1")`` is a broker in the memory of this process, for tests, demos and experiments: other
+    processes can't reach it, and its content is lost when the process exits. All clients of the process that use the
     same name share one broker, which behaves like RabbitMQ, or like an MQTT broker with ``memory://dc1/mqtt``. Use
-    :class:`reliamsg.testing.MemoryNetwork` for brokers that fail when told to.
+    :class:`reliamsg.testing.MemoryNetwork` for brokers with injected faults.
 
-    The password never shows in ``repr``, logs, errors or journals, nor in :func:`dataclasses.asdict`; a site with a
-    password can't be pickled. :func:`dataclasses.replace` keeps the login.
+    The password is not contained in ``repr``, logs, errors or journals, nor in :func:`dataclasses.asdict`; a site with
+    a password can't be pickled. :func:`dataclasses.replace` keeps the login.
 
-    All durations are seconds, all sizes bytes.
+    All durations are in seconds, all sizes in bytes.
     """
 
     name: str
     url: str = field(repr=False)
-    """Once made, the URL without user and password."""
+    """After construction, the URL without user and password."""
     tls: ssl.SSLContext | None = field(default=None, repr=False, kw_only=True, compare=False)
-    """Used with ``amqps`` and ``mqtts``; ``ssl.create_default_context()`` unless given."""
+    """For ``amqps`` and ``mqtts``; the default is ``ssl.create_default_context()``."""
     credentials: Callable[[], Credentials] | None = field(
         default=None, repr=False, kw_only=True, compare=False
     )
-    """Asked anew on every connect, on an I/O thread of the site, of which MQTT sites have two; replaces what the URL
-    says. Where only the URL has a
-    login this is a function that returns it."""
+    """Called for every connection, on an I/O thread of the site (MQTT sites have two). Overrides a login in the URL; if
+    only the URL has a login, this is a function that returns it."""
     auth: Literal["password", "external"] = field(default="password", kw_only=True)
-    """AMQP: log in with user name and password, or by the certificate that `tls` has loaded (SASL ``EXTERNAL``); then
-    neither URL nor `credentials` may give a login. MQTT has nothing to choose: a broker that goes by certificates
-    does so where there is no login."""
+    """AMQP: log in with user name and password, or with the certificate that `tls` has loaded (SASL ``EXTERNAL``),
+    without a login in the URL or `credentials`. Not used for MQTT: without a login, brokers can authenticate by
+    certificate."""
     confirm_timeout: float = field(default=30.0, kw_only=True)
-    """The oldest batch unconfirmed for so long makes the producer drop the connection and send it again. Where
-    that does not help the time doubles, up to eight times."""
+    """If the oldest batch is not confirmed within this time, the producer closes the connection and resends the batch.
+    The time is doubled after each failure, up to eight times the original."""
     connect_timeout: float = field(default=10.0, kw_only=True)
-    """Wall-clock budget of one attempt at one endpoint: TCP, TLS and the protocol's handshake."""
+    """Time limit for one attempt to connect to one endpoint: TCP, TLS and the protocol's handshake."""
     backoff_min: float = field(default=0.2, kw_only=True)
     backoff_max: float = field(default=10.0, kw_only=True)
-    """Pause between rounds over the endpoints: exponential with jitter between these two, for ever."""
+    """Pause between rounds over the endpoints: exponential with jitter between these bounds, without end."""
     heartbeat: float = field(default=10.0, kw_only=True)
     """AMQP heartbeat and MQTT keepalive."""
     window_batches: int = field(default=256, kw_only=True)
     window_bytes: int = field(default=8 * 1024 * 1024, kw_only=True)
-    """Most that is sent and not yet confirmed, in batches and in bytes. At an MQTT 5 site the broker's
-    Receive Maximum lowers the count further."""
+    """Limits for messages in flight, in batches and in bytes. At an MQTT 5 site, the broker's Receive Maximum may lower
+    the number of batches."""
     prefetch: int = field(default=64, kw_only=True)
-    """Most batches that a consumer holds unacknowledged from this site (AMQP prefetch count, MQTT 5
+    """The maximum number of unacknowledged batches that a consumer accepts from this site (AMQP prefetch count, MQTT 5
     Receive Maximum)."""
     max_frame_bytes: int = field(default=16 * 1024 * 1024, kw_only=True)
-    """Largest broker message that this client sends to this site. A larger batch goes as several; a larger message
-    parks its stream here. What is received is bounded by the protocol alone (64 MiB): a consumer that was told of less
-    than its producers would else refuse what they send."""
+    """The maximum size of a broker message that this client sends to this site. A larger batch is split; a larger
+    message parks its stream at this site. Received messages are limited only by the protocol (64 MiB), so that
+    consumers accept messages of producers with a higher limit."""
     declare: Literal["create", "passive", "none"] = field(default="create", kw_only=True)
-    """AMQP: create exchange and queues, only check that they are there, or trust that they are. MQTT: with ``none`` a
-    producer trusts that the groups that it names exist; otherwise it finds out, and creates nothing."""
+    """AMQP: create exchange and queues, only check that they exist, or assume it. MQTT: with ``none`` a producer
+    assumes that its named groups exist; otherwise it checks, but creates nothing."""
     queue_type: Literal["quorum", "classic"] = field(default="quorum", kw_only=True)
-    """AMQP: the type of group queues that this client creates."""
+    """AMQP: the type of the group queues that this client creates."""
     mqtt_version: Literal["auto", "5", "3.1.1"] = field(default="auto", kw_only=True)
-    """MQTT: ``auto`` tries 5 and falls back to 3.1.1 where the broker refuses it."""
+    """MQTT: ``auto`` tries version 5 and falls back to 3.1.1 if the broker refuses it."""
     scheme: Scheme = field(init=False)
     protocol: Protocol = field(init=False)
-    """What the broker speaks; a broker in memory behaves accordingly."""
+    """The protocol of the broker; an in-memory broker behaves accordingly."""
     endpoints: tuple[Endpoint, ...] = field(init=False)
     vhost: str = field(init=False)
-    """AMQP virtual host; empty for MQTT and in memory."""
+    """AMQP virtual host; empty for MQTT and in-memory sites."""
 
     def __post_init__(self) -> None:
         check_name("site name", self.name)
@@ -264,7 +263,7 @@ class Site:
         put(self, "protocol", parsed.protocol)
         put(self, "endpoints", parsed.endpoints)
         put(self, "vhost", parsed.vhost)
-        # The login leaves the URL here: what copies or shows the fields has no password to show.
+        # Remove the login from the URL, so that copies and representations of the fields contain no password.
         if parsed.login is not None and self.credentials is None:
             put(self, "credentials", _Login(*parsed.login))
         put(self, "url", f"{parsed.scheme}://{','.join(map(str, parsed.endpoints))}{parsed.path}")
@@ -289,7 +288,7 @@ class Site:
         ):
             check_choice(f"site {self.name}: {name}", getattr(self, name), choices)
         check_callback(f"site {self.name}: credentials", self.credentials)
-        if self.tls is not None and not hasattr(self.tls, "wrap_bio"):  # ssl takes long to load
+        if self.tls is not None and not hasattr(self.tls, "wrap_bio"):  # without loading ssl, which is slow
             raise ConfigError(
                 f"site {self.name}: tls must be an ssl.SSLContext, not {type(self.tls).__name__}"
             )
@@ -306,21 +305,21 @@ class Site:
 
     @property
     def shown_url(self) -> str:
-        """The URL as it may be shown: without user and password."""
+        """The URL for messages: without user and password."""
         if self.scheme == "memory":
             return self.url
         hosts = ",".join(map(str, self.endpoints))
         return f"{self.scheme}://{hosts}" + (f"/{self.vhost}" if self.protocol == "amqp" else "")
 
     def login(self) -> Credentials | None:
-        """User name and password for one connect; None where neither URL nor callable gives any."""
+        """User name and password for a connection; None if neither the URL nor `credentials` has a login."""
         return self.credentials() if self.credentials is not None else None
 
     def tls_context(self) -> ssl.SSLContext | None:
         """The TLS context to use; None for a plain connection."""
         if not self.secure:
             return None
-        import ssl  # here, since it takes as long to load as half of the package
+        import ssl  # on demand: loading it takes as long as half of the package
 
         return self.tls if self.tls is not None else ssl.create_default_context()
 
@@ -329,9 +328,9 @@ class Site:
 
 
 def check_sites(sites: Sequence[Site]) -> tuple[Site, ...]:
-    """Return `sites` as a tuple, or raise :class:`ConfigError`: there must be one, and names must differ."""
+    """Return `sites` as a tuple, or raise :class:`ConfigError`: there must be at least one, with unique names."""
     if isinstance(sites, Site):
-        raise ConfigError("sites must be a list of Site objects: [site], also for one")
+        raise ConfigError("sites must be a list of Site objects: for one site, [site]")
     found = tuple(check_list("sites", sites, "Site objects"))
     for site in found:
         if not isinstance(site, Site):
@@ -350,13 +349,13 @@ class _ParsedUrl(NamedTuple):
     protocol: Protocol
     endpoints: tuple[Endpoint, ...]
     path: str
-    """As the URL has it, in its shortest form."""
+    """The path of the URL, in its shortest form."""
     vhost: str = ""
     login: Credentials | None = None
 
 
 def _parse_url(name: str, url: str) -> _ParsedUrl:
-    """Take a broker URL apart; no error shows the URL itself, since it may hold a password."""
+    """Parse a broker URL. Errors do not contain the URL, because it may contain a password."""
     if not isinstance(url, str):
         raise ConfigError(f"site {name}: the URL must be a string, not {type(url).__name__}")
     scheme, sep, rest = url.partition("://")
@@ -366,13 +365,14 @@ def _parse_url(name: str, url: str) -> _ParsedUrl:
         raise ConfigError(
             f"site {name}: the URL must start with amqp://, amqps://, mqtt://, mqtts:// or memory://"
         )
-    # urlsplit() takes no comma-separated hosts, and what it makes of odd URLs depends on the version of Python.
+    # urlsplit() does not support comma-separated hosts, and its results for unusual URLs depend on the version of
+    # Python.
     authority, _, path = rest.partition("/")
     login, at, hosts = authority.rpartition("@")
     if _AMBIGUOUS_LOGIN.search(login) or "@" in path:
         raise ConfigError(
-            f"site {name}: the URL could mean several things: a login stands once, before the first host, and in user"
-            " name, password and virtual host / ? # @ , and blanks are percent-encoded (@ as %40, / as %2F)"
+            f"site {name}: the URL is ambiguous: give a login once, before the first host, and percent-encode / ? # @ ,"
+            " and blanks in user name, password and virtual host (@ as %40, / as %2F)"
         )
     if "?" in hosts + path or "#" in hosts + path:
         raise ConfigError(f"site {name}: settings are arguments of Site(), not part of the URL")
@@ -396,8 +396,8 @@ def _parse_memory_url(name: str, rest: str) -> _ParsedUrl:
     found = _MEMORY.fullmatch(rest)
     if found is None:
         raise ConfigError(
-            f"site {name}: a site in memory is memory://NAME, or memory://NAME/mqtt for one that behaves like an MQTT"
-            " broker; NAME has letters, digits and . _ ~ % - only"
+            f"site {name}: an in-memory site is memory://NAME, or memory://NAME/mqtt for one that behaves like an MQTT"
+            " broker; NAME consists of letters, digits and . _ ~ % -"
         )
     protocol: Protocol = "mqtt" if found[2] == "mqtt" else "amqp"
     return _ParsedUrl("memory", protocol, (Endpoint(found[1], 0),), "/mqtt" if protocol == "mqtt" else "")
@@ -419,31 +419,31 @@ def _parse_host(name: str, scheme: str, text: str) -> Endpoint:
         )
     host = found[0].strip("[]").lower()
     if set("/?#@:") & set(unicodedata.normalize("NFKC", host)) and ":" not in host:
-        raise ConfigError(f"site {name}: a host's name holds characters that stand for others")
+        raise ConfigError(f"site {name}: the host name contains characters that are equivalent to delimiters")
     return Endpoint(host, _PORTS[scheme] if port is None else port)
 
 
 @dataclass(frozen=True)
 class JournalExport:
-    """Where a client's journal goes, and what happens while it can't go there.
+    """The target of a client's journal, and the policy while the target is unavailable.
 
-    ``JournalExport("/var/spool/journals")``, or an fsspec URL: ``JournalExport("s3://bucket/prefix")`` (extra
-    ``remote``, and the package of the protocol). Several clients, and those of several hosts, may share one target.
-    Logins in a URL never show.
+    ``JournalExport("/var/spool/journals")``, or with an fsspec URL, ``JournalExport("s3://bucket/prefix")`` (requires
+    the extra ``remote`` and the package for the protocol). Several clients, also on several hosts, can share one
+    target. Credentials in a URL are never shown.
     """
 
     target: str | os.PathLike[str] = field(repr=False)
     interval: float = field(default=60.0, kw_only=True)
-    """Seconds between two segments while there is something new."""
+    """Seconds between two segments while there are new rows."""
     segment_rows: int = field(default=10_000, kw_only=True)
-    """A segment is cut at once when so many rows wait, and holds no more. 1 to 1,000,000."""
+    """The maximum number of rows in a segment, which is cut without delay when they are available. 1 to 1,000,000."""
     max_backlog_rows: int = field(default=100_000, kw_only=True)
-    """Rows that may wait in the client's file while the target is away; at least 10, and twice
-    `segment_rows`. Beyond it `when_full` decides; rows about connections and about closing are written all the same."""
+    """The maximum number of rows in the client's file that are not exported, at least 10 and twice `segment_rows`. At
+    this limit `when_full` applies; rows about connections and about closing are written nevertheless."""
     when_full: Literal["block", "truncate"] = field(default="block", kw_only=True)
-    """``"block"``: a producer takes no messages (:class:`~reliamsg.errors.JournalFull` after its
-    ``block_timeout``), a consumer hands none out, until the target takes segments again. ``"truncate"``: the oldest
-    rows are given up, and the journal says which: work goes on, and an audit finds evidence missing."""
+    """``"block"``: a producer accepts no messages (:class:`~reliamsg.errors.JournalFull` after its ``block_timeout``)
+    and a consumer delivers none until the target accepts segments again. ``"truncate"``: the oldest rows are deleted,
+    and the journal records which: the client continues, but audits will report missing evidence."""
 
     def __post_init__(self) -> None:
         target = self.target
@@ -461,7 +461,7 @@ class JournalExport:
 
     @property
     def shown_target(self) -> str:
-        """The target as it may be shown: without login and query."""
+        """The target for messages: without login and query."""
         return shown_target(self.target)
 
     def __repr__(self) -> str:
@@ -472,7 +472,7 @@ class JournalExport:
 
 
 def journal_export(journal: str | os.PathLike[str] | JournalExport | None) -> JournalExport | None:
-    """What was given as `journal=`, as settings. Raises :class:`ConfigError`."""
+    """Convert a `journal=` argument to settings. Raises :class:`ConfigError`."""
     return journal if journal is None or isinstance(journal, JournalExport) else JournalExport(journal)
 
 
@@ -482,7 +482,7 @@ def is_remote(target: str | os.PathLike[str]) -> bool:
 
 
 def shown_target(target: str | os.PathLike[str]) -> str:
-    """A journal's target as it may be shown: a URL without login, query and fragment."""
+    """A journal's target for messages: a URL without login, query and fragment."""
     text = os.fspath(target)
     if not is_remote(target):
         return text
@@ -490,6 +490,6 @@ def shown_target(target: str | os.PathLike[str]) -> str:
     for part in text.split("::"):
         scheme, sep, rest = part.partition("://")
         rest = re.split(r"[?#]", rest, maxsplit=1)[0]
-        # A password may hold a slash that should have been escaped: what precedes the last @ is never shown.
+        # A password may contain a slash that should have been escaped: nothing before the last @ is shown.
         parts.append(scheme + sep + rest.rpartition("@")[2])
     return "::".join(parts)

@@ -1,43 +1,43 @@
-"""Everything that reliamsg raises, under one root.
+"""All exceptions of reliamsg, with a common base class.
 
 ::
 
     ReliamsgError
-    ├── TransientError            the same call may succeed later; the object lives on
+    ├── TransientError            a later call may succeed; the object stays usable
     │   ├── ConfirmTimeout        Receipt.wait(): not confirmed in time; still in the outbox, still being sent
     │   ├── OutboxFull            publish(): no room within the time allowed; nothing was stored
-    │   │   └── JournalFull       the same: too much of the journal waits for its target
+    │   │   └── JournalFull       the same: too many rows of the journal wait for its target
     │   ├── JournalTargetError    a journal's target can't be reached, read or written
     │   ├── OutboxWriteError      publish(): the disk is full or read-only; nothing was stored
-    │   ├── InboxWriteError       the inbox could not be written; reading stops until it can
-    │   ├── InboxFull             on_error: the inbox is full, and brokers keep the rest until there is room
-    │   ├── TooManyStreams        on_error: messages of further streams wait in the quarantine
-    │   ├── FarEpoch              an epoch too far ahead is in quarantine, and its producer does not answer
-    │   └── GapError              iterating: messages are missing; accept() the gap or go on waiting
-    │       └── GapHeld           on_error: messages of one stream are missing; it waits, all others go on
-    └── FatalError                the object is finished (or never came into being); says what to do
+    │   ├── InboxWriteError       the inbox could not be written; consuming pauses until it can
+    │   ├── InboxFull             on_error: the inbox is full; brokers retain the rest until there is room
+    │   ├── TooManyStreams        on_error: messages of additional streams wait in the quarantine
+    │   ├── FarEpoch              on_error: an epoch too far ahead is in quarantine; its producer does not answer
+    │   └── GapError              iterating: messages are missing; accept() the gap or continue to wait
+    │       └── GapHeld           on_error: messages of one stream are missing; it waits, all others continue
+    └── FatalError                the object is unusable (or was not created); the message tells what to do
         ├── ConfigError           a wrong argument or name (also a ValueError)
         │   └── MessageTooLarge   a body or headers over the limit; nothing was stored
         ├── StoreError            the file cannot be used
         │   ├── OutboxLocked      another process (or object) owns this outbox
         │   ├── InboxLocked       another process (or object) owns this inbox
         │   ├── StoreMismatch     the file belongs to another producer or group, or is of another kind
-        │   ├── StoreCorrupt      the file is no database, or a damaged one
-        │   ├── StoreUnsafe       others than its owner can change the file
+        │   ├── StoreCorrupt      the file is not a database, or is damaged
+        │   ├── StoreUnsafe       other users can change the file
         │   └── StoreTooNew       the file was written by a newer reliamsg
-        ├── OutboxIndeterminate   an fsync failed: what is on the disk is unknown, the producer has stopped
+        ├── OutboxIndeterminate   an fsync failed: the state on the disk is unknown, the producer has stopped
         ├── InboxIndeterminate    the same for a consumer
-        ├── ForkedError           used in a child process after fork(); open your own there
+        ├── ForkedError           used in a child process after fork(); open another one there
         ├── ClosedError           used after close()
-        ├── MessageRemoved        Receipt.wait(): the message was removed; the producer lives on
-        ├── GroupBusy             another inbox is reading for this group
-        ├── DeadLetterHalt        a message used up its deliveries and the stream is configured to halt
-        ├── QuarantineFull        an inbox's quarantine is full: reading stops, since nothing may be dropped
-        ├── ProducerConflict      two histories under one producer id (a restored or cloned outbox)
-        └── ProducerFenced        a newer owner of this producer id is alive
+        ├── MessageRemoved        Receipt.wait(): the message was removed; the producer stays usable
+        ├── GroupBusy             another inbox is consuming for this group
+        ├── DeadLetterHalt        a message reached max_deliveries and the consumer is configured to halt
+        ├── QuarantineFull        an inbox's quarantine is full: consuming stops, so that nothing is dropped
+        ├── ProducerConflict      two histories with one producer id (a restored or cloned outbox)
+        └── ProducerFenced        a newer owner of this producer id is running
 
-:class:`TransientError` and :class:`FatalError` partition the tree. Exceptions of the application's own
-callbacks and handlers pass through unchanged. All of these can be imported from :mod:`reliamsg` as well.
+Every exception is either a :class:`TransientError` or a :class:`FatalError`. Exceptions of the application's callbacks
+and handlers are passed through unchanged. All classes can be imported from :mod:`reliamsg` too.
 """
 
 from __future__ import annotations
@@ -87,38 +87,38 @@ __all__ = [
 
 
 class ReliamsgError(Exception):
-    """The root of all errors of this library."""
+    """The base class of all errors of this library."""
 
 
 class TransientError(ReliamsgError):
-    """The same call may succeed later; the producer or consumer lives on."""
+    """A later call may succeed; the producer or consumer stays usable."""
 
 
 class ConfirmTimeout(TransientError, TimeoutError):
-    """A receipt was not confirmed in time. The outcome is open: the message stays and is sent again."""
+    """A receipt was not confirmed in time. The outcome is unknown: the message stays stored and is resent."""
 
     def __init__(self, text: str = "", sites: Mapping[str, str] | None = None) -> None:
         super().__init__(text)
         self.sites: dict[str, str] = dict(sites or {})
-        """By site, what it says of the messages, and why if it is known: the state of the connection, what the broker
-        gave as its reason. Empty where sites had nothing to do with it."""
+        """By site, the state of the messages, and the cause if it is known: the state of the connection, or the
+        broker's reason. Empty if no site is the cause."""
 
 
 class OutboxFull(TransientError):
-    """The outbox holds ``max_bytes`` and no room came free within the time allowed. Nothing was stored."""
+    """The outbox holds ``max_bytes``, and no room became free within the time allowed. Nothing was stored."""
 
 
 class JournalFull(OutboxFull):
-    """So much of the journal waits for its target that nothing more may happen. Nothing was stored; publishing works
-    again once the target takes segments."""
+    """Too many rows of the journal wait for its target. Nothing was stored; publishing resumes when the target accepts
+    segments."""
 
 
 class JournalTargetError(TransientError):
-    """The target of a journal can't be reached, read or written, or holds something else under a segment's name."""
+    """The target of a journal can't be reached, read or written, or has a different file with a segment's name."""
 
 
 class OutboxWriteError(TransientError):
-    """The outbox could not be written (disk full, read-only). Nothing was stored, no number was used."""
+    """The outbox could not be written (disk full, read-only). Nothing was stored, and no sequence number was used."""
 
 
 class InboxWriteError(TransientError):
@@ -126,16 +126,16 @@ class InboxWriteError(TransientError):
 
 
 class InboxFull(TransientError):
-    """The inbox is full (``max_inbox_bytes``); brokers keep the rest until there is room.
+    """The inbox is full (``max_inbox_bytes``); brokers retain the rest until there is room.
 
-    Told to ``on_error`` once each time that this lasts. Nothing is lost, and delivering goes on: it ends by itself when
-    what fills the inbox is dealt with. ``status().stalled`` lists the streams that fill it while it lasts.
+    Reported to ``on_error`` once for each time. Nothing is lost, and deliveries continue. The inbox accepts messages
+    again when those that fill it have been processed; until then ``status().stalled`` lists their streams.
     """
 
     stream: Stream
-    """Of which most is in the inbox."""
+    """The stream that uses the most room."""
     cause: str
-    """Why that stays there: one of those of :class:`~reliamsg.receiving.status.Stalled`."""
+    """Why its messages stay there: a cause of :class:`~reliamsg.receiving.status.Stalled`."""
 
     def __init__(self, text: str, stream: Stream, cause: str) -> None:
         super().__init__(text)
@@ -145,28 +145,28 @@ class InboxFull(TransientError):
 class TooManyStreams(TransientError):
     """There is no room for another stream: ``max_streams`` are in use, or ``max_known_streams`` are known.
 
-    Messages of others wait in the inbox's quarantine until there is room; streams that are known go on. Streams that
-    gaps hold count only beyond ``max_streams`` of them.
-    ``reliamsg inbox forget`` makes room among those that are known. Reported through ``on_error``, once for each time.
+    Messages of other streams wait in the inbox's quarantine until there is room; known streams continue. Streams held
+    by gaps count only beyond ``max_streams`` of them. ``reliamsg inbox forget`` makes room among the known streams.
+    Reported to ``on_error``, once for each time.
     """
 
 
 class FarEpoch(TransientError):
-    """Messages of a stream are kept in quarantine, since their epoch is too far ahead to be believed.
+    """Messages of a stream are kept in quarantine because their epoch is implausibly far ahead.
 
-    Epochs are clock readings. This one is more than 48 hours beyond all that the group knows of the time, and the
-    producer did not answer when it was asked. Either somebody made it up, or the producer's clock is wrong and it is
-    away: then the messages are taken in when it answers. ``reliamsg inbox quarantine replay`` takes them in at once,
-    ``discard`` deletes them. Reported through ``on_error``, once for each stream; other streams, and what the group
-    knows of this one, go on.
+    Epochs are clock readings. This one is more than 48 hours ahead of every clock that the group knows, and the
+    producer did not answer a request. Either it was forged, or the producer's clock is wrong and the producer is
+    unavailable: then the messages are accepted when it answers. ``reliamsg inbox quarantine replay`` accepts them at
+    once, ``discard`` deletes them. Reported to ``on_error``, once for each stream. Other streams, and earlier epochs of
+    this one, continue.
     """
 
 
 class GapError(TransientError):
-    """Messages of a stream are missing and did not come in time.
+    """Messages of a stream are missing and did not arrive in time.
 
-    The consumer lives on. ``consumer.accept(error.gap)`` moves past the gap and declares it lost; iterating
-    again without that goes on waiting, and a late fill still repairs it.
+    The consumer stays usable. ``consumer.accept(error.gap)`` declares the gap lost and passes it; iterating again
+    without it continues to wait, and messages that still arrive fill the gap.
     """
 
     def __init__(self, gap: Gap) -> None:
@@ -175,23 +175,23 @@ class GapError(TransientError):
 
 
 class GapHeld(GapError):
-    """Messages of a stream are missing, did not come in time, and hold that stream alone (``on_gap="hold"``).
+    """Messages of a stream are missing, did not arrive in time, and hold only that stream (``on_gap="hold"``).
 
-    Reported through ``on_error``, once for each gap. The stream goes on by itself if they arrive, and without
-    them after ``consumer.accept(error.gap)`` or ``reliamsg inbox accept``.
+    Reported to ``on_error``, once for each gap. The stream continues when they arrive, or without them after
+    ``consumer.accept(error.gap)`` or ``reliamsg inbox accept``.
     """
 
 
 class FatalError(ReliamsgError):
-    """The object can't go on, or never came into being."""
+    """The object can't continue, or was not created."""
 
 
 class ConfigError(FatalError, ValueError):
-    """An argument, name or URL is not usable; the message says which and why."""
+    """An argument, name or URL is not usable; the message tells which and why."""
 
 
 class MessageTooLarge(ConfigError):
-    """A body, key or header is over its limit. Nothing was stored; the producer lives on."""
+    """A body, key or header is over its limit. Nothing was stored; the producer stays usable."""
 
 
 class StoreError(FatalError):
@@ -211,7 +211,7 @@ class StoreMismatch(StoreError):
 
 
 class StoreCorrupt(StoreError):
-    """The file is no database, or a damaged one."""
+    """The file is not a database, or is damaged."""
 
 
 class StoreTooNew(StoreError):
@@ -219,20 +219,20 @@ class StoreTooNew(StoreError):
 
 
 class StoreUnsafe(StoreError):
-    """The file belongs to another user, others than its owner can write or replace it, or it is a symbolic link to
-    nothing; the message says how to mend that."""
+    """The file belongs to another user, other users can write or replace it, or it is a dangling symbolic link; the
+    message tells how to correct this."""
 
 
 class OutboxIndeterminate(FatalError):
-    """An fsync failed, so it is unknown what the disk holds. Open the outbox again to find out."""
+    """An fsync failed, so the state on the disk is unknown. Open the outbox again to find out."""
 
 
 class InboxIndeterminate(FatalError):
-    """An fsync failed, so it is unknown what the disk holds. Open the inbox again to find out."""
+    """An fsync failed, so the state on the disk is unknown. Open the inbox again to find out."""
 
 
 class ForkedError(FatalError):
-    """The object was opened before fork() and used in the child. Open one of its own in each process."""
+    """The object was opened before fork() and used in the child. Open a separate one in each process."""
 
 
 class ClosedError(FatalError):
@@ -240,32 +240,33 @@ class ClosedError(FatalError):
 
 
 class MessageRemoved(FatalError):
-    """The message was removed from the outbox before its confirm policy was met. The producer lives on."""
+    """The message was removed from the outbox before its confirm policy was met. The producer stays usable."""
 
 
 class GroupBusy(FatalError):
-    """Another inbox reads for this group at a site, and did so for ``takeover_timeout`` seconds."""
+    """Another inbox consumes for this group at a site, and has done so for ``takeover_timeout`` seconds."""
 
 
 class DeadLetterHalt(FatalError):
-    """A message used up ``max_deliveries``, and the consumer is configured to halt there."""
+    """A message reached ``max_deliveries``, and the consumer is configured to halt then."""
 
 
 class QuarantineFull(FatalError):
-    """A message can't be taken in, and the inbox's quarantine has no room for it (``max_quarantine_bytes``).
+    """A message can't be accepted, and the inbox's quarantine has no room for it (``max_quarantine_bytes``).
 
-    Reading stops, since nothing that a broker confirmed may be dropped: brokers keep what was not acknowledged. Replay
-    or discard what is in quarantine (``reliamsg inbox quarantine``), or raise the limit, and open the consumer again.
+    Consuming stops, because a message that a broker confirmed must not be dropped: brokers retain unacknowledged
+    messages. Replay or discard messages in quarantine (``reliamsg inbox quarantine``), or raise the limit, and open the
+    consumer again.
     """
 
 
 class ProducerConflict(FatalError):
-    """Two histories exist under one producer id: its outbox was restored from a backup, or cloned."""
+    """Two histories exist with one producer id: its outbox was restored from a backup, or cloned."""
 
 
 class ProducerFenced(FatalError):
-    """A newer owner of this producer id is alive, or a group has entered an epoch that no producer can move above.
+    """A newer owner of this producer id is running, or a group has entered an epoch that no producer can move above.
 
-    What was not sent stays in the outbox. In the latter case have the group forget the stream (``reliamsg inbox
-    forget``, which keeps the inbox), then open the producer again.
+    Unsent messages stay in the outbox. In the latter case have the group forget the stream (``reliamsg inbox forget``,
+    which keeps the inbox), then open the producer again.
     """

@@ -1,7 +1,7 @@
-"""Files that others may have put there: only regular ones are read, and what is made is nobody else's to read.
+"""Safe access to files in directories that other users may write to: reads regular files only, creates private files.
 
-A named pipe, a device or a symbolic link where a file should be would hang whoever opens it, never end, or lead
-elsewhere.
+Opening a named pipe, a device or a symbolic link in place of a file could block forever, return endless data, or lead
+to another file.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["create_private", "irregular", "make_directories", "read_regular", "what_it_is"]
+__all__ = ["create_private", "irregular", "make_directories", "read_regular", "special_kind"]
 
 _KINDS = (
     (stat.S_ISLNK, "a symbolic link, which is not followed"),
@@ -25,30 +25,30 @@ _KINDS = (
 )
 
 
-def what_it_is(mode: int) -> str | None:
-    """What something is that is not a regular file; None for one that is."""
+def special_kind(mode: int) -> str | None:
+    """Describes a file that is not a regular file; None for a regular file."""
     return next((text for test, text in _KINDS if test(mode)), None)
 
 
 def read_regular(path: str | os.PathLike[str], most: int = -1) -> bytes:
-    """The bytes of a regular file, or the first `most`. Raises OSError for anything else, without waiting for it and
-    without following a symbolic link in its place."""
+    """Read a regular file, or its first `most` bytes. Raises OSError for any other file, without blocking and without
+    following a symbolic link."""
     flags = os.O_RDONLY
     for name in ("O_NONBLOCK", "O_NOFOLLOW", "O_CLOEXEC"):
         flags |= getattr(os, name, 0)
-    before = what_it_is(os.lstat(path).st_mode)
+    before = special_kind(os.lstat(path).st_mode)
     if before is not None:
         raise OSError(errno.EINVAL, f"not a file: {before}", os.fspath(path))
     with open(os.open(path, flags), "rb") as file:
-        kind = what_it_is(os.fstat(file.fileno()).st_mode)
-        if kind is not None:  # it changed in between
+        kind = special_kind(os.fstat(file.fileno()).st_mode)
+        if kind is not None:  # replaced in the meantime
             raise OSError(errno.EINVAL, f"not a file: {kind}", os.fspath(path))
         return file.read(most)
 
 
 def irregular(root: str | os.PathLike[str], suffixes: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """What lies below a directory and is passed over: (path, what it is), sorted. That is whatever has one of these
-    endings and is no regular file, and symbolic links to directories. Hidden names are left out."""
+    """The entries below a directory that are skipped, as (path, description), sorted: files with one of these suffixes
+    that are not regular, and symbolic links to directories. Without hidden names."""
     found: list[tuple[str, str]] = []
     for directory, names, files in os.walk(root):
         names[:] = [name for name in names if not name.startswith(".")]
@@ -56,7 +56,7 @@ def irregular(root: str | os.PathLike[str], suffixes: tuple[str, ...]) -> Iterat
             path = os.path.join(directory, name)
             with contextlib.suppress(FileNotFoundError):
                 mode = os.lstat(path).st_mode
-                kind = what_it_is(mode)
+                kind = special_kind(mode)
                 listed = name.endswith(suffixes) and not name.startswith(".")
                 if kind is not None and (stat.S_ISLNK(mode) if name in names else listed):
                     found.append((path, kind))
@@ -64,7 +64,7 @@ def irregular(root: str | os.PathLike[str], suffixes: tuple[str, ...]) -> Iterat
 
 
 def make_directories(path: Path) -> None:
-    """Make a directory and those above it that are missing, each 0700 whatever the umask."""
+    """Create a directory and its missing parents, with mode 0700 regardless of the umask."""
     missing = []
     while not path.exists():
         missing.append(path)
@@ -73,14 +73,14 @@ def make_directories(path: Path) -> None:
         try:
             os.mkdir(each, 0o700)
         except FileExistsError:
-            continue  # somebody else was faster
+            continue  # created by another process
         os.chmod(each, 0o700)
 
 
 def create_private(path: str | os.PathLike[str]) -> int:
-    """Create a file that does not exist, 0600 whatever the umask; a descriptor to write it."""
+    """Create a new file with mode 0600, regardless of the umask; returns a descriptor for writing."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
     descriptor = os.open(path, flags, 0o600)
-    with contextlib.suppress(PermissionError):  # a file system that keeps no modes
+    with contextlib.suppress(PermissionError):  # a file system without modes
         os.fchmod(descriptor, 0o600)
     return descriptor

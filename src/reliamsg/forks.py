@@ -1,7 +1,7 @@
-"""Knowing in a child process that an object was made before fork().
+"""Detects in a child process that an object was created before fork().
 
-A producer or consumer holds a lock, a file and threads that a child does not have. Asking for the process id on every
-call would be a system call for each message; counting forks costs nothing.
+A producer or consumer has a lock, a file and threads that a child does not have. Comparing process ids would need a
+system call for each message; a counter of forks costs nothing.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import os
 __all__ = ["generation"]
 
 generation = 0
-"""How many forks lie between the first Python process and this one. Read it as an attribute: it changes."""
+"""The number of forks between the first Python process and this one. Read it as an attribute of the module: it
+changes."""
 
 
 def _forked() -> None:
-    global generation  # noqa: PLW0603 - this is what the module is for
+    global generation  # noqa: PLW0603 - the purpose of the module
     generation += 1
 
 

@@ -1,4 +1,5 @@
-"""What tests put into producers and consumers; :mod:`reliamsg.testing` has :func:`inject` for applications."""
+"""Injection of test doubles into producers and consumers. Applications use :func:`inject` of
+:mod:`reliamsg.testing`."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ __all__ = ["Injected", "inject", "injected"]
 
 @dataclass(frozen=True)
 class Injected:
-    """What a client that is constructed now takes; None where it takes what it always does."""
+    """Replacements for the client that is being constructed; None for the default."""
 
     transports: Transports | None = None
     probe: Callable[[str], None] | None = None
@@ -26,7 +27,7 @@ _injected: ContextVar[Injected] = ContextVar("reliamsg.injected", default=_NOTHI
 
 
 def injected() -> Injected:
-    """What is injected now, in this thread or task. Constructors of clients ask once."""
+    """The current replacements in this thread or task. Constructors of clients call this once."""
     return _injected.get()
 
 
@@ -34,26 +35,26 @@ def injected() -> Injected:
 def inject(
     *, transports: Transports | None = None, probe: Callable[[str], None] | None = None
 ) -> Iterator[None]:
-    """Have every producer and consumer that is constructed in this block use `transports` or call `probe`.
+    """Make every producer and consumer that is constructed in this block use `transports` and `probe`.
 
     ::
 
         with inject(probe=points.append):
             producer = Producer("p", network.sites, outbox=path)
 
-    `transports` opens the connections, instead of those that the sites' URLs ask for: an object with the methods
-    ``open_sender`` and ``open_receiver`` of the module :mod:`reliamsg.transport.factory`, such as one that wraps what
-    that module opens. `probe` is called with the name of a point that was just passed, on whichever thread passes it.
+    `transports` opens all connections, regardless of the sites' URLs. It is an object with the functions
+    ``open_sender`` and ``open_receiver`` of the module :mod:`reliamsg.transport.factory`, for example a wrapper of that
+    module. `probe` is called with the name of each point when a thread passes it, on that thread.
     Points of a producer: ``committed``, ``sent``, ``confirmed``, ``cursor``, ``released``, ``named``, ``removed``,
     ``offered``, ``next_epoch``, ``renumbered`` and ``fenced``; of a consumer: ``handled``, ``spill``, ``spilled``,
     ``position``, ``noted`` and ``acknowledged``; of both, those of the
     :class:`~reliamsg.export.exporter.Exporter`.
 
-    Only the thread (or asyncio task) that entered the block sees this: a client that another thread constructs is not
-    affected, even if that thread was started in the block. A constructor reads it once, so a client keeps what it got
-    after the block ends, on all of its threads. Blocks can be nested; an inner one replaces only what it is given.
+    This only affects the thread (or asyncio task) that entered the block, not clients that other threads construct,
+    even if these threads were started in the block. A client keeps its replacements after the block, on all its
+    threads. Blocks can be nested; an inner block only replaces the given arguments.
 
-    Raises :class:`~reliamsg.errors.ConfigError` for arguments that can't be used.
+    Raises :class:`~reliamsg.errors.ConfigError` for invalid arguments.
     """
     check_transports(transports)
     check_callback("probe", probe)

@@ -14,7 +14,7 @@ __all__ = ["Gap", "Message", "MessageId", "Prev", "Settler", "Stream", "digest",
 
 
 class Stream(NamedTuple):
-    """The unit of ordering: what one producer publishes to one partition of one topic."""
+    """The unit of ordering: the messages of one producer in one partition of one topic."""
 
     producer: str
     topic: str
@@ -25,7 +25,7 @@ class Stream(NamedTuple):
 
 
 class MessageId(NamedTuple):
-    """What identifies a message everywhere and for ever."""
+    """The globally unique and permanent identity of a message."""
 
     producer: str
     epoch: int
@@ -38,7 +38,7 @@ class MessageId(NamedTuple):
 
 
 class Prev(NamedTuple):
-    """The previous non-empty epoch of a stream, and where it ended."""
+    """The previous non-empty epoch of a stream, and its last number."""
 
     epoch: int
     incarnation: int
@@ -49,8 +49,7 @@ class Prev(NamedTuple):
 class Gap:
     """Sequence numbers `first` to `last` (inclusive) of `stream` in `epoch` that did not arrive.
 
-    `last` is None where the extent is unknown: everything from `first` up to the start of the next epoch
-    that is known.
+    `last` is None if the extent is unknown: everything from `first` up to the start of the next known epoch.
     """
 
     stream: Stream
@@ -71,7 +70,7 @@ class Gap:
 
 
 class Settler(Protocol):
-    """What a message reports to: the consumer that handed it out."""
+    """Receives a message's acknowledgement: the consumer that delivered it."""
 
     def acknowledge(self, message: Message, durable: bool) -> None: ...
     def reject(self, message: Message, reason: str) -> None: ...
@@ -79,7 +78,7 @@ class Settler(Protocol):
 
 
 class _Settled:
-    """What a message reports to that no consumer delivered, as in a unit test: nothing is left to be done."""
+    """The settler of a message that no consumer delivered, as in a unit test: does nothing."""
 
     def acknowledge(self, message: Message, durable: bool) -> None:
         """See :class:`Settler`."""
@@ -94,18 +93,18 @@ class _Settled:
 _SETTLED: Settler = _Settled()
 
 
-# The collector of cycles need not know of messages, which makes one in less than half the time: no consumer keeps any,
-# but for the traceback of a handler's error until that is reported.
+# Without garbage collection of cycles a message is created in less than half the time. Consumers keep no references to
+# messages, except in the traceback of a handler's error until that is reported.
 class Message(msgspec.Struct, eq=False, gc=False):
-    """A message as a consumer hands it to the application.
+    """A message as a consumer delivers it to the application.
 
-    `body` is exactly what was published. `redelivered` says that the application may have been given this
-    message before (under another :attr:`id`, if its producer's outbox was put back to an older copy); `replayed` that
-    it comes from the dead letters, outside the order.
+    `body` is the published body, unchanged. `redelivered` means that the message may have been delivered before (with
+    another :attr:`id`, if its producer's outbox was restored from an older copy), `replayed` that it is replayed from
+    the dead letters, out of order.
 
-    Messages are equal if all that is equal. A copy may be acknowledged in place of the message. One that was pickled
-    can't be (:class:`ClosedError`): its consumer is in another process. For unit tests messages can be made, with any
-    of the fields by name: acknowledging and rejecting these does nothing.
+    Messages are equal if all these fields are equal. A copy can be acknowledged in place of the message, but a pickled
+    one can't (:class:`ClosedError`), because its consumer is in another process. Unit tests can create messages, with
+    any of the fields as keyword arguments: acknowledging and rejecting them does nothing.
     """
 
     producer: str = "producer"
@@ -129,23 +128,23 @@ class Message(msgspec.Struct, eq=False, gc=False):
         return Stream(self.producer, self.topic, self.partition)
 
     def ack(self, durable: bool = False) -> None:
-        """Say that the message is dealt with.
+        """Acknowledge the message as processed.
 
-        Returns at once, and is durable with the inbox's next group commit; with ``durable=True`` it returns
-        when that commit is on disk. Acknowledging twice is harmless. Raises :class:`ForkedError` in a child
-        process: what it says would never reach the consumer.
+        Returns at once; the acknowledgement is durable with the inbox's next group commit. With ``durable=True``
+        returns after that commit. Acknowledging twice is harmless. Raises :class:`ForkedError` in a child process, from
+        which the consumer can't be reached.
         """
         self._settler.acknowledge(self, durable)
 
     def reject(self, reason: str = "rejected") -> None:
-        """Put the message into the dead letters at once, without further deliveries."""
+        """Move the message to the dead letters at once, without further deliveries."""
         self._settler.reject(self, reason)
 
     @contextmanager
     def process(self) -> Iterator[Message]:
-        """Acknowledge on success; on an exception record the failure and let the exception through.
+        """Acknowledge on success; on an exception, record the failure and re-raise it.
 
-        After a failure, iterating the consumer again hands the message out again, in place.
+        After a failure, the consumer redelivers the message in its place in the order.
         """
         try:
             yield self
@@ -155,7 +154,7 @@ class Message(msgspec.Struct, eq=False, gc=False):
         self.ack()
 
     def content(self) -> tuple[object, ...]:
-        """All fields but what it reports to, in order."""
+        """All public fields, in order."""
         return msgspec.structs.astuple(self)[:-1]
 
     def __eq__(self, other: object) -> bool:
@@ -173,10 +172,10 @@ class Message(msgspec.Struct, eq=False, gc=False):
 
 
 def digest(seq: int, body: bytes, key: str | None, headers: Mapping[str, str] | None) -> int:
-    """A 32-bit checksum of a message's content that also depends on its place.
+    """A 32-bit checksum of a message's content and sequence number.
 
-    Journals hold the sum of these over a range, modulo 2**64: content lost, altered or swapped between two
-    numbers shows as a different sum, and sums of adjoining ranges add up.
+    Journals contain the sum of the digests of a range, modulo 2**64: lost, altered or swapped content changes the sum,
+    and the sums of adjacent ranges can be added.
     """
     value = zlib.crc32(body, seq & 0xFFFFFFFF)
     if key is not None:
@@ -193,8 +192,8 @@ def digest_sum(
     keys: Sequence[str | None] | None,
     headers: Sequence[Mapping[str, str] | None] | None,
 ) -> int:
-    """The sum of the digests of consecutive messages, the first of which has the number `first`. None for a column
-    without any value."""
+    """The sum of the digests of consecutive messages, beginning with the number `first`. A column without values is
+    None."""
     numbers = range(first, first + len(bodies))
     if keys is None and headers is None and numbers.stop <= 0xFFFFFFFF:
         return sum(map(zlib.crc32, bodies, numbers))  # the same as digest(), in C

@@ -1,10 +1,12 @@
-"""Messages in pickles: without the way back to their consumer, which is in another process or gone."""
+"""Pickling of messages, without the connection to their consumer, which is in another process or closed."""
 
 from __future__ import annotations
 
 import copyreg
 from collections.abc import Callable
 from typing import Any
+
+import msgspec
 
 from reliamsg.errors import ClosedError
 from reliamsg.message import Message
@@ -13,7 +15,7 @@ __all__: list[str] = []
 
 
 class _Elsewhere:
-    """What a message reports to that was pickled."""
+    """The settler of messages that were pickled."""
 
     def acknowledge(self, message: Message, durable: bool) -> None:
         raise _not_here(message)
@@ -22,7 +24,7 @@ class _Elsewhere:
         raise _not_here(message)
 
     def failed(self, message: Message, error: BaseException) -> None:
-        """The application's own exception goes on: it says more."""
+        """Lets the application's exception propagate: it is more specific."""
 
 
 _ELSEWHERE = _Elsewhere()
@@ -35,9 +37,7 @@ def _not_here(message: Message) -> ClosedError:
 
 
 def _unpickled(*content: Any) -> Message:
-    message = Message(*content)
-    message._settler = _ELSEWHERE
-    return message
+    return msgspec.structs.replace(Message(*content), _settler=_ELSEWHERE)
 
 
 def _reduce(message: Message) -> tuple[Callable[..., Message], tuple[object, ...]]:

@@ -1,7 +1,8 @@
-"""Text on its way to a terminal: whatever others wrote is shown, and does nothing.
+"""Safe output to a terminal: untrusted text is shown and has no effect.
 
-Names, journals, errors of brokers and messages can hold anything: sequences that move the cursor, retitle the window or
-hide a line, and letters that are not seen or turn the direction of what follows. All commands print through here.
+Names, journals, errors of brokers and messages may contain control sequences that move the cursor, change the window's
+title or hide a line, and invisible characters or characters that reverse the text direction. All commands print through
+this module.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ _INVISIBLE = (
     "\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\ufffc\U0001d159"
     "\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )
-"""What counts as printable in Unicode and leaves nothing to be seen: fillers and variation selectors."""
+"""Characters that Unicode classifies as printable but that are invisible: fillers and variation selectors."""
 _suspect = re.compile(f"[{_INVISIBLE}]").search
 _NOT_ASCII = re.compile(r"[^\x20-\x7e]")
 
 
 def printable(text: object) -> str:
-    """`text` in one line, with all that is not seen as it stands written as an escape such as ``\\x1b``.
+    """`text` in one line, with escapes such as ``\\x1b`` for everything that is not visible.
 
-    Escaped are control characters (C0, DEL, C1, line breaks and tabs), what changes the direction of text, what has no
-    width or is blank but for the space, surrogates, private and unassigned code points.
+    Escapes control characters (C0, DEL, C1, line breaks and tabs), characters that change the text direction, have no
+    width or are blank (except the space), surrogates, and private and unassigned code points.
     """
     shown = str(text)
     if shown.isprintable() and (shown.isascii() or _suspect(shown) is None):
@@ -35,7 +36,7 @@ def printable(text: object) -> str:
 
 
 def printable_lines(text: object) -> str:
-    """The same for text of several lines, whose line breaks are our own."""
+    """The same for text with several lines, whose line breaks are trusted."""
     return "\n".join(map(printable, str(text).split("\n")))
 
 
@@ -47,7 +48,7 @@ def _escape(character: str) -> str:
 
 
 def ascii_json(encoded: str | bytes) -> str:
-    """JSON with the same meaning, in printable ASCII alone."""
+    """Equivalent JSON in printable ASCII."""
     text = encoded.decode() if isinstance(encoded, bytes) else encoded
     return _NOT_ASCII.sub(_json_escape, text) if not (text.isascii() and text.isprintable()) else text
 
@@ -58,23 +59,23 @@ def _json_escape(found: re.Match[str]) -> str:
 
 
 def say(*lines: object, err: bool = False) -> None:
-    """Print lines, each of which is one line whatever it holds, on standard output or standard error."""
+    """Print lines on standard output or standard error. Line breaks within a line are escaped."""
     _write("".join(f"{printable(line)}\n" for line in lines), err)
 
 
 def say_text(text: object, *, err: bool = False) -> None:
-    """Print text of several lines, whose line breaks are our own."""
+    """Print text with several lines, whose line breaks are trusted."""
     _write(printable_lines(text) + "\n", err)
 
 
 def say_json(value: Any, *, flush: bool = True) -> None:
-    """Print a value as one line of JSON on standard output; bytes are JSON already."""
+    """Print a value as one line of JSON on standard output; bytes are encoded JSON."""
     encoded = value if isinstance(value, bytes) else json.dumps(value, separators=(", ", ": "))
     _write(ascii_json(encoded) + "\n", False, flush)
 
 
 def rewrite(text: object, width: int) -> None:
-    """Show one line on standard error, a terminal, in the place of what was shown there last."""
+    """Replace the last line on standard error, which must be a terminal."""
     _write("\r\x1b[K" + printable(text)[:width], True)
 
 

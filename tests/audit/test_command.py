@@ -60,9 +60,9 @@ def test_the_status_follows_the_verdict(verdict: str, expected: int) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (["absent"], 66, "absent: there is no such directory"),
+        (["absent"], 66, "absent: no such directory"),
         ([], 64, "Missing argument 'JOURNALS'"),
-        ([".", "--expect", "group=g"], 64, "write group=NAME:TOPIC"),
+        ([".", "--expect", "group=g"], 64, "use group=NAME:TOPIC"),
         ([".", "--until", "soon"], 64, "neither ISO 8601 nor µs since 1970"),
     ],
 )

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
+from reliamsg.audit.expect import Expect as AuditExpect
 from reliamsg.audit.job import MAX_FINDINGS, audit
 from reliamsg.checker import Expect, check, check_directory
 from reliamsg.checker.journals import collect, merge_copies
@@ -125,7 +126,7 @@ def test_verdicts_on_segments_are_equal(spark: SparkSession, tmp_path: Path, see
     for run in made.runs[:40]:
         run.write(tmp_path, rng)
     report = check_directory(tmp_path, made.expect)
-    verdict = audit(spark, tmp_path, until_us=made.until_us, drained=made.drained)
+    verdict = audit(spark, tmp_path, expect=AuditExpect(until_us=made.until_us, drained=made.drained))
     assert verdict["findings_total"] < MAX_FINDINGS, "not all findings are here to be compared"
     by_spark, plainly = shared(verdict), shared(report.as_dict())
     found, others = by_spark.pop("found"), plainly.pop("found")

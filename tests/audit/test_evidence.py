@@ -95,7 +95,7 @@ def cloned(journals: Path) -> None:
     written(journals, header.role, header.client, [opened], 12, name.digest)
 
 
-CUT = " whole rows instead of "
+CUT = " complete rows instead of "
 OTHER_BYTES = "edited or damaged: its bytes are not those that its name promises"
 DAMAGE: list[tuple[Callable[[Path], None], str]] = [
     (truncated, CUT),
@@ -104,7 +104,7 @@ DAMAGE: list[tuple[Callable[[Path], None], str]] = [
     (missing_in_the_middle, " are missing"),
     (missing_at_the_end, "a journal ends without being closed"),
     (foreign, "foreign: it lies among those of group"),
-    (newer, "written by a newer version (form 2): update reliamsg"),
+    (newer, "written by a newer version (format 2): upgrade reliamsg"),
     (no_segment, "neither a journal's segment nor an application's log"),
     (cloned, "a journal ends without being closed"),
     (sound, ""),

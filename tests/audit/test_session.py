@@ -1,4 +1,4 @@
-"""How a session is suited to its work, without one."""
+"""The configuration of a session, without one."""
 
 from __future__ import annotations
 

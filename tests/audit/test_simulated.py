@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from reliamsg.audit.expect import Expect as AuditExpect
 from reliamsg.audit.job import MAX_FINDINGS, audit
 from reliamsg.audit.verdict import worst
 from reliamsg.checker import Expect, check_directory
@@ -72,7 +73,7 @@ def test_all_are_judged_as_by_the_plain_checker(
         spoilt = simulated(seeds, place, tmp_path)
         middle_us = START_WALL_US + int((START_S + IN_THE_MIDDLE_S) * 1e6)
         rules = Expect(drained=batch % 3 != 1, until_us=middle_us if batch % 3 == 2 else None)
-        verdict = audit(spark, place, drained=rules.drained, until_us=rules.until_us)
+        verdict = audit(spark, place, expect=AuditExpect(drained=rules.drained, until_us=rules.until_us))
         assert verdict["findings_total"] < MAX_FINDINGS, "not all findings are here to be compared"
         theirs, plainly = shared(verdict), shared(check_directory(place, rules).as_dict())
         found, others = theirs.pop("found"), plainly.pop("found")

@@ -133,7 +133,7 @@ def test_outboxes_that_cannot_be_used(clients: Clients, tmp_path: Path) -> None:
         (clients.outbox, "another", StoreMismatch, "belongs to producer 'p', not 'another'"),
         (clients.inbox, "p", StoreMismatch, "this is an inbox, not an outbox"),
         (text, "p", StoreCorrupt, "not a database"),
-        (foreign, "p", StoreMismatch, "a database of something else"),
+        (foreign, "p", StoreMismatch, "another application's database"),
         (newer, "p", StoreTooNew, "newer than this reliamsg"),
         (tmp_path / "directory", "p", StoreCorrupt, "not a file"),
         (text / "inside.db", "p", OutboxWriteError, "inside.db"),

@@ -85,7 +85,7 @@ def test_a_refused_login_is_no_silence(wrong_login: Sites, unique: str, count: t
         result = subscribe(wrong_login, unique, unique, "--timeout", seconds, *count)
         if b"refused" in result.stderr:
             break
-    refused(secretless(result), 69, "nothing came for", "no site is connected: dc1: refused")
+    refused(secretless(result), 69, "no message arrived for", "no site is connected: dc1: refused")
 
 
 def refused_sub(sites: Sites, unique: str) -> subprocess.CompletedProcess[bytes]:

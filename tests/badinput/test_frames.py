@@ -16,7 +16,7 @@ from reliamsg.lab import Mosquitto, RabbitNode
 from reliamsg.lab.chaos.rogue import BOMBS, RawProperties
 from reliamsg.message import Prev, Stream
 from reliamsg.wire.address import EXCHANGE, group_queue
-from reliamsg.wire.data import CONTENT_TYPE, Records, encode, open_frame
+from reliamsg.wire.data import CONTENT_TYPE, Origin, Records, encode, open_frame
 from reliamsg.wire.limits import MAX_SEQ
 from reliamsg.wire.plain import encode_plain
 from tests.badinput.tools import (
@@ -62,7 +62,7 @@ def frame(
     prev: Prev | None = None,
 ) -> bytes:
     return encode(
-        Stream(producer, topic), epoch, incarnation, seq, prev, NOW, Records(list(records) or [b"x"])
+        Origin(Stream(producer, topic), epoch, incarnation, prev), seq, NOW, Records(list(records) or [b"x"])
     )
 
 

@@ -7,28 +7,34 @@ from pathlib import Path
 
 import pytest
 
-from reliamsg.lab.chaos.waiting import STALL_S, MachineClock, Unmet, contention, wait_for
+from reliamsg.lab.chaos.waiting import STALL_S, Machine, MachineClock, Unmet, contention, wait_for
 
 
-class World:
+class World(Machine):
     """A clock that only sleeping advances, on a machine that `tasks` share, and that may stall."""
 
     def __init__(self, tasks: float = 1.0, stall: float = 0.0) -> None:
-        self.now, self.tasks, self.stall = 100.0, tasks, stall
+        self.time, self.tasks, self.stall = 100.0, tasks, stall
+
+    def now(self) -> float:
+        return self.time
 
     def sleep(self, seconds: float) -> None:
-        self.now += seconds + self.stall
+        self.time += seconds + self.stall
         self.stall = 0.0
 
+    def contention(self) -> float:
+        return self.tasks
+
     def clock(self) -> MachineClock:
-        return MachineClock(lambda: self.now, self.sleep, lambda: self.tasks)
+        return MachineClock(self)
 
 
 def gave_up_after(world: World, seconds: float, condition: Callable[[], object] = lambda: False) -> float:
-    began = world.now
+    began = world.time
     with pytest.raises(Unmet, match="hens have teeth"):
         wait_for(condition, "hens have teeth", seconds, 0.1, world.clock())
-    return world.now - began
+    return world.time - began
 
 
 @pytest.mark.parametrize("seconds", [1.0, 30.0])
@@ -49,14 +55,14 @@ def test_the_time_of_the_condition_counts() -> None:
     world = World()
 
     def slow() -> None:
-        world.now += 3.0
+        world.time += 3.0
 
     assert gave_up_after(world, 5.0, slow) == pytest.approx(5.0 + STALL_S, abs=3.2)
 
 
 def test_the_value_of_the_condition_is_returned() -> None:
     world = World()
-    assert wait_for(lambda: world.now > 105.0 and "yes", "it comes", 5.0, 0.1, world.clock()) == "yes"
+    assert wait_for(lambda: world.time > 105.0 and "yes", "it comes", 5.0, 0.1, world.clock()) == "yes"
 
 
 @pytest.mark.parametrize(("running", "blocked", "expected"), [(1, 0, 1.0), (0, 0, 1.0), (9_999, 9, 8.0)])

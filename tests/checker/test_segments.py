@@ -153,7 +153,7 @@ def edited_last(_: Path, segments: list[Path]) -> str:
 def cut(_: Path, segments: list[Path]) -> str:
     data = segments[1].read_bytes()
     segments[1].write_bytes(data[: data.rindex(b"\n", 0, -1) + 4])
-    return f"{segments[1].name}: cut: it has {ROWS - 1} whole rows instead of {ROWS}"
+    return f"{segments[1].name}: cut: it has {ROWS - 1} complete rows instead of {ROWS}"
 
 
 def cut_to_nothing(_: Path, segments: list[Path]) -> str:
@@ -169,7 +169,7 @@ def reordered(_: Path, segments: list[Path]) -> str:
 
 def newer(_: Path, segments: list[Path]) -> str:
     data = segments[1].read_bytes().replace(b'"version":1', b'"version":2', 1)
-    return f"{put(segments[1], data).name}: written by a newer version (form 2): update reliamsg"
+    return f"{put(segments[1], data).name}: written by a newer version (format 2): upgrade reliamsg"
 
 
 def renamed(_: Path, segments: list[Path]) -> str:
@@ -192,7 +192,7 @@ def foreign(journals: Path, segments: list[Path]) -> str:
 
 def no_segment(_: Path, segments: list[Path]) -> str:
     (segments[0].parent / "notes.ndjson").write_text('{"op":"opened"}\n')
-    return "notes.ndjson: not a journal segment: its first line is no header"
+    return "notes.ndjson: not a journal segment: the first line is not a header"
 
 
 def missing_in_the_middle(_: Path, segments: list[Path]) -> str:
@@ -388,7 +388,7 @@ def test_header_with_an_absurd_range_costs_nothing(tmp_path: Path) -> None:
     digest = export(tmp_path, [row(1, 1, "opened")], None)
     path = next(tmp_path.rglob(f"*{digest}.ndjson"))
     put(path, path.read_bytes().replace(b'"last_lsn":1', b'"last_lsn":9000000000000000000'))
-    assert "its rows are not those that its header names" in broken(check_directory(tmp_path))[0]
+    assert "its rows do not match its header" in broken(check_directory(tmp_path))[0]
 
 
 # -- real clients --------------------------------------------------------------------------------------------

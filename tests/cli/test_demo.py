@@ -86,7 +86,7 @@ def test_a_signal_ends_everything(number: signal.Signals, tmp_path: Path) -> Non
     finally:
         process.kill()
     assert process.returncode == 128 + number
-    assert errors.decode().splitlines()[-1] == "reliamsg: interrupted; everything was ended"
+    assert errors.decode().splitlines()[-1] == "reliamsg: interrupted; all processes were stopped"
     assert output == b""
     assert not processes_with(str(place))
 

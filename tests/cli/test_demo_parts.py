@@ -79,7 +79,7 @@ TOLD = {
         ("a warning\n" + json.dumps(TOLD), ""),
         (json.dumps({**TOLD, "streams": 7}), "streams: the checker says 0, the audit 7"),
         ("reliamsg: Spark can't start: no memory", "came to no end: reliamsg: Spark can't start: no memory"),
-        ("", "it said nothing"),
+        ("", "no output"),
     ],
 )
 def test_the_audit_is_a_process_whose_last_line_is_compared(

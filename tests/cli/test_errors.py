@@ -39,7 +39,7 @@ def test_version_and_help() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["pub", "t", "--producer", "p", "--outbox", "o.db", "--site", "dc1=memory://dc1"], ["in memory"]),
+        (["pub", "t", "--producer", "p", "--outbox", "o.db", "--site", "dc1=memory://dc1"], ["in-memory"]),
         (["nonsense"], ["nonsense"]),
         (["pub"], ["TOPIC"]),
         (["pub", "t", "--producer", "p", "--outbox", "o.db"], ["--site"]),
@@ -97,7 +97,7 @@ def test_unreachable_sites(nowhere: Sites) -> None:
         assert "secret-word" not in refused(result, 69, "dc1", "refused")
     assert b'"created": false' in result.stdout
     result = publish(nowhere, "t", b"a\n", "--timeout", "3")
-    refused(result, 69, "1 lines taken", "1 messages", "dc1")
+    refused(result, 69, "1 line stored", "1 message ", "dc1")
     assert b"secret-word" not in result.stderr
 
 
@@ -145,9 +145,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk(nowhere: Sites, small_disk: Path) -> None:
     sites = Sites(nowhere.arguments, small_disk)
     lines = b"".join(b"%d %s\n" % (n, os.urandom(50).hex().encode()) for n in range(20_000))
-    last = refused(publish(sites, "t", lines, "--timeout", "0.5"), 74, "p.db", "lines taken and durable here")
+    last = refused(publish(sites, "t", lines, "--timeout", "0.5"), 74, "p.db", "lines stored")
     stats = json_of(succeeded(reliamsg("outbox", "stats", sites.file("p.db"), "--json")))
-    assert f"{stats['messages']:,} lines taken" in last, "it says exactly what is in the outbox"
+    assert f"{stats['messages']:,} lines stored" in last, "it says exactly what is in the outbox"
 
 
 def test_a_second_process(mqtt: Sites, unique: str) -> None:

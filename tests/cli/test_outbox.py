@@ -30,7 +30,7 @@ def test_what_waits_is_shown_and_drained_in_order(mqtt: Sites, nowhere: Sites, u
     away = Sites(
         [*nowhere.arguments, "--site", "dc2=" + nowhere.arguments[1].split("=", 1)[1]], mqtt.directory
     )
-    refused(publish(away, unique, lines, "--timeout", "0.5"), 69, "1,000 lines taken", "1,000 messages")
+    refused(publish(away, unique, lines, "--timeout", "0.5"), 69, "1,000 lines stored", "1,000 messages")
     before = stats(mqtt)
     assert (before["producer"], before["messages"], before["unpublished"]) == ("p", 1000, 1000)
     assert before["sites"] == {"dc1": 1000, "dc2": 1000}
@@ -66,7 +66,7 @@ def test_drain_declares_the_groups_that_the_producer_named(mixed: Sites, nowhere
 def test_drain_with_sites_away(nowhere: Sites) -> None:
     refused(publish(nowhere, "t", b"a\n", "--timeout", "0.5"), 69)
     result = reliamsg("outbox", "drain", nowhere.file("p.db"), *nowhere.arguments, "--timeout", "0.5")
-    refused(result, 69, "1 messages not yet confirmed", "dc1")
+    refused(result, 69, "1 message not yet confirmed", "dc1")
 
 
 def test_drain_forgets_a_site_only_when_told(mqtt: Sites, unique: str) -> None:

@@ -105,7 +105,7 @@ def test_lines_go_on_as_they_come_and_sigterm_says_how_many(mqtt: Sites, unique:
         writer.send_signal(signal.SIGTERM)
         _, errors = writer.communicate(timeout=120)
         result = subprocess.CompletedProcess([], writer.returncode, b"", errors)
-        refused(result, 143, "interrupted", "2 lines taken", "all confirmed")
+        refused(result, 143, "interrupted", "2 lines stored", "all confirmed")
     finally:
         writer.kill()
     assert succeeded(subscribe(mqtt, unique, unique, "--timeout", "1")) == b""
@@ -116,7 +116,7 @@ def test_what_remains_is_said_and_sent_next_time(mqtt: Sites, nowhere: Sites, un
     sites = Sites(
         [*mqtt.arguments[:2], "--site", f"dc2={nowhere.arguments[1].split('=')[1]}"], mqtt.directory
     )
-    last = refused(publish(sites, unique, b"a\nb\n", "--timeout", "1"), 1, "2 lines taken", "dc2")
+    last = refused(publish(sites, unique, b"a\nb\n", "--timeout", "1"), 1, "2 lines stored", "dc2")
     assert "secret-word" not in last
     assert json_of(succeeded(publish(mqtt, unique, b"c\n", "--json")))["pending"] == 0
     assert succeeded(subscribe(mqtt, unique, unique, "--count", "3")) == b"a\nb\nc\n"
@@ -166,7 +166,7 @@ def test_too_few_messages(mqtt: Sites, unique: str) -> None:
     succeeded(publish(mqtt, unique, b"a\n"))
     result = subscribe(mqtt, unique, unique, "--count", "2", "--timeout", "5")
     assert result.stdout == b"a\n"
-    refused(result, 1, "nothing came for 5 s", "1 of 2")
+    refused(result, 1, "no message arrived for 5 s", "1 of 2")
 
 
 def test_a_gap_holds_or_stops_or_is_skipped_and_said(
@@ -184,7 +184,7 @@ def test_a_gap_holds_or_stops_or_is_skipped_and_said(
     gap = ["--gap-timeout", "0.5", "--timeout", "5", "--count", "1"]
     held = subscribe(sites, unique, unique, *gap)
     *before, last = held.stderr.decode().splitlines()
-    assert (held.returncode, last) == (1, "reliamsg: nothing came for 5 s after 0 of 1 messages")
+    assert (held.returncode, last) == (1, "reliamsg: no message arrived for 5 s after 0 of 1 message")
     assert any(f"p/{unique} lacks 2" in line and "the stream waits" in line for line in before)
     refused(
         subscribe(sites, unique, unique, *gap, "--on-gap", "stop"),
@@ -203,7 +203,7 @@ def test_a_gap_holds_or_stops_or_is_skipped_and_said(
 def test_a_line_that_is_too_long_stops_there(mqtt: Sites, unique: str) -> None:
     succeeded(create(mqtt, unique, unique))
     result = publish(mqtt, unique, b"good\n" + b"x" * (4 * 1024 * 1024 + 1) + b"\nnever\n")
-    refused(result, 65, "line 2 is longer than", "1 lines taken", "all confirmed")
+    refused(result, 65, "line 2 is longer than", "1 line stored", "all confirmed")
     assert succeeded(subscribe(mqtt, unique, unique, "--timeout", "5")) == b"good\n"
 
 

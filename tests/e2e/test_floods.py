@@ -33,7 +33,7 @@ from reliamsg.wire.control import (
     encode_state,
     encode_status,
 )
-from reliamsg.wire.data import Records, encode
+from reliamsg.wire.data import Origin, Records, encode
 from tests.badinput.tools import site
 from tests.e2e.tools import World, numbers, published, take
 
@@ -65,7 +65,10 @@ class Forger:
     def _frames(self, n: int) -> Iterator[tuple[str, bytes]]:
         topic, epoch, name = self._topic, self._epoch, f"made-up-{n}"
         yield topic_address(topic), b"no batch" * 100
-        yield topic_address(topic), encode(Stream(name, topic), 5, 6, 1, None, (1, 1), Records([b"made up"]))
+        yield (
+            topic_address(topic),
+            encode(Origin(Stream(name, topic), 5, 6), 1, (1, 1), Records([b"made up"])),
+        )
         yield group_address("billing"), b"no repair" * 100
         to = status_address(topic)
         chain = [ChainEpoch(5, 6, 1, 1_000_000)]

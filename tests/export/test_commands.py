@@ -47,5 +47,5 @@ def test_a_target_without_its_package(tmp_path: Path) -> None:
         "pub", "orders", "--producer", "gateway", "--outbox", tmp_path / "out.db", "--site", "dc1=mqtt://localhost:1",
         "--journal", "nope://user:secret@host/x", stdin=b"",
     )  # fmt: skip
-    line = refused(result, 64, "nope://host/x", "knows no protocol")
+    line = refused(result, 64, "nope://host/x", "does not support the protocol")
     assert "secret" not in line

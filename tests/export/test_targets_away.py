@@ -165,7 +165,7 @@ def test_truncating_goes_on_and_says_what_was_given_up(
             return status.backlog_rows <= LIMIT
 
         until(bounded, "the backlog is bounded")
-    assert "rows given up" in caplog.text
+    assert "rows deleted" in caplog.text
     away.unlink()
     until(lambda: one.status().journal.exported_lsn > 0, "segments leave")  # type: ignore[union-attr]
     one.close()

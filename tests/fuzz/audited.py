@@ -88,7 +88,7 @@ def compare(spark: SparkSession, place: Path, *inputs: bytes) -> set[str]:
 
 @cache
 def _session() -> Any:
-    from reliamsg.audit.session import make_session, suited
+    from reliamsg.audit.session import make_session, separate_session
 
     session = make_session(
         "local[1]",
@@ -96,7 +96,7 @@ def _session() -> Any:
         settings={"spark.ui.showConsoleProgress": "false", "spark.driver.memory": f"{HEAP_MB}m"},
     )
     session.sparkContext.setLogLevel("OFF")
-    return suited(session)
+    return separate_session(session)
 
 
 def read_segments_of_journals(raw: bytes) -> None:

@@ -19,7 +19,7 @@ from reliamsg.export.target import open_target
 from reliamsg.message import Stream
 from reliamsg.store.inbox import Inbox
 from reliamsg.store.inbox_rows import Batch, EpochRow
-from reliamsg.store.inbox_view import inspect_inbox, read_dead_letters
+from reliamsg.store.inbox_view import list_streams, read_dead_letters, summarize_inbox
 from reliamsg.store.outbox import Outbox
 from reliamsg.store.outbox_view import inspect_outbox, list_batches
 from reliamsg.store.segment import Name, SegmentError, decode, digest_of, parse_name
@@ -117,7 +117,12 @@ def read_outbox(raw: bytes) -> None:
 def read_inbox(raw: bytes) -> None:
     """The same for an inbox."""
     path = written("inbox.db", edited(seeds.inbox_file(), raw))
-    for look in (inspect_inbox, read_dead_letters, lambda p: check([read_chain(p)])):
+    for look in (
+        summarize_inbox,
+        lambda p: list_streams(p, -1),
+        read_dead_letters,
+        lambda p: check([read_chain(p)]),
+    ):
         try:
             look(path)
         except StoreError:
@@ -138,7 +143,7 @@ def read_inbox(raw: bytes) -> None:
 def read_any_file(raw: bytes) -> None:
     """Anything at all where a database should be."""
     path = written("any.db", raw)
-    for look in (inspect_outbox, inspect_inbox, read_chain):
+    for look in (inspect_outbox, summarize_inbox, read_chain):
         try:
             look(path)
         except StoreError:

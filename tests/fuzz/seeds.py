@@ -16,7 +16,7 @@ from pika import spec
 from reliamsg import KeyRing
 from reliamsg.message import Prev, Stream
 from reliamsg.store.inbox import Inbox
-from reliamsg.store.inbox_rows import Batch, DeadLetter, EpochRow, GapRow, HeldFrame, History, StreamRow
+from reliamsg.store.inbox_rows import Batch, DeadLetter, EpochRow, GapRow, HeldFrame, History, HistoryRow
 from reliamsg.store.inbox_rows import Quarantined as SetAside
 from reliamsg.store.journal import Entry
 from reliamsg.store.members import Member
@@ -26,7 +26,7 @@ from reliamsg.transport.mqtt.codec import encode_properties
 from reliamsg.wire import control, data
 from reliamsg.wire.address import call_address, group_address, producer_address, status_address
 from reliamsg.wire.control import ChainEpoch, State, Status, StreamState, StreamStatus
-from reliamsg.wire.data import CONTENT_TYPE, Records, encode, open_frame
+from reliamsg.wire.data import CONTENT_TYPE, Origin, Records, encode, open_frame
 from reliamsg.wire.plain import encode_plain
 from tests.checker import histories
 from tests.fuzz.target import scratch
@@ -41,9 +41,9 @@ def frames(ring: KeyRing | None = None) -> list[bytes]:
     """Batches in their binary form."""
     full = Records([b"one", b"", b"three" * 30], ["k", None, "ü"], [{"a": "b", "é": ""}, None, None])
     return [
-        encode(STREAM, 7, 2**64 - 1, 1000, Prev(6, 98, 12), TIMES, full, ring=ring),
-        encode(STREAM, 7, 99, 1, None, TIMES, Records([b"x" * 500] * 3), compress=True, ring=ring),
-        encode(Stream("p", "t"), 2**62, 0, 2**62, None, (0, 0), Records([b""]), ring=ring),
+        encode(Origin(STREAM, 7, 2**64 - 1, Prev(6, 98, 12)), 1000, TIMES, full, ring=ring),
+        encode(Origin(STREAM, 7, 99), 1, TIMES, Records([b"x" * 500] * 3), compress=True, ring=ring),
+        encode(Origin(Stream("p", "t"), 2**62, 0), 2**62, (0, 0), Records([b""]), ring=ring),
     ]
 
 
@@ -71,7 +71,7 @@ def as_lines(headers: Mapping[str, str], body: bytes) -> bytes:
 
 
 def plain(ring: KeyRing | None = None) -> list[bytes]:
-    """Messages in the plain form."""
+    """Messages in the plain format."""
     found = [message for frame in frames() for message in encode_plain(open_frame(frame), ring)]
     return [as_lines(message.headers, message.body) for message in found]
 
@@ -194,7 +194,7 @@ def _fill_outbox(path: Path) -> None:
     for topic, some in (("orders", [b"a", b"b"]), ("other", [b"c"]), ("orders", [b"d"])):
         stream = outbox.stream(topic, 0)
         frame = encode(
-            stream.stream, outbox.epoch, outbox.incarnation, stream.next_seq, None, TIMES, Records(some)
+            Origin(stream.stream, outbox.epoch, outbox.incarnation), stream.next_seq, TIMES, Records(some)
         )
         last = stream.next_seq + len(some) - 1
         entry = Entry(
@@ -221,15 +221,15 @@ def inbox_file() -> bytes:
 def _fill_inbox(path: Path) -> None:
     inbox = Inbox(path, "billing")
     stream = Stream("p", "orders")
-    frame = encode(stream, 10, 77, 20, None, TIMES, Records([b"x", b"y"]))
+    frame = encode(Origin(stream, 10, 77), 20, TIMES, Records([b"x", b"y"]))
     held = HeldFrame(stream, 10, 20, 21, "dc1", 1, frame)
     batch = Batch(
-        streams=[StreamRow(stream, (9, 3), History([(8, 5, 7)], 3, [(4, [(1, 2)])], [(10, 5, 6)], (1, 2)))],
+        streams=[HistoryRow(stream, (9, 3), History([(8, 5, 7)], 3, [(4, [(1, 2)])], [(10, 5, 6)], (1, 2)))],
         epochs=[EpochRow(stream, 10, 77, Prev(9, 2**64 - 2, 5), 15, 60, [(17, 18)], None, True)],
         gaps=[GapRow(stream, 10, 15, 16, 1.5)],
         attempts=[(stream, 10, 21, 2)],
         held=[held],
-        late=[HeldFrame(stream, 10, 5, 6, "dc2", 1, encode(stream, 10, 77, 5, None, TIMES, Records([b"l", b"m"])))],
+        late=[HeldFrame(stream, 10, 5, 6, "dc2", 1, encode(Origin(stream, 10, 77), 5, TIMES, Records([b"l", b"m"])))],
         dead=[DeadLetter(0, stream, 10, 77, 5, "k", {"a": "ü"}, b"\0body", "poison", 5, 7)],
         quarantine=[SetAside("dc1", "orders", "malformed", b"x" * 50)],
         entries=[Entry("delivered", stream, 10, 77, 1, 14, digest=5, latency={3: 2}), Entry("rejected", site="dc1")],

@@ -30,7 +30,7 @@ from reliamsg.transport.mqtt.codec import MalformedPublish, decode_publish
 from reliamsg.wire import control, data
 from reliamsg.wire.address import parse_address, topic_address
 from reliamsg.wire.control import Status, encode_state, encode_status, open_control
-from reliamsg.wire.data import CONTENT_TYPE, Frame, FrameError, Records, encode, open_frame, split
+from reliamsg.wire.data import CONTENT_TYPE, Frame, FrameError, Origin, Records, encode, open_frame, split
 from reliamsg.wire.limits import MAX_FRAME_BYTES, MAX_PARTITION
 from reliamsg.wire.plain import _checksum, decode_plain, encode_plain
 from tests.fuzz import seeds
@@ -92,7 +92,7 @@ def open_body(raw: bytes) -> None:
     open_batch(sealed(msgspec.msgpack.encode(envelope), body))
 
 
-# -- the plain form -------------------------------------------------------------------------------------------
+# -- the plain format -------------------------------------------------------------------------------------------
 
 
 def parse_lines(raw: bytes) -> tuple[dict[str, str], bytes]:
@@ -103,7 +103,7 @@ def parse_lines(raw: bytes) -> tuple[dict[str, str], bytes]:
 
 
 def open_plain(raw: bytes) -> None:
-    """A message in the plain form; where its checksum is wrong, also with the right one."""
+    """A message in the plain format; where its checksum is wrong, also with the right one."""
     headers, body = parse_lines(raw)
     try:
         frame = decode_plain(body, headers, LIMIT)
@@ -289,7 +289,7 @@ def _frames() -> list[bytes]:
     return [
         *seeds.frames(),
         *seeds.frames(seeds.RING),
-        encode(seeds.STREAM, 1, 1, 1, None, (0, 0), Records([b""])),
+        encode(Origin(seeds.STREAM, 1, 1), 1, (0, 0), Records([b""])),
     ]
 
 

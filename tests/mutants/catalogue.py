@@ -124,7 +124,7 @@ MUTANTS = (
         "writable-outbox-opened",
         "store/database.py",
         "        if found.st_mode & stat.S_IWOTH:\n"
-        '            raise StoreUnsafe(f"{name}: anybody can write it: chmod 600 {name}")',
+        '            raise StoreUnsafe(f"{name}: any user can write to it: chmod 600 {name}")',
         "        pass",
         "P1: a world-writable outbox is opened",
         ByTest(
@@ -477,16 +477,16 @@ MUTANTS = (
     Mutant(
         "number-used-twice",
         "store/outbox.py",
-        "            self._by_id[stream_id].next_seq = last + 1\n",
-        "            self._by_id[stream_id].next_seq = last\n",
+        "            self._by_id[stream_id].set_last(last)\n",
+        "            self._by_id[stream_id].set_last(last - 1)\n",
         "P3: two messages have the same identity",
         BySimulator("corrupt"),
     ),
     Mutant(
         "prev-forgotten",
         "sending/packing.py",
-        "            seq,\n            stream.prev,\n",
-        "            seq,\n            None,\n",
+        "            Origin(stream.stream, self.epoch, self._incarnation, stream.prev),\n",
+        "            Origin(stream.stream, self.epoch, self._incarnation),\n",
         "P3: batches do not name the previous epoch",
         BySimulator("false_alarm"),
     ),
@@ -793,7 +793,7 @@ MUTANTS = (
         "full-disk-counts-as-success",
         "receiving/commits.py",
         "            self._failed(plan, error)\n            return False\n",
-        "            self._failed(plan, error)\n            left = Left([], [])\n",
+        "            self._failed(plan, error)\n            left = QuarantineChange([], [])\n",
         "P4, P5: data that could not be committed counts as durable, and brokers may forget it",
         ByTest(
             "receiving/test_failed_commits.py::test_what_a_failed_commit_should_have_held_stays_at_its_broker",
@@ -893,7 +893,7 @@ MUTANTS = (
     Mutant(
         "forgotten-without-a-tombstone",
         "receiving/forgetting.py",
-        "    return Tombstone(replace(row, prev=None), joined, _trimmed(history))\n",
+        "    return Tombstone(msgspec.structs.replace(row, prev=None), joined, _trimmed(history))\n",
         "    return None\n",
         "P4: messages that a site delivers again of a stream that an operator had forgotten are delivered "
         "again",
@@ -1357,7 +1357,7 @@ MUTANTS = (
         "awaitable-result-ignored",
         "arguments.py",
         "    if inspect.iscoroutine(result) or inspect.isgenerator(result):\n"
-        "        result.close()  # else Python warns of it, later and elsewhere\n"
+        "        result.close()  # avoids a later warning from Python\n"
         "    elif not (inspect.isawaitable(result) or inspect.isasyncgen(result)):\n"
         "        return None\n",
         "    return None\n",
@@ -1370,8 +1370,8 @@ MUTANTS = (
     Mutant(
         "pickled-message-acknowledged-nowhere",
         "pickling.py",
-        "    message._settler = _ELSEWHERE\n",
-        "",
+        "    return msgspec.structs.replace(Message(*content), _settler=_ELSEWHERE)\n",
+        "    return Message(*content)\n",
         "P5: a pickled message is acknowledged in another process, and its consumer never learns of it",
         ByTest(
             "test_message.py::test_a_pickled_message_is_equal_and_cannot_be_acknowledged[5]",
@@ -2177,8 +2177,8 @@ MUTANTS = (
         "wire/data.py",
         "    if any(column is not None and _items(column) != count for column in (bodies, "
         "own_keys, own_headers)):\n"
-        '        raise FrameError("undecodable", "the body does not hold as many messages as the '
-        'envelope says")\n',
+        '        raise FrameError("undecodable", "the body and the envelope differ in the number of '
+        'messages")\n',
         "",
         "P7: a frame of 600 bytes is decoded into a gigabyte",
         ByTest(
@@ -2190,8 +2190,8 @@ MUTANTS = (
     Mutant(
         "header-column-not-counted",
         "wire/data.py",
-        'own_headers)):\n        raise FrameError("undecodable", "the body does not hold as many',
-        'own_keys)):\n        raise FrameError("undecodable", "the body does not hold as many',
+        'own_headers)):\n        raise FrameError("undecodable", "the body and the envelope differ',
+        'own_keys)):\n        raise FrameError("undecodable", "the body and the envelope differ',
         "P7: for a frame of one message, as many headers are decoded as its body claims",
         ByTest(
             "fuzz/test_targets.py::test_real_inputs[batch-grown]",
@@ -2203,7 +2203,7 @@ MUTANTS = (
         "wire/data.py",
         "        if not trusted and max(len(body), envelope.raw_size) > envelope.count * "
         "MAX_RECORD_BYTES:\n"
-        '            raise FrameError("undecodable", f"larger than {envelope.count} messages can be")\n',
+        '            raise FrameError("undecodable", f"larger than the limit for {envelope.count} messages")\n',
         "",
         "P7: a body is decompressed beyond the size that its messages can have",
         ByTest(
@@ -2214,8 +2214,8 @@ MUTANTS = (
     Mutant(
         "announced-size-trusted",
         "wire/data.py",
-        "        if announced not in (raw_size, zstandard.CONTENTSIZE_UNKNOWN):\n"
-        '            raise FrameError("undecodable", "not as large as the envelope says")\n',
+        "        if declared not in (raw_size, zstandard.CONTENTSIZE_UNKNOWN):\n"
+        '            raise FrameError("undecodable", "the size differs from the envelope")\n',
         "",
         "P7: memory is allocated according to zstd's header, whatever the envelope says",
         ByTest(
@@ -2359,7 +2359,7 @@ MUTANTS = (
         "P1: an outbox whose disk is not mounted begins anew where a symbolic link to it points",
         ByTest(
             "test_files.py::test_a_link_to_nothing_begins_no_file[a link-outbox]",
-            'with pytest.raises(StoreUnsafe, match="which does not exist: is its disk there") as raised:',
+            'with pytest.raises(StoreUnsafe, match="which does not exist: is its disk mounted") as raised:',
             "Failed",
         ),
     ),
@@ -2749,13 +2749,13 @@ MUTANTS = (
         "config.py",
         "    def __reduce__(self) -> str | tuple[object, ...]:\n"
         "        raise TypeError(\n"
-        '            "a site with a password is not pickled: make it where it is used, or pass credentials="\n'
+        '            "a site with a password can\'t be pickled: create it where it is used, or pass credentials="\n'
         "        )\n",
         "    def __reduce__(self) -> str | tuple[object, ...]:\n        return _Login, self._ask()\n",
         "P9: a pickled site carries its password",
         ByTest(
             "test_secrets.py::test_a_site_shows_no_password",
-            'with pytest.raises(TypeError, match="not pickled") as raised:',
+            'with pytest.raises(TypeError, match="can\'t be pickled") as raised:',
             "Failed",
         ),
     ),
@@ -2777,7 +2777,7 @@ MUTANTS = (
         "private-file-by-the-umask",
         "files.py",
         "    descriptor = os.open(path, flags, 0o600)\n"
-        "    with contextlib.suppress(PermissionError):  # a file system that keeps no modes\n"
+        "    with contextlib.suppress(PermissionError):  # a file system without modes\n"
         "        os.fchmod(descriptor, 0o600)\n",
         "    descriptor = os.open(path, flags, 0o666)\n",
         "P9: the umask decides who can read outboxes, inboxes and journals",
@@ -2791,11 +2791,11 @@ MUTANTS = (
         "files.py",
         "            os.mkdir(each, 0o700)\n"
         "        except FileExistsError:\n"
-        "            continue  # somebody else was faster\n"
+        "            continue  # created by another process\n"
         "        os.chmod(each, 0o700)\n",
         "            os.mkdir(each)\n"
         "        except FileExistsError:\n"
-        "            continue  # somebody else was faster\n",
+        "            continue  # created by another process\n",
         "P9: the umask decides who can list journal directories",
         ByTest(
             "test_files.py::test_whatever_the_umask_files_and_directories_are_private[0o22]",

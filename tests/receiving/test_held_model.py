@@ -24,7 +24,7 @@ from reliamsg.message import Message, Stream
 from reliamsg.receiving import commits
 from reliamsg.receiving.engine import GapItem
 from reliamsg.receiving.lane import Chunk
-from reliamsg.store.inbox import Inbox, Left
+from reliamsg.store.inbox import Inbox, QuarantineChange
 from reliamsg.wire.data import CONTENT_TYPE, open_frame
 from tests.chance import examples
 from tests.receiving.tools import TOPIC, Bench, body_of, frame
@@ -62,7 +62,7 @@ class HeldModel(RuleBasedStateMachine):
         inbox: Inbox = self.bench.inbox
         write = inbox.commit
 
-        def commit(*arguments: object) -> Left:
+        def commit(*arguments: object) -> QuarantineChange:
             if self.failing:
                 self.failing -= 1
                 raise InboxWriteError("the disk is full")

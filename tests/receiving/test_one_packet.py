@@ -21,7 +21,7 @@ from reliamsg.wire.control import (
     encode_state,
     encode_status,
 )
-from reliamsg.wire.data import CONTENT_TYPE, Records, encode
+from reliamsg.wire.data import CONTENT_TYPE, Origin, Records, encode
 from reliamsg.wire.limits import MAX_EPOCH, MAX_SEQ
 from tests.patience import wait_for
 from tests.receiving.control_tools import Ear
@@ -31,7 +31,7 @@ GROUP = "books"
 
 
 def message(network: MemoryNetwork, _: Ear, epoch: int) -> None:
-    frame = encode(STREAM, epoch, 5, 1, Prev(epoch - 1, 4, 1), (1, epoch), Records([b"forged"]))
+    frame = encode(Origin(STREAM, epoch, 5, Prev(epoch - 1, 4, 1)), 1, (1, epoch), Records([b"forged"]))
     network["dc1"].inject("sales", frame, content_type=CONTENT_TYPE)
 
 

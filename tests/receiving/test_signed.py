@@ -11,12 +11,12 @@ from reliamsg import Consumer, KeyRing
 from reliamsg.errors import ConfigError
 from reliamsg.message import Prev, Stream
 from reliamsg.receiving.samples import MAX_SAMPLE_BYTES
-from reliamsg.store.inbox_view import inspect_inbox
+from reliamsg.store.inbox_view import summarize_inbox
 from reliamsg.testing import MemoryNetwork
 from reliamsg.transport.base import Delivery
 from reliamsg.wire.address import group_address, producer_address, status_address
 from reliamsg.wire.control import VERSION, ChainEpoch, Status, StreamStatus, encode_status, open_control
-from reliamsg.wire.data import CONTENT_TYPE, make_records, open_frame
+from reliamsg.wire.data import CONTENT_TYPE, Origin, make_records, open_frame
 from reliamsg.wire.data import encode as encode_batch
 from reliamsg.wire.plain import encode_plain
 from tests.receiving.control_tools import FakeProducer, rows
@@ -46,9 +46,17 @@ def batch(
     } | changes
     count = last - first + 1
     return encode_batch(
-        Stream(fields["producer"], fields["topic"]), fields["epoch"], fields["incarnation"], first, fields["prev"],
-        (1, 1), make_records([body] * count, [None] * count, [None] * count), ring=ring,
-    )  # fmt: skip
+        Origin(
+            Stream(fields["producer"], fields["topic"]),
+            fields["epoch"],
+            fields["incarnation"],
+            fields["prev"],
+        ),
+        first,
+        (1, 1),
+        make_records([body] * count, [None] * count, [None] * count),
+        ring=ring,
+    )
 
 
 def inject(bench: Bench, data: bytes, site: str = "dc1", **options: Any) -> None:
@@ -92,7 +100,7 @@ def test_a_forgery_that_comes_first_changes_nothing(bench: Bench, data: bytes) -
     assert bench.queued() == {"dc1": 0, "dc2": 0}
     reason = "forged" if open_frame(data).envelope.key_id else "unsigned"
     assert rejected(bench) == rejected(bench, "dc2") == {reason: 1}
-    assert inspect_inbox(bench.path).quarantined == 2
+    assert summarize_inbox(bench.path).samples == 2
     assert [(row.site, row.reason) for row in rows(bench, "rejected")] == [("dc1", reason), ("dc2", reason)]
     assert not rows(bench, "conflict", "gap_opened", "declared", "late", "duplicate")
 

@@ -14,7 +14,7 @@ from reliamsg.runtime.environment import Environment
 from reliamsg.store.inbox import Inbox
 from reliamsg.testing import MemoryBroker, MemoryNetwork
 from reliamsg.transport import factory
-from reliamsg.wire.data import CONTENT_TYPE, Records, encode
+from reliamsg.wire.data import CONTENT_TYPE, Origin, Records, encode
 from tests.patience import wait_for
 
 TOPIC = "orders"
@@ -40,9 +40,11 @@ def frame(
     """A batch whose bodies tell their place."""
     bodies = [body_of(epoch, seq) + b"." * pad for seq in range(first, last + 1)]
     return encode(
-        Stream(producer, topic), epoch, incarnation, first, prev, (1_000_000, 1_000_000), Records(bodies),
-        moved=moved,
-    )  # fmt: skip
+        Origin(Stream(producer, topic), epoch, incarnation, prev, moved=moved),
+        first,
+        (1_000_000, 1_000_000),
+        Records(bodies),
+    )
 
 
 def send(broker: MemoryBroker, first: int, last: int, *, topic: str = TOPIC, **options: Any) -> None:

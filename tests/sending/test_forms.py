@@ -9,14 +9,14 @@ from reliamsg.sending import feed, forms
 from reliamsg.sending.feed import Shelf
 from reliamsg.sending.forms import Forms
 from reliamsg.store.rows import Row
-from reliamsg.wire.data import Records, encode
+from reliamsg.wire.data import Origin, Records, encode
 
 STREAM = Stream("p", "t")
 
 
 def row(number: int, count: int = 3, epoch: int = 5) -> Row:
     bodies = [b"%d" % n for n in range(count)]
-    frame = encode(STREAM, epoch, 7, 1, None, (1, 1), Records(bodies))
+    frame = encode(Origin(STREAM, epoch, 7), 1, (1, 1), Records(bodies))
     return Row(number, 1, STREAM, epoch, 7, 1, count, len(frame), 1, frame)
 
 

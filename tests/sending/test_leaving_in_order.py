@@ -15,9 +15,10 @@ import pytest
 from reliamsg.message import Stream
 from reliamsg.sending.recoding import cut
 from reliamsg.sending.retention import Need, Retention
+from reliamsg.store.members import RemovedRange
 from reliamsg.store.outbox import NewBatch, Outbox
 from reliamsg.store.rows import Row
-from reliamsg.wire.data import Records, encode
+from reliamsg.wire.data import Origin, Records, encode
 
 NOTHING = Need(0, 0)
 EVERYTHING = Need(0, 1 << 30)
@@ -35,11 +36,8 @@ def put(outbox: Outbox, topic: str, count: int = 1) -> Row:
     stream = outbox.stream(topic, 0)
     seq = stream.next_seq
     frame = encode(
-        Stream("p", topic),
-        outbox.epoch,
-        outbox.incarnation,
+        Origin(Stream("p", topic), outbox.epoch, outbox.incarnation),
         seq,
-        None,
         (7_000, 7_000),
         Records([b"x"] * count),
     )
@@ -85,7 +83,9 @@ def test_what_is_left_behind_a_removed_range_counts_where_its_numbers_are(outbox
     put(outbox, "orders", 3)
     put(outbox, "orders")
     stream_id = outbox.stream("orders", 0).id
-    outbox.take_out(stream_id, outbox.epoch, 2, 2, cut, lambda taken: (taken.spans, []), 7_000, 0)
+    outbox.take_out(
+        stream_id, RemovedRange(outbox.epoch, 2, 2), cut, lambda taken: (taken.spans, []), 7_000, 0
+    )
     assert release(outbox, [1, 2], [], NOTHING) == [1]
     assert release(outbox, [2, 3], [], NOTHING) == [3]
     assert release(outbox, [2], [], NOTHING) == [2]

@@ -13,7 +13,7 @@ from reliamsg.errors import StoreCorrupt
 from reliamsg.message import Stream
 from reliamsg.store.inbox import Inbox
 from reliamsg.store.inbox_rows import Batch, EpochRow
-from reliamsg.store.inbox_view import inspect_inbox
+from reliamsg.store.inbox_view import list_streams
 from reliamsg.store.outbox import Outbox
 from reliamsg.store.outbox_view import inspect_outbox, list_batches
 from tests.fuzz import seeds
@@ -49,7 +49,7 @@ def test_a_schema_that_cannot_be_parsed(outbox: Path, inbox: Path) -> None:
         with pytest.raises(StoreCorrupt):
             look(outbox)
     with pytest.raises(StoreCorrupt):
-        inspect_inbox(inbox)
+        list_streams(inbox, -1)
 
 
 def test_a_name_in_the_schema_that_is_no_text(inbox: Path) -> None:

@@ -120,7 +120,7 @@ class TestWrongFiles:
         with sqlite3.connect(path) as other:
             other.execute("CREATE TABLE t (x)")
         other.close()
-        with pytest.raises(StoreMismatch, match="a database of something else"):
+        with pytest.raises(StoreMismatch, match="another application's database"):
             Database(path, "outbox", "p")
 
     def test_no_database(self, path: Path) -> None:
@@ -253,7 +253,7 @@ class TestDamage:
         def read() -> None:
             again = Database(path, "outbox", "p")
             try:
-                with again.translated():
+                with again.reading():
                     again.connection.execute("SELECT count(*), max(value) FROM meta").fetchone()
             finally:
                 again.close()

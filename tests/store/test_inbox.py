@@ -9,9 +9,9 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from reliamsg.errors import (
@@ -32,10 +32,10 @@ from reliamsg.store.inbox_rows import (
     GapRow,
     HeldFrame,
     History,
+    HistoryRow,
     Quarantined,
-    StreamRow,
 )
-from reliamsg.store.inbox_view import inspect_inbox, read_dead_letters
+from reliamsg.store.inbox_view import list_streams, read_dead_letters, summarize_inbox
 from reliamsg.store.journal import Entry
 
 STREAM = Stream("p", "orders")
@@ -71,7 +71,7 @@ def test_what_was_committed_is_there_again(tmp_path: Path) -> None:
     history = History([(8, 2**64 - 1, 7)], 3, [(4, [(1, 2)])], [(10, 5, 6)], (1, 2))
     commit(
         inbox,
-        streams=[StreamRow(STREAM, (9, 3), history)],
+        streams=[HistoryRow(STREAM, (9, 3), history)],
         epochs=[epoch_row(20)],
         gaps=[GapRow(STREAM, 10, 30, None, 1.5, 2.5)],
         attempts=[(STREAM, 10, 21, 2), (STREAM, 10, 3, 2)],
@@ -83,7 +83,7 @@ def test_what_was_committed_is_there_again(tmp_path: Path) -> None:
     assert inbox.id == inbox_id
     (saved,) = inbox.load()
     assert (saved.stream, saved.joined, saved.history) == (STREAM, (9, 3), history)
-    assert saved.epochs == [replace(epoch_row(20), used_us=1)]
+    assert saved.epochs == [msgspec.structs.replace(epoch_row(20), used_us=1)]
     assert saved.gap == GapRow(STREAM, 10, 30, None, 1.5, 2.5)
     assert saved.held == [(10, 20, 29), (10, 40, 49)]
     assert (10, 21, 2) in saved.attempts
@@ -130,8 +130,8 @@ def test_dead_letters_and_quarantine(inbox: Inbox) -> None:
     )
     assert read_dead_letters(inbox.path, found.id + 1) == []
     assert inbox.path.stat().st_size + os.stat(f"{inbox.path}-wal").st_size < 20_000_000
-    info = inspect_inbox(inbox.path)
-    assert (info.group, info.dead_letter_count, info.quarantined) == ("billing", 1, 16)
+    info = summarize_inbox(inbox.path)
+    assert (info.group, info.dead_letters, info.samples) == ("billing", 1, 16)
     assert inbox.quarantined() == {("dc1", "orders"): (16, 16 * 256 * 1024)}
     commit(inbox, revived=[found.id])
     assert inbox.dead_letter_count == 0
@@ -139,8 +139,8 @@ def test_dead_letters_and_quarantine(inbox: Inbox) -> None:
 
 def test_inspection_reads_while_the_owner_runs(inbox: Inbox) -> None:
     commit(inbox, epochs=[epoch_row(4)], held=[held(5, 9)], gaps=[GapRow(STREAM, 10, 4, 4, 2.0)])
-    info = inspect_inbox(inbox.path)
-    (stream,) = info.streams
+    info = summarize_inbox(inbox.path)
+    (stream,) = list_streams(inbox.path, -1)
     assert (stream.epoch, stream.position, stream.held) == (10, 4, 5)
     assert stream.gap == GapRow(STREAM, 10, 4, 4, 2.0)
     assert (info.held_messages, info.held_bytes) == (5, 100)

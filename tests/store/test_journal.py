@@ -105,7 +105,7 @@ def test_an_undone_transaction_leaves_no_trace(writer: Writer) -> None:
 
 def test_what_was_exported_does_not_change(writer: Writer) -> None:
     writer.write(enqueued(1, 5))
-    writer.journal.exported_lsn = 1
+    writer.journal.freeze(1)
     writer.write(enqueued(6, 9))
     assert writer.spans == [("enqueued", 1, 5), ("enqueued", 6, 9)]
 
@@ -144,11 +144,11 @@ def confirmed(first: int, last: int, site: str = "dc1") -> Entry:
 
 def test_a_confirm_that_was_told_of_does_not_grow(writer: Writer) -> None:
     writer.write(enqueued(1, 5), confirmed(1, 5))
-    assert writer.journal.told(0) == 2
+    assert writer.journal.lsn_to_announce(0) == 2
     writer.write(enqueued(6, 9), confirmed(6, 9))
     assert writer.spans == [("enqueued", 1, 9), ("confirmed", 1, 5), ("confirmed", 6, 9)]
-    assert writer.journal.told(0) == 3
-    assert writer.journal.told(0) == 3
+    assert writer.journal.lsn_to_announce(0) == 3
+    assert writer.journal.lsn_to_announce(0) == 3
 
 
 def test_what_is_told_often_is_told_later(writer: Writer) -> None:
@@ -156,18 +156,20 @@ def test_what_is_told_often_is_told_later(writer: Writer) -> None:
     told = []
     for number in range(1, 201):
         writer.write(confirmed(number, number))
-        told.append(writer.journal.told(mono_us=1_000_000 * number))
+        told.append(writer.journal.lsn_to_announce(mono_us=1_000_000 * number))
     assert len(writer.rows) < 50
     assert told == sorted(told)
     assert told[-1] < writer.journal.newest_lsn or told[-1] == len(writer.rows)
     writer.write(confirmed(201, 201))
-    assert writer.journal.told(mono_us=1_000_000_000) == writer.journal.newest_lsn == len(writer.rows)
+    assert (
+        writer.journal.lsn_to_announce(mono_us=1_000_000_000) == writer.journal.newest_lsn == len(writer.rows)
+    )
 
 
 def test_what_was_undone_is_not_told(writer: Writer) -> None:
     writer.write(confirmed(1, 5))
     writer.write(confirmed(6, 9, "dc2"), undo=True)
-    assert writer.journal.told(0) == 1
+    assert writer.journal.lsn_to_announce(0) == 1
 
 
 def test_groups_progress_and_repairs_grow(writer: Writer) -> None:

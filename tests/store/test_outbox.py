@@ -13,7 +13,7 @@ from reliamsg.store.database import Database
 from reliamsg.store.journal import Entry
 from reliamsg.store.outbox import EPOCH_STEP, Cursors, NewBatch, Outbox, Parked, Row
 from reliamsg.store.outbox_view import inspect_outbox, list_batches
-from reliamsg.wire.data import Records, encode
+from reliamsg.wire.data import Origin, Records, encode
 
 
 def open_outbox(path: Path, wall_us: int = 5_000_000) -> Outbox:
@@ -36,7 +36,10 @@ def put(outbox: Outbox, topic: str, *bodies: bytes) -> Row:
     stream = outbox.stream(topic, 0)
     seq = stream.next_seq
     frame = encode(
-        stream.stream, outbox.epoch, outbox.incarnation, seq, stream.prev, (1, 2), Records(list(bodies))
+        Origin(stream.stream, outbox.epoch, outbox.incarnation, stream.prev),
+        seq,
+        (1, 2),
+        Records(list(bodies)),
     )
     entry = Entry(
         "enqueued", stream.stream, outbox.epoch, outbox.incarnation, seq, seq + len(bodies) - 1, digest=0

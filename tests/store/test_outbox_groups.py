@@ -18,7 +18,7 @@ from reliamsg.store.members import ChainRow, Member, RemovedRange
 from reliamsg.store.outbox import EPOCH_STEP, Outbox
 from reliamsg.store.outbox_view import MemberInfo, inspect_outbox
 from reliamsg.store.rows import Row
-from reliamsg.wire.data import Records, encode, open_frame
+from reliamsg.wire.data import Origin, Records, encode, open_frame
 from tests.store.test_outbox import open_outbox, put
 
 
@@ -36,14 +36,17 @@ def outbox(path: Path) -> Iterator[Outbox]:
 
 def recode(row: Row, epoch: int, prev: Prev | None, moved: bool) -> bytes:
     records = open_frame(row.frame).records()
-    return encode(row.stream, epoch, row.incarnation, row.seq, prev, (1, 2), records, moved=moved)
+    return encode(Origin(row.stream, epoch, row.incarnation, prev, moved=moved), row.seq, (1, 2), records)
 
 
 def cut(row: Row, first: int, last: int) -> bytes:
     frame = open_frame(row.frame)
     bodies = frame.records().bodies[first - row.seq : last - row.seq + 1]
     return encode(
-        row.stream, row.epoch, row.incarnation, first, frame.envelope.previous, (1, 2), Records(bodies)
+        Origin(row.stream, row.epoch, row.incarnation, frame.envelope.previous),
+        first,
+        (1, 2),
+        Records(bodies),
     )
 
 
@@ -128,7 +131,9 @@ class TestRemoving:
         put(outbox, "t", b"1", b"2", b"3", b"4")
         put(outbox, "t", b"5", b"6", b"7", b"8")
         stream, epoch = outbox.stream("t", 0).id, outbox.epoch
-        taken = outbox.take_out(stream, epoch, first, last, cut, lambda taken: (taken.spans, []), 0, 0)
+        taken = outbox.take_out(
+            stream, RemovedRange(epoch, first, last), cut, lambda taken: (taken.spans, []), 0, 0
+        )
         rows = outbox.page(1, None, 10_000)
         found = [(row.id, [int(body) for body in open_frame(row.frame).records().bodies]) for row in rows]
         assert found == left
@@ -143,7 +148,7 @@ class TestRemoving:
         put(outbox, "t", b"4")
         stream, epoch = outbox.stream("t", 0).id, outbox.epoch
         outbox.take_out(
-            stream, epoch, 2, 2, cut, lambda taken: (taken.spans, []), 0, 0
+            stream, RemovedRange(epoch, 2, 2), cut, lambda taken: (taken.spans, []), 0, 0
         )  # 3 is row 3, behind 4
         assert outbox.unsettled(stream, (epoch, 2)) == 2
 

@@ -49,15 +49,17 @@ def frames(draw: st.DrawFn, max_count: int = 20) -> bytes:
         return draw(st.lists(values, min_size=count, max_size=count))
 
     return data.encode(
-        Stream(draw(names), draw(names), draw(st.integers(0, MAX_PARTITION))),
-        epoch,
-        draw(st.integers(0, MAX_INCARNATION)),
+        data.Origin(
+            Stream(draw(names), draw(names), draw(st.integers(0, MAX_PARTITION))),
+            epoch,
+            draw(st.integers(0, MAX_INCARNATION)),
+            draw(previous_epochs(epoch)),
+            draw(st.booleans()),
+        ),
         draw(sequence_numbers),
-        draw(previous_epochs(epoch)),
         (draw(timestamps), draw(timestamps)),
         data.make_records(column(bodies), column(keys), column(headers)),  # type: ignore[arg-type]
         compress=draw(st.booleans()),
-        moved=draw(st.booleans()),
     )
 
 

@@ -94,7 +94,7 @@ def test_what_zstd_announces_is_bounded() -> None:
 
 @pytest.mark.parametrize("bomb", list(bombs(SIZE)), ids=lambda bomb: bomb.name)
 def test_every_way_into_a_consumer(bomb: Bomb) -> None:
-    """A bomb in a delivery, in a repair and in a message of the plain form is no more than bytes."""
+    """A bomb in a delivery, in a repair and in a message of the plain format is no more than bytes."""
     raw = squeezed(bomb.raw, count=bomb.count)
     topics = {("orders", 0)}
 
@@ -149,7 +149,7 @@ def test_what_is_compressed_arrives_where_frames_are_small(count: int, size: int
     """A batch that is over a site's limit before compression, and not after it."""
     limit = 100_000
     raw = data.encode(
-        Stream("p", "orders"), 1, 1, 1, None, (1, 1), Records([bytes(size)] * count), compress=True
+        data.Origin(Stream("p", "orders"), 1, 1), 1, (1, 1), Records([bytes(size)] * count), compress=True
     )
     assert len(raw) < limit < open_frame(raw).envelope.raw_size
     got = [open_frame(part, limit).records().bodies for part in frames_of(raw, limit)]
@@ -327,7 +327,7 @@ def test_headers_of_the_plain_form(headers: dict[str, str]) -> None:
     from reliamsg.wire.plain import _checksum, encode_plain
 
     (message,) = encode_plain(
-        open_frame(data.encode(Stream("p", "orders"), 1, 1, 1, None, (1, 1), Records([b"x"])))
+        open_frame(data.encode(data.Origin(Stream("p", "orders"), 1, 1), 1, (1, 1), Records([b"x"])))
     )
     own = message.headers | headers
     application = {name: value for name, value in own.items() if not name.startswith("rm-")}

@@ -177,7 +177,7 @@ class TestSplitting:
 
     def test_more_named_groups_than_can_be_told_are_refused(self) -> None:
         since = {f"g{i}": (1, 1) for i in range(limits.MAX_NAMED_GROUPS + 1)}
-        with pytest.raises(ValueError, match="at most 100"):
+        with pytest.raises(ValueError, match="the limit is 100"):
             control.encode_status(a_status(streams=[StreamStatus("orders", 3, [], [], since)]))
 
 

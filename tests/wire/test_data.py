@@ -22,10 +22,12 @@ STREAM = Stream("gateway-7", "orders", 3)
 def sample(compress: bool = False, count: int = 3, size: int = 10) -> bytes:
     bodies = [bytes([65 + i % 26]) * size for i in range(count)]
     return data.encode(
-        STREAM, 7, 99, 1000, Prev(6, 98, 12), (5, 6),
+        data.Origin(STREAM, 7, 99, Prev(6, 98, 12)),
+        1000,
+        (5, 6),
         data.make_records(bodies, ["k", *[None] * (count - 1)], [None] * (count - 1) + [{"a": "b"}]),
         compress=compress,
-    )  # fmt: skip
+    )
 
 
 def envelope_fields(**changes: object) -> dict[str, object]:
@@ -52,10 +54,14 @@ class TestRoundTrip:
         frame = data.open_frame(raw)
         envelope, records = frame.envelope, frame.records()
         again = data.encode(
-            envelope.stream, envelope.epoch, envelope.incarnation, envelope.seq, envelope.previous,
-            (envelope.ts_first, envelope.ts_last), records, compress=bool(envelope.flags & data.FLAG_ZSTD),
-            moved=envelope.moved,
-        )  # fmt: skip
+            data.Origin(
+                envelope.stream, envelope.epoch, envelope.incarnation, envelope.previous, moved=envelope.moved
+            ),
+            envelope.seq,
+            (envelope.ts_first, envelope.ts_last),
+            records,
+            compress=bool(envelope.flags & data.FLAG_ZSTD),
+        )
         assert again == raw
 
     @pytest.mark.parametrize("compress", [False, True])
@@ -88,7 +94,7 @@ class TestRoundTrip:
         assert records.headers is None
 
     def test_compression_that_does_not_help_is_left_out(self) -> None:
-        raw = data.encode(STREAM, 1, 1, 1, None, (0, 0), data.Records([b"x"]), compress=True)
+        raw = data.encode(data.Origin(STREAM, 1, 1), 1, (0, 0), data.Records([b"x"]), compress=True)
         assert data.open_frame(raw).envelope.flags == 0
 
 
@@ -169,10 +175,16 @@ class TestLimits:
     def test_highest_numbers(self) -> None:
         records = data.Records([b""])
         raw = data.encode(
-            STREAM, limits.MAX_EPOCH - 1, limits.MAX_INCARNATION, limits.MAX_SEQ,
-            Prev(limits.MAX_EPOCH - 2, limits.MAX_INCARNATION, limits.MAX_SEQ),
-            (limits.MAX_SEQ, limits.MAX_SEQ), records,
-        )  # fmt: skip
+            data.Origin(
+                STREAM,
+                limits.MAX_EPOCH - 1,
+                limits.MAX_INCARNATION,
+                Prev(limits.MAX_EPOCH - 2, limits.MAX_INCARNATION, limits.MAX_SEQ),
+            ),
+            limits.MAX_SEQ,
+            (limits.MAX_SEQ, limits.MAX_SEQ),
+            records,
+        )
         assert data.open_frame(raw).envelope.last == limits.MAX_SEQ
 
     def test_oversized(self) -> None:

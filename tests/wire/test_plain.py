@@ -1,4 +1,4 @@
-"""The plain form: ordinary messages that still carry the whole identity."""
+"""The plain format: ordinary messages that still carry the whole identity."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STREAM = Stream("gateway-7", "orders", 3)
 
 def sample() -> PlainMessage:
     records = data.make_records([b"body"], ["key"], [{"account": "A", "traceparent": "00-1-2-3"}])
-    raw = data.encode(STREAM, 7, 99, 1000, Prev(6, 98, 12), (5, 5), records)
+    raw = data.encode(data.Origin(STREAM, 7, 99, Prev(6, 98, 12)), 1000, (5, 5), records)
     return encode_plain(data.open_frame(raw))[0]
 
 
@@ -100,12 +100,12 @@ def test_the_checksum_does_not_change_between_releases() -> None:
 
 
 def test_times_of_a_batch() -> None:
-    raw = data.encode(STREAM, 1, 1, 1, None, (5, 9), data.Records([b"", b"", b""]))
+    raw = data.encode(data.Origin(STREAM, 1, 1), 1, (5, 9), data.Records([b"", b"", b""]))
     assert [m.timestamp_us for m in encode_plain(data.open_frame(raw))] == [5, 9, 9]
 
 
 def test_an_undecodable_batch_can_not_be_sent_plain() -> None:
-    raw = data.encode(STREAM, 1, 1, 1, None, (5, 9), data.Records([b"abc"]))
+    raw = data.encode(data.Origin(STREAM, 1, 1), 1, (5, 9), data.Records([b"abc"]))
     assert reason(lambda: encode_plain(data.open_frame(raw[:-1]))) == "undecodable"
 
 
@@ -195,7 +195,7 @@ def test_versions_and_size() -> None:
     assert reason(lambda: decode_plain(b"body", {})) == "malformed"
     assert reason(lambda: decode_plain(bytes(101), sample().headers, limit=100)) == "oversized"
     # The identity does not count against the limit: a body that just fits has passed.
-    raw = data.encode(STREAM, 1, 1, 1, None, (5, 9), data.Records([bytes(2000)]))
+    raw = data.encode(data.Origin(STREAM, 1, 1), 1, (5, 9), data.Records([bytes(2000)]))
     message = encode_plain(data.open_frame(raw))[0]
     assert decode_plain(message.body, message.headers, limit=2000).envelope.count == 1
 

@@ -1,4 +1,4 @@
-"""Signed batches and signed messages in the plain form: whatever is altered is refused."""
+"""Signed batches and signed messages in the plain format: whatever is altered is refused."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ ADDRESS = topic_address("orders", 3)
 def sample(ring: KeyRing | None = RING, compress: bool = False, count: int = 3, size: int = 10) -> bytes:
     bodies = [bytes([65 + i % 26]) * size for i in range(count)]
     records = data.make_records(bodies, ["k", *[None] * (count - 1)], [None] * (count - 1) + [{"a": "b"}])
-    return data.encode(STREAM, 7, 99, 1000, Prev(6, 98, 12), (5, 6), records, compress=compress, ring=ring)
+    return data.encode(
+        data.Origin(STREAM, 7, 99, Prev(6, 98, 12)), 1000, (5, 6), records, compress=compress, ring=ring
+    )
 
 
 def body_of(frame: Frame) -> bytes:

@@ -1,4 +1,4 @@
-"""The audit: Spark jobs that say, from the clients' journals alone, what became of every message.
+"""The audit: Spark jobs that reconstruct the fate of every message from the clients' journals alone.
 
-Needs ``pip install 'reliamsg[audit]'`` and Java 17 or 21. Nothing else of reliamsg imports this package.
+Requires ``pip install 'reliamsg[audit]'`` and Java 17 or 21. No other package of reliamsg imports this one.
 """

@@ -1,4 +1,4 @@
-"""``reliamsg audit``: the audit as a command, also ``python -m reliamsg.audit`` and for ``spark-submit``."""
+"""The audit as a command: ``reliamsg audit``, ``python -m reliamsg.audit``, or with ``spark-submit``."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _USAGE, _NO_INPUT, _UNAVAILABLE, _SOFTWARE, _IO, _INTERRUPTED = 64, 66, 69, 70, 
 _QUIET = {"spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
 _EPILOG = """\b
 Exit codes:
-  0    complete: every message reached every group that reads its topic
+  0    complete: every message reached every group of its topic
   1    violated or lost
-  2    unknown: evidence is missing, or something is still open
+  2    unknown: evidence is missing, or the fate of messages is open
   64   wrong arguments
   66   the journals can't be read
   69   PySpark or Java is missing, or Spark can't start
-  70   a fault of this program
+  70   internal error
   74   the output can't be written
   130  interrupted
 """
@@ -49,26 +49,30 @@ Exit codes:
 @click.option(
     "--master",
     metavar="URL",
-    help="Spark's master, such as local[4] or spark://host:7077.  [default: all cores of this machine]",
+    help="The Spark master, such as local[4] or spark://host:7077.  [default: all cores of this machine]",
 )
 @click.option(
     "--expect",
     "expected",
     multiple=True,
     metavar="WHAT",
-    help="Who must have left a journal: producer=NAME, group=NAME:TOPIC, or a JSON file. Repeatable.",
+    help="A client that must have a journal: producer=NAME, group=NAME:TOPIC, or a JSON file. Can be repeated.",
 )
 @click.option(
-    "--until", metavar="TIME", help="Account for what was enqueued by then: ISO 8601 (UTC), or µs since 1970."
+    "--until",
+    metavar="TIME",
+    help="Only account for messages enqueued by then: ISO 8601 (UTC), or µs since 1970.",
 )
 @click.option(
-    "--running", is_flag=True, help="The system has not drained: what is not delivered yet counts as open."
+    "--running",
+    is_flag=True,
+    help="The system has not drained: undelivered messages count as open, not as lost.",
 )
 @click.option(
     "--gap-timeout",
     type=click.FloatRange(min=0),
     metavar="SECONDS",
-    help="How long groups wait for missing messages, instead of what their journals say.",
+    help="The gap timeout of all groups, instead of that in their journals.",
 )
 @click.option(
     "--tolerance",
@@ -76,7 +80,7 @@ Exit codes:
     default=1.0,
     show_default=True,
     metavar="SECONDS",
-    help="By how much a gap's clock may be off.",
+    help="The tolerance for a gap's clock.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the content of verdict.json instead of a table.")
 def _command(
@@ -90,7 +94,7 @@ def _command(
     tolerance: float,
     as_json: bool,
 ) -> int:
-    """Say what became of every message, from the journals that clients left below JOURNALS (a directory or URL)."""
+    """Report the fate of every message from the clients' journals below JOURNALS (a directory or URL)."""
     rules = parse_expect(
         expected,
         drained=not running,
@@ -99,9 +103,9 @@ def _command(
         tolerance=tolerance,
     )
     if "://" not in journals and not os.path.exists(journals):
-        raise FileNotFoundError(f"{journals}: there is no such directory")
+        raise FileNotFoundError(f"{journals}: no such directory")
     if out is not None:
-        Output(out)  # what is wrong with it is said before Spark is started
+        Output(out)  # reports an unusable directory before Spark is started
     with _session(master, journals) as spark:
         found = audit(spark, journals, out=out, expect=rules)
     if as_json:
@@ -113,7 +117,7 @@ def _command(
 
 @contextmanager
 def _session(master: str | None, journals: str) -> Iterator[SparkSession]:
-    """A Spark session whose Java process does not write to this one's output."""
+    """A Spark session whose Java process does not write to the output of this process."""
     submitted = os.environ.get("PYSPARK_GATEWAY_PORT") is not None
     if master is None and not submitted:
         master = "local[*]"
@@ -133,7 +137,7 @@ def _session(master: str | None, journals: str) -> Iterator[SparkSession]:
 
 @contextmanager
 def _redirected(target: int) -> Iterator[None]:
-    """What is started meanwhile writes there, for good; this process writes there for now."""
+    """Redirect the output of processes started within the block permanently, and that of this process temporarily."""
     saved = os.dup(1), os.dup(2)
     try:
         os.dup2(target, 1)
@@ -150,7 +154,7 @@ class _NoSpark(Exception):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command with `arguments` (``sys.argv`` unless given) and return its exit code."""
+    """Run the command with `arguments` (default: ``sys.argv``) and return its exit code."""
     try:
         result = _command.main(
             None if arguments is None else list(arguments), prog_name="reliamsg audit", standalone_mode=False

@@ -1,4 +1,4 @@
-"""What became of every message: for each group, range by range."""
+"""The fate of every message, for each group, in ranges."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from reliamsg.audit.schema import findings as as_findings
 __all__ = ["PRODUCER", "counts", "findings", "losses", "ranges", "unverified"]
 
 _FATES = (*LOSSES, "never_joined", "undelivered", "settled_unseen", "phantom", "unproven")
-"""What is a finding by itself, at a group."""
+"""Fates that are findings of a group."""
 
 
 def ranges(
@@ -27,30 +27,29 @@ def ranges(
     contested: DataFrame | None = None,
     counted: DataFrame | None = None,
 ) -> DataFrame:
-    """Disjoint pieces of the numbers of every group's streams, with what became of them.
+    """Disjoint pieces of the numbers of every group's streams, with their fates.
 
-    `named`: `topic`, `grp`, every group that someone says reads a topic. `drained`: the run is over, so that what is
-    missing at the end of a finished group's stream is lost, not open. `until_us`, µs since 1970: only what was
-    enqueued by then, by its producer's clock, is accounted for. `rows`: as of
-    :func:`reliamsg.audit.renumbered.settled`. `contested`: as of :func:`producers.contested`, `counted`: as of
-    :func:`reliamsg.audit.membership.counted`, made here where None.
+    `named`: `topic`, `grp`, the groups that consume a topic according to any client. `drained`: the run is over, so
+    that messages missing at the end of a finished group's stream are lost, not open. `until_us` (µs since 1970): only
+    messages enqueued by then, by their producer's clock, are accounted for. `rows`: from
+    :func:`reliamsg.audit.renumbered.settled`. `contested`: from :func:`producers.contested`. `counted`: from
+    :func:`reliamsg.audit.membership.counted`, which is called if None.
 
     Columns: `grp` (``""`` for the producer's own account), EPOCH, `first`, `last`, and `fate`:
 
-    - of what was enqueued: ``delivered``, ``declared_gap``, ``dead``, ``pending``, ``before_join``,
+    - of enqueued messages: ``delivered``, ``declared_gap``, ``dead``, ``pending``, ``before_join``,
       ``never_joined``, ``excused``, ``removed``, ``discarded``, ``undelivered``, ``settled_unseen``,
       ``joined_unheard``, ``lost``;
       in the producer's own account ``enqueued``, ``removed`` or ``pending``;
-    - of what was enqueued, or can have been, after `until_us`: ``after``;
-    - of what was not: ``phantom``, ``unproven``, ``phantom_gap``, ``unproven_gap``, or ``strange`` for what can't be
-      judged.
+    - of messages that were, or may have been, enqueued after `until_us`: ``after``;
+    - of messages that were not enqueued: ``phantom``, ``unproven``, ``phantom_gap``, ``unproven_gap``, or ``strange``
+      for those that can't be judged.
 
-    Then `why`, of what is open, as far as it is known; `place`, of what is lost in its stream; of losses `hop`, the
-    last that was reached, and `sites`, where; and flags of what can be so besides: `accounted` (enqueued, by
-    `until_us`), `handed`, `pending`, `unacknowledged`,
-    `late` (and not handed), `phantom_gap`, `unproven_gap`, `false_removal`, `unproven_removal`, `consumed_unsettled`,
-    `unverifiable` (nothing can be said of its content, by no fault of anyone's). A job that uses the pieces more than
-    once had better persist them.
+    Further columns: `why`, the known reason of open messages; `place`, the place of losses in their stream; of losses
+    `hop`, the last hop that they reached, and `sites`, where; and independent flags: `accounted` (enqueued by
+    `until_us`), `handed`, `pending`, `unacknowledged`, `late` (and not handed), `phantom_gap`, `unproven_gap`,
+    `false_removal`, `unproven_removal`, `consumed_unsettled`, `unverifiable` (the content can't be verified, without a
+    fault). A caller that uses the pieces more than once should persist them.
     """
     if contested is None:
         contested = producers.contested(rows, chains)
@@ -60,7 +59,7 @@ def ranges(
 
 
 def _states(pieces: DataFrame) -> DataFrame:
-    """The pieces, with what each of verdict's questions is about as a column that is true or false."""
+    """The pieces, with a boolean column for each question that decides a fate."""
     own = F.col("grp") == PRODUCER
     named = own | F.coalesce("named", F.lit(False))
     contested = F.col("is_contested").isNotNull()
@@ -80,8 +79,8 @@ def _states(pieces: DataFrame) -> DataFrame:
         F.coalesce(F.exists(name, lambda each: (each.low <= place) & (place < each.high)), F.lit(False))
         for name in ("unseen", "existed")
     )
-    # What had been settled before the group joined, as the journals say that are here, was settled by an inbox that is
-    # gone with its journal.
+    # Messages settled before the group joined, according to the available journals, were settled by an inbox that is
+    # lost with its journal.
     itself = F.col("joined_itself")
     gone = F.coalesce(
         F.exists(
@@ -90,11 +89,11 @@ def _states(pieces: DataFrame) -> DataFrame:
         ),
         F.lit(False),
     )
-    # Where an inbox is gone with its journal, all that producers were told may have been its word; so it was, of a
-    # stream that no journal here ever joined.
+    # If an inbox is lost with its journal, all announcements to producers may have come from it; they certainly did for
+    # a stream that no available journal has joined.
     replaced = F.coalesce("replaced", F.lit(False))
     word = (replaced | joined.isNull()) & F.col("consumed")
-    # Of what its successor never heard of, all.
+    # All of a stream that its successor has no knowledge of.
     existed = existed | (replaced & F.col("met").isNull())
     joined_inside = F.coalesce((joined.epoch == F.col("epoch")) & (joined.number > 1), F.lit(False))
     flagged = pieces.withColumns(
@@ -147,7 +146,7 @@ def _judged(states: DataFrame, drained: bool) -> DataFrame:
     goes_on = F.coalesce(
         F.lag("rest").over(along) & (F.lag("last").over(along) + 1 == F.col("first")), F.lit(False)
     )
-    # Whether something is missing at the end of the stream is asked of what is missing in one go.
+    # The end of the stream is only determined for contiguous missing ranges.
     begins = states.withColumn("begins", F.when(F.col("rest") & ~goes_on, F.col("first")))
     begins = begins.withColumn("begun", F.last("begins", ignorenulls=True).over(until_now))
     tail = (
@@ -197,16 +196,16 @@ def _judged(states: DataFrame, drained: bool) -> DataFrame:
 
 
 def _is_of_another_history() -> Column:
-    """Whether the group may have yet to hear of an epoch below the one that it is in: it came through no later one of
-    the same history. An outbox that is lost while clocks are set back goes on below."""
+    """Whether an epoch below the group's current one may still be unknown to it: it has passed no later epoch of the
+    same history. If an outbox is lost while clocks are set back, the next epoch is lower."""
     epoch, reached = F.col("epoch"), F.col("reached.epoch")
     passed = F.exists("epochs", lambda other: (other > epoch) & (other <= reached))
     return (epoch < reached) & ~F.coalesce(passed, F.lit(False))
 
 
 def _fate_of_group(certain: Column, tail: Column) -> Column:
-    """What became of a range at a group. `certain`: what is missing there is lost, unless the outbox still keeps it for
-    the end of the stream (`tail`)."""
+    """The fate of a range at a group. `certain`: missing messages are lost, unless the outbox still holds the end of
+    the stream (`tail`)."""
     stranger = F.col("stranger")
     kept = F.col("held") & ~F.col("consumed")
     return (
@@ -247,7 +246,7 @@ def _fate_of_group(certain: Column, tail: Column) -> Column:
 
 
 def _fate_of_producer() -> Column:
-    """The same at its producer."""
+    """The fate of a range at its producer."""
     return (
         F.when(F.col("pending"), "pending")
         .when(F.col("after"), "after")
@@ -263,7 +262,7 @@ def _why_undelivered() -> Column:
 
 
 def _why_pending() -> Column:
-    """What sites said that did not confirm it, or at which its stream was parked."""
+    """The responses of sites that did not confirm it, or where its stream was parked."""
     passages = F.coalesce("passages", F.array())
     covering = F.filter(passages, lambda each: (each.first <= F.col("first")) & (F.col("last") <= each.last))
     declined = F.filter(
@@ -282,7 +281,7 @@ def _why_pending() -> Column:
 
 
 def _hop() -> Column:
-    """How far a range came that was not handed out."""
+    """The last hop that an undelivered range reached."""
     return (
         F.when(F.col("received") & F.col("buffered"), "buffered")
         .when(F.col("received"), "received")
@@ -296,19 +295,19 @@ def _judgeable() -> Column:
 
 
 def _false_removal() -> Column:
-    """The group was told that its producer removed what that, as its journal shows, did not."""
+    """The group was told of a removal that is not in its producer's journal."""
     return _judgeable() & F.col("said_removed") & F.col("told") & ~F.col("removed")
 
 
 def _unsettled() -> Column:
-    """The producer was told that the group is done with what that, as its journal shows, was not."""
+    """The producer was told that the group had settled messages which it had not settled, according to its journal."""
     skipped = F.col("before_join") | (F.col("joined").isNotNull() & F.col("before"))
     done = F.col("acknowledged") | F.col("dead") | F.col("gap") | F.col("settled_unseen") | skipped
     return _judgeable() & F.col("consumed") & F.col("sound") & F.col("finished") & ~done
 
 
 def _sites() -> Column:
-    """Where the hop was reached. Each piece lies whole within a passage, or outside of it."""
+    """The sites where the hop was reached. Each piece lies entirely within a passage, or outside."""
     here = F.filter(
         F.coalesce("passages", F.array()),
         lambda each: (
@@ -319,7 +318,7 @@ def _sites() -> Column:
 
 
 def losses(pieces: DataFrame) -> DataFrame:
-    """What is lost, of the pieces that :func:`ranges` gives, as few ranges as can be.
+    """The lost pieces of :func:`ranges`, merged into as few ranges as possible.
 
     Columns: `kind` (one of LOSSES), `grp`, EPOCH, `first`, `last`, `place`, `hop`, `sites`.
     """
@@ -328,7 +327,7 @@ def losses(pieces: DataFrame) -> DataFrame:
 
 
 def findings(pieces: DataFrame) -> DataFrame:
-    """The findings in the pieces that :func:`ranges` gives."""
+    """The findings in the pieces of :func:`ranges`."""
     own = F.col("grp") == PRODUCER
     kinds = F.array(
         F.when(F.when(own, F.col("fate") == "pending").otherwise(F.col("fate").isin(*_FATES)), F.col("fate")),
@@ -353,7 +352,7 @@ def findings(pieces: DataFrame) -> DataFrame:
         *(F.when(is_loss, F.col(name)).alias(name) for name in ("place", "hop", "sites")),
         F.when(F.col("kind").isin("pending", "undelivered"), F.col("why")).alias("why"),
     )
-    # A gap without an end may well reach beyond what was ever published.
+    # A gap without an end may extend beyond the published messages.
     endless = F.col("kind").isin("phantom_gap", "unproven_gap") & (F.col("last") >= LAST)
     shown = merged(plain, keys).where(~endless)
     where = F.when(F.size("sites") > 0, F.concat(F.lit(" at "), F.array_join("sites", ", "))).otherwise("")
@@ -367,11 +366,11 @@ def findings(pieces: DataFrame) -> DataFrame:
 
 
 def counts(pieces: DataFrame) -> DataFrame:
-    """Messages in the pieces that :func:`ranges` gives, by what became of them.
+    """The numbers of messages in the pieces of :func:`ranges`, by fate.
 
     `grp`, `enqueued`, `delivered`, `lost`, `declared_gaps`, `phantom`, `late`, `before_join`, `pending`. In the row
-    of the group ``""``, `enqueued`, and `pending`: what is not published yet, or open at some group, each message
-    once. Otherwise each message once for each group. Groups of which there are no pieces are absent.
+    of the group ``""``: `enqueued`, and `pending`, messages that are not published yet or open at any group, counted
+    once. In the other rows messages are counted once for each group. Groups without pieces are absent.
     """
     own = F.col("grp") == PRODUCER
 
@@ -404,11 +403,11 @@ def counts(pieces: DataFrame) -> DataFrame:
 
 
 def unverified(pieces: DataFrame, compared: DataFrame, others: DataFrame) -> DataFrame:
-    """``unverified``: content that no digest sum could be held against what was published.
+    """``unverified``: content that could not be compared with the published content by a digest sum.
 
-    `pieces` as of :func:`ranges`, `compared` as of :func:`reliamsg.audit.contents.compared`; `others`: all other
-    findings. A hole keeps the range around it from being compared, so nothing is said of a group's stream and epoch
-    where something else is known; nor of the epoch in whose middle a group joined or was removed, which is no fault.
+    `pieces` from :func:`ranges`, `compared` from :func:`reliamsg.audit.contents.compared`; `others`: all other
+    findings. A hole prevents the comparison of the range around it, so nothing is reported for a group's stream and
+    epoch with other findings, nor for an epoch in which a group joined or was removed, which is no fault.
     """
     handed = pieces.where((F.col("grp") != PRODUCER) & F.col("handed") & ~F.col("unverifiable"))
     left = coverage(

@@ -1,7 +1,7 @@
-"""The numbers of every group's streams cut into pieces, and all that is said of each.
+"""Cuts the numbers of every group's streams into pieces, and collects all evidence about each piece.
 
-One sweep cuts a group's epoch wherever a row about it begins or ends, on either side, so that the rows say the same of
-all numbers of a piece. What is said of a stream, a client or an epoch as a whole is joined to its pieces.
+One sweep cuts a group's epoch wherever a row about it begins or ends, on either side, so that the same rows apply to
+all numbers of a piece. Evidence about a whole stream, client or epoch is joined to its pieces.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from reliamsg.audit.schema import union
 __all__ = ["DECLINED", "KEY", "PRODUCER", "known"]
 
 PRODUCER = ""
-"""In the place of a group: the producer's own account of what it enqueued."""
+"""Used as the group in the producer's own account."""
 
 KEY = ("grp", *EPOCH)
-"""Within which pieces are disjoint."""
+"""The key within which pieces are disjoint."""
 _OF_STREAM = ("grp", *STREAM)
 _CUT = "cut"
-"""No tag of a piece's: it only makes one begin."""
+"""A tag that only starts a new piece."""
 DECLINED = ("nacked", "refused", "returned")
-"""What a site can say instead of confirming."""
+"""Responses of a site other than a confirm."""
 _GROUP_TAGS = {
     "joined": _CUT,
     HELD: _CUT,
@@ -68,18 +68,17 @@ def known(
     counted: DataFrame,
     until_us: int | None,
 ) -> DataFrame:
-    """The pieces: KEY, `first`, `last`, whether rows of each tag cover it, and what is known of the rest.
+    """The pieces: KEY, `first`, `last`, whether rows of each tag cover it, and further evidence.
 
-    `has_original`, `has_before_join`, `has_excused`: whether the key has any number that was enqueued, was said to come
-    from before the group joined, or was enqueued when the group did not count any more. `passages`: where the key's
-    numbers passed which site, or were declined by it. `named`: the group reads the topic. `joined`, `joined_itself`,
+    `has_original`, `has_before_join`, `has_excused`: whether the key has a number that was enqueued, was reported as
+    older than the group's joining, or was enqueued when the group no longer counted. `passages`: the ranges of the key
+    that passed each site, or were declined by it. `named`: the group consumes the topic. `joined`, `joined_itself`,
     `reached`, `lowest`, `held_at`, `leaps`: of the stream at the group; `epochs`: of the stream, if the group met it;
-    `unseen`, likewise, what an inbox was told to be settled, and `existed`, what there was then from the same places
-    on, or NULL; and `met`, whether the successor of an inbox that is gone heard of it, or NULL. `sound`, `finished`,
-    `latest`, `replaced`: of the group.
-    `parked`: at which sites the stream was at the end, or NULL. `told`, `going_on`: of the producer, NULL where it left
-    no journal. `is_contested`: NULL where the epoch is not.
-    `cuts`: of the producer, as of :func:`restores.cuts`, or NULL.
+    `unseen`, likewise, the ranges that an inbox was told to be settled, and `existed`, the ranges that existed then
+    from the same positions on, or NULL; and `met`, whether the successor of a lost inbox was told of it, or NULL.
+    `sound`, `finished`, `latest`, `replaced`: of the group. `parked`: the sites where the stream was parked at the end,
+    or NULL. `told`, `going_on`: of the producer, NULL without a journal. `is_contested`: NULL if the epoch is not
+    contested. `cuts`: of the producer, from :func:`restores.cuts`, or NULL.
     """
     audience = _audience(rows, chains, named)
     events = _events(rows, audience, counted, until_us)
@@ -102,16 +101,16 @@ def known(
 
 
 def _epochs(rows: DataFrame) -> DataFrame:
-    """STREAM, and its `epochs`, as far as its producer's journals tell."""
+    """STREAM, and its `epochs` according to its producer's journals."""
     entered = rows.where((F.col("role") == "producer") & (F.col("kind") == "epoch") & (F.col("topic") != ""))
     return entered.groupBy(*STREAM).agg(F.collect_set("epoch").alias("epochs"))
 
 
 def _audience(rows: DataFrame, chains: DataFrame, named: DataFrame) -> DataFrame:
-    """`topic`, `grp`, `named`: whose accounts what is enqueued to a topic goes to.
+    """`topic`, `grp`, `named`: the groups whose accounts include a topic.
 
-    Groups that left a journal and are named; and those that nobody says read a topic, but that declared gaps of it or
-    told a producer that they are done with some of it, which is judged and no more.
+    These are the named groups with a journal, and groups that are not named but have declared gaps of the topic or told
+    a producer that they had settled some of it; of the latter only these claims are judged.
     """
     known = chains.where(F.col("role") == "group").select(F.col("client").alias("grp")).distinct()
     reading = named.join(F.broadcast(known), "grp", how="left_semi").select(
@@ -138,7 +137,7 @@ def _tag(tags: dict[str, str]) -> Column:
 
 
 def _events(rows: DataFrame, audience: DataFrame, counted: DataFrame, until_us: int | None) -> DataFrame:
-    """Everything that is said of numbers: KEY, `first`, `last`, `tag`, `site`."""
+    """All evidence about numbers: KEY, `first`, `last`, `tag`, `site`."""
     given = rows.where((F.col("role") == "group") & F.col("kind").isin(*_GROUP_TAGS)).select(
         F.col("client").alias("grp"),
         *EPOCH,
@@ -147,7 +146,7 @@ def _events(rows: DataFrame, audience: DataFrame, counted: DataFrame, until_us: 
         _tag(_GROUP_TAGS).alias("tag"),
         "site",
     )
-    # A place of joining is where a piece must begin.
+    # A piece must begin where a group joined.
     place = F.greatest("first", F.lit(1))
     given = given.withColumn(
         "first", F.when(F.col("tag") == _CUT, place).otherwise(F.col("first"))
@@ -180,7 +179,7 @@ def _events(rows: DataFrame, audience: DataFrame, counted: DataFrame, until_us: 
     consumed = of_producers.where(F.col("kind") == "consumed").select(
         "grp", *EPOCH, "first", "last", F.lit("consumed").alias("tag"), nowhere
     )
-    # Once more, for its reason.
+    # Once more, with its reason as the tag.
     removed = (F.col("kind") == "declared") & (F.col("reason") == "removed")
     said = rows.where((F.col("role") == "group") & removed).select(
         F.col("client").alias("grp"),
@@ -190,8 +189,8 @@ def _events(rows: DataFrame, audience: DataFrame, counted: DataFrame, until_us: 
         F.lit("said_removed").alias("tag"),
         nowhere,
     )
-    # So is where somebody was told that a group's work began and ended that this inbox may not have done.
-    unseen = _told(rows).select(
+    # A piece must also begin and end where a client was told of a group's progress that this inbox may not have made.
+    unseen = _settled_elsewhere(rows).select(
         "grp",
         *STREAM,
         F.explode(F.array_compact(F.array("low", "high", "existed"))).alias("place"),
@@ -212,10 +211,10 @@ def _events(rows: DataFrame, audience: DataFrame, counted: DataFrame, until_us: 
 
 
 def _behind(rows: DataFrame) -> DataFrame:
-    """_OF_STREAM, `unseen` and `existed`: the ranges of :func:`_told`, to `high` and to `existed`."""
+    """_OF_STREAM, `unseen` and `existed`: the ranges of :func:`_settled_elsewhere`, to `high` and to `existed`."""
     existed = F.struct("low", F.col("existed").alias("high"))
     return (
-        _told(rows)
+        _settled_elsewhere(rows)
         .groupBy(*_OF_STREAM)
         .agg(
             F.collect_set(F.struct("low", "high")).alias("unseen"),
@@ -224,13 +223,13 @@ def _behind(rows: DataFrame) -> DataFrame:
     )
 
 
-def _told(rows: DataFrame) -> DataFrame:
-    """What an inbox, or a producer, was told to be settled: _OF_STREAM, `low`, `high`; and `existed`."""
+def _settled_elsewhere(rows: DataFrame) -> DataFrame:
+    """The ranges that an inbox or a producer was told to be settled: _OF_STREAM, `low`, `high`; and `existed`."""
     return groups.behind(rows).drop("chain", "boot_lsn").unionByName(left(rows), allowMissingColumns=True)
 
 
 def _end() -> Column:
-    """A row's last number; an end below the start of what was declared means: all that the epoch still had."""
+    """A row's last number; for declared gaps, an end below the start means the rest of the epoch."""
     unknown = F.col("kind").isin("declared", "before_join") & (F.col("last") < F.col("first"))
     return F.when(unknown, F.lit(LAST)).otherwise(F.least("last", F.lit(LAST)))
 
@@ -249,7 +248,7 @@ def _pieces(events: DataFrame) -> DataFrame:
 
 
 def _passages(events: DataFrame) -> DataFrame:
-    """Where the numbers of each key passed: KEY, `passages` (tag, site, first, last), as few as can be."""
+    """The passages of each key's numbers: KEY, `passages` (tag, site, first, last), merged."""
     passed = events.where(
         F.col("tag").isin(*_PASSED) & (F.col("site") != "") & (F.col("first") <= F.col("last"))
     )
@@ -261,7 +260,7 @@ def _passages(events: DataFrame) -> DataFrame:
 
 
 def _parked(rows: DataFrame) -> DataFrame:
-    """STREAM, `parked`: the sites at which a stream was when its producer's journal ended, sorted."""
+    """STREAM, `parked`: the sites where a stream was parked when its producer's journal ended, sorted."""
     of_producers = rows.where(F.col("role") == "producer")
     ends = of_producers.groupBy("chain").agg(F.max("boot_lsn").alias("boot_lsn"))
     told = of_producers.where(F.col("kind").isin("parked", "resumed"))
@@ -276,8 +275,9 @@ def _parked(rows: DataFrame) -> DataFrame:
 
 
 def _clients(rows: DataFrame, chains: DataFrame) -> DataFrame:
-    """Of each group: `sound`; `finished`: what it lacks at the end of a stream it will not get; `latest`: it joins
-    streams with what arrives first, whatever producers count it for; `replaced`: an inbox is gone with its journal."""
+    """For each group: `sound`; `finished`: it will not receive messages missing at the end of a stream; `latest`: it
+    joins streams at the first message that arrives, regardless of the producers; `replaced`: an inbox is lost with its
+    journal."""
     of_groups = rows.where(F.col("role") == "group")
     begins = F.get_json_object("detail", "$.begin") == "latest"
     latest = producers.opened(of_groups).groupBy("client").agg(F.max(begins).alias("latest"))
@@ -287,8 +287,8 @@ def _clients(rows: DataFrame, chains: DataFrame) -> DataFrame:
 
 
 def _owners(rows: DataFrame, chains: DataFrame, until_us: int | None) -> DataFrame:
-    """Of each producer that left a journal: `told` (what is not there was never enqueued) and `going_on` (what can be
-    missing was enqueued after `until_us`)."""
+    """For each producer with a journal: `told` (messages that are not in it were never enqueued) and `going_on`
+    (messages that may be missing in it were enqueued after `until_us`)."""
     own = chains.where(F.col("role") == "producer").select("client", "chain", "broken", "finished")
     later = rows.where(F.lit(False)) if until_us is None else rows.where(F.col("wall_us") > until_us)
     beyond = (

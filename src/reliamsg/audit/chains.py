@@ -1,9 +1,9 @@
-"""Which segments follow which: a client's histories, their rows, and what is wrong between segments.
+"""Orders segments into chains: a client's histories, their rows, and problems between segments.
 
-Every segment names the one before it, its parent. Where no two of a client have the same parent or begin at the same
-row, there is one chain, in order of rows, whatever is missing from it. Otherwise the client's file was copied or
-restored at some time: then each segment that no other follows ends a chain of its own, and chains share their
-beginning. Of such clients, which are rare, the headers (never rows) are put in order by the driver.
+Every segment names the previous one, its parent. If no two segments of a client have the same parent or first row, they
+form one chain, in order of rows, even if some are missing. Otherwise the client's file was copied or restored: then
+each segment without a successor ends a separate chain, and chains share their beginning. For such clients, which are
+rare, the driver orders the headers (never rows).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from reliamsg.audit.schema import ROWS, told
+from reliamsg.audit.schema import ROWS, driver_frame
 
-__all__ = ["Header", "Members", "believed", "chains", "lines", "members", "rows", "without_copies"]
+__all__ = ["Header", "Members", "accepted", "chains", "lines", "members", "rows", "without_copies"]
 
 _CLIENT = ("role", "client")
 _CHAIN = (*_CLIENT, "chain")
@@ -29,7 +29,7 @@ _MEMBER = {
 
 @dataclass(frozen=True)
 class Header:
-    """What is needed of a segment to find the one before it."""
+    """The fields of a segment for finding the previous one."""
 
     digest: str
     parent: str | None
@@ -47,8 +47,8 @@ class Members:
     """Whether any client has several chains."""
 
 
-def believed(segments: DataFrame) -> DataFrame:
-    """The segments without a problem, each once however often it was found."""
+def accepted(segments: DataFrame) -> DataFrame:
+    """The segments without a problem, without further copies."""
     copies = Window.partitionBy(*_CLIENT, "digest").orderBy("path")
     return (
         segments.where(F.col("problem").isNull())
@@ -58,21 +58,21 @@ def believed(segments: DataFrame) -> DataFrame:
     )
 
 
-def members(believed: DataFrame) -> Members:
-    """Segments in their chains, in which those that several chains share appear in each.
+def members(accepted: DataFrame) -> Members:
+    """Segments in their chains. Segments shared by several chains appear in each.
 
-    The columns of :func:`believed` and `chain`, `alone` (its client has no other), `place` (in its chain, from 1),
-    `previous_lsn` (the last row before it, 0 for the first), `previous_digest`, `boot_lsn` (where its boot began),
-    `begins` (its boot), `returns` (its boot, after another one began).
+    The columns of :func:`accepted`, and `chain`, `alone` (the only one of its client), `place` (in its chain, from 1),
+    `previous_lsn` (the last row before it, 0 for the first), `previous_digest`, `boot_lsn` (the first row of its boot),
+    `begins` (it begins its boot), `returns` (its boot continues after another one began).
     """
-    by_client = believed.groupBy(*_CLIENT).agg(
+    by_client = accepted.groupBy(*_CLIENT).agg(
         F.count(F.lit(1)).alias("segments"),
         F.countDistinct(F.coalesce("parent", F.lit(""))).alias("parents"),
         F.countDistinct("first_lsn").alias("starts"),
     )
     doubtful = by_client.where(F.least("parents", "starts") < F.col("segments")).select(*_CLIENT)
     headers = (
-        believed.join(F.broadcast(doubtful), list(_CLIENT), how="left_semi")
+        accepted.join(F.broadcast(doubtful), list(_CLIENT), how="left_semi")
         .select(*_CLIENT, "digest", "parent", "boot", "first_lsn", "last_lsn")
         .collect()
     )
@@ -81,11 +81,11 @@ def members(believed: DataFrame) -> Members:
         forked[row["role"], row["client"]].append(
             Header(row["digest"], row["parent"], row["boot"], row["first_lsn"], row["last_lsn"])
         )
-    return Members(_placed(_named(believed, forked)), bool(forked))
+    return Members(_placed(_named(accepted, forked)), bool(forked))
 
 
-def _named(believed: DataFrame, forked: dict[tuple[str, str], list[Header]]) -> DataFrame:
-    single = believed.withColumns({"chain": F.concat_ws("/", *_CLIENT), "alone": F.lit(True)})
+def _named(accepted: DataFrame, forked: dict[tuple[str, str], list[Header]]) -> DataFrame:
+    single = accepted.withColumns({"chain": F.concat_ws("/", *_CLIENT), "alone": F.lit(True)})
     if not forked:
         return single
     places = []
@@ -94,10 +94,10 @@ def _named(believed: DataFrame, forked: dict[tuple[str, str], list[Header]]) -> 
         for number, line in enumerate(found, 1):
             name = f"{role}/{client}" if len(found) == 1 else f"{role}/{client}#{number:04}"
             places += [(role, client, header.digest, name, len(found) == 1) for header in line]
-    known = told(believed.sparkSession, _MEMBER, places)
+    known = driver_frame(accepted.sparkSession, _MEMBER, places)
     of_forked = known.select(*_CLIENT).distinct()
     return single.join(F.broadcast(of_forked), list(_CLIENT), how="left_anti").unionByName(
-        believed.join(F.broadcast(known), [*_CLIENT, "digest"], how="inner")
+        accepted.join(F.broadcast(known), [*_CLIENT, "digest"], how="inner")
     )
 
 
@@ -120,7 +120,7 @@ def _placed(named: DataFrame) -> DataFrame:
 
 
 def lines(headers: Sequence[Header]) -> list[list[Header]]:
-    """All chains of one client, each from its first segment to one that no other follows."""
+    """All chains of one client, each from its first segment to one without a successor."""
     ordered = sorted(headers, key=lambda header: (header.first_lsn, header.last_lsn, header.digest))
     known = {header.digest: header for header in ordered}
     before = {
@@ -132,7 +132,8 @@ def lines(headers: Sequence[Header]) -> list[list[Header]]:
     for header in ordered:
         if header.parent is None or header.digest in before:
             continue
-        # Its parent is missing. It goes on where rows end before it and nothing else follows, of its boot if possible.
+        # Its parent is missing: it continues a chain whose rows end before it, without a successor, of its boot if
+        # possible.
         ends = [
             (other.boot == header.boot, other.last_lsn, place)
             for place, other in enumerate(ordered)
@@ -153,9 +154,9 @@ def lines(headers: Sequence[Header]) -> list[list[Header]]:
 
 
 def without_copies(members: DataFrame) -> DataFrame:
-    """`members` without chains that are an older state of another one, such as of a backup's segments.
+    """`members` without chains that are an older state of another chain, such as the segments of a backup.
 
-    Every row of such a chain is in the other one, as it is or extended.
+    The other chain contains every row of such a chain, unchanged or extended.
     """
     several = members.where(~F.col("alone"))
     each = several.select(*_CHAIN, F.explode("lines").alias("line")).select(
@@ -178,7 +179,7 @@ def without_copies(members: DataFrame) -> DataFrame:
         F.col("chain").alias("twin_chain"),
         F.col("size").alias("twin_size"),
     )
-    # Of two that hold the same, the first one stays.
+    # Of two equal chains, the first one stays.
     longer = (F.col("twin_size") > F.col("size")) | (
         (F.col("twin_size") == F.col("size")) & (F.col("twin_chain") < F.col("chain"))
     )
@@ -214,9 +215,10 @@ def rows(members: DataFrame) -> DataFrame:
 
 
 def chains(members: DataFrame, broken: DataFrame) -> DataFrame:
-    """The chains: CHAINS, and `source`, where it was found; `first_us`, `last_us`, its earliest and latest row's time.
+    """The chains: CHAINS, and `source`, their location; `first_us`, `last_us`, the times of the earliest and latest
+    row.
 
-    `broken`: `role`, `client`, `chain` of those whose rows may be missing, as often as it likes.
+    `broken`: `role`, `client`, `chain` of chains whose rows may be missing; may have duplicates.
     """
     wall = F.transform("lines", lambda line: line["wall_us"])
     last = F.struct("place", "boot")

@@ -1,4 +1,4 @@
-"""Outboxes that keep messages until groups are done with them: what they hold, and what left them too early."""
+"""Outboxes with ``release="consumed"``: their content, and messages that were released too early."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _RELEASED = ("released", "released_unsent")
 
 
 def _keeping(of_producers: DataFrame) -> DataFrame:
-    """`client`, `chain`, `boot_lsn` of the boots that keep messages until they are consumed."""
+    """`client`, `chain`, `boot_lsn` of the boots that retain messages until they are consumed."""
     keeps = F.get_json_object("detail", "$.release") == "consumed"
     return producers.opened(of_producers).where(keeps).select(*_CHAIN, "boot_lsn").distinct()
 
 
 def held(rows: DataFrame) -> DataFrame:
-    """What such an outbox, by its chain's last boot, has not let go of: EPOCH, `first`, `last`."""
+    """Messages that such an outbox had not released at the end of its chain: EPOCH, `first`, `last`."""
     of_producers = rows.where(F.col("role") == "producer")
     last = of_producers.groupBy(*_CHAIN).agg(F.max("boot_lsn").alias("boot_lsn"))
     chains = last.join(_keeping(of_producers), [*_CHAIN, "boot_lsn"], how="left_semi").select(*_CHAIN)
@@ -41,9 +41,9 @@ def held(rows: DataFrame) -> DataFrame:
 
 
 def released_early(rows: DataFrame, chains: DataFrame, counted: DataFrame) -> DataFrame:
-    """``released_early``: nothing leaves such an outbox before the groups that count are done with it.
+    """``released_early``: messages released before all counting groups had settled them.
 
-    `counted`: as of :func:`reliamsg.audit.membership.counted`.
+    `counted`: from :func:`reliamsg.audit.membership.counted`.
     """
     of_producers = rows.where(F.col("role") == "producer")
     released = (

@@ -1,8 +1,8 @@
-"""Whether what was delivered is what was published, from the digest sums of ranges.
+"""Compares delivered with published content by the digest sums of ranges.
 
-What a client's chain says of a stream's epoch is a line; rows of a line that follow each other make a run, and along a
-run digest sums add up. Where a run of the producer's and one of a group's are both cut at the same two numbers, the
-sums between must be the same, modulo 2**64.
+The rows of a client's chain about a stream's epoch form a line; adjacent rows of a line form a run, along which digest
+sums can be added. If a run of the producer and a run of a group are both cut at the same two numbers, the sums between
+them must be equal, modulo 2**64.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ __all__ = ["compared", "corrupt", "findings", "stretches", "verified"]
 
 _LINE = ("role", "client", "chain", *EPOCH)
 _TOGETHER = ""
-"""In the place of a chain: all chains of a group."""
+"""Used as the chain for all chains of a group."""
 _SUM = "decimal(38,0)"
 
 
 def findings(rows: DataFrame, contested: DataFrame) -> DataFrame:
-    """``corrupt``: ranges whose content differs from what was published, as few as can be.
+    """``corrupt``: ranges whose content differs from the published content, merged.
 
-    `contested`: EPOCH; what is left out, since a number there has more than one content.
+    `contested`: EPOCH; these epochs are omitted because their numbers have more than one content.
     """
     return corrupt(stretches(rows, contested))
 
 
 def compared(rows: DataFrame, contested: DataFrame) -> DataFrame:
-    """What could be held against the producer's account, whether it agreed or not: `grp`, EPOCH, `first`, `last`."""
+    """Ranges that were compared with the producer's account, equal or not: `grp`, EPOCH, `first`, `last`."""
     return verified(stretches(rows, contested))
 
 
@@ -45,13 +45,13 @@ def verified(stretches: DataFrame) -> DataFrame:
 
 
 def stretches(rows: DataFrame, contested: DataFrame) -> DataFrame:
-    """Every stretch between two cuts that follow each other on a run of a group and on one of its reference.
+    """Every stretch between two consecutive cuts that a run of a group and a run of its reference have in common.
 
-    The reference is what the producer journalled; without any of that, what the first group by name did. Columns:
+    The reference is the producer's journal or, without it, the journal of the first group by name. Columns:
     `grp`, EPOCH, `first`, `last`, `agrees`, `by_producer`.
     """
     cuts = _cuts(_lines(rows, contested))
-    # Of each epoch the producer's lines come first, else those of the first group.
+    # For each epoch, use the producer's lines, or those of the first group.
     client = F.struct((F.col("role") != "producer").alias("other"), "client")
     anywhere = Window.partitionBy(*EPOCH)
     ranked = cuts.withColumn("source", F.min(client).over(anywhere)).withColumn(
@@ -65,7 +65,7 @@ def stretches(rows: DataFrame, contested: DataFrame) -> DataFrame:
         F.col("total").alias("reference_total"),
         (F.col("role") == "producer").alias("by_producer"),
     )
-    # Within a pair of runs, cuts that both have come in the same order.
+    # Within a pair of runs, the common cuts have the same order.
     along = Window.partitionBy(*_LINE, "run", "reference_chain", "reference_run").orderBy("at")
     apart = F.col("total") - F.col("reference_total")
     return (
@@ -88,10 +88,9 @@ def _modulo(value: Column) -> Column:
 
 
 def _lines(rows: DataFrame, contested: DataFrame) -> DataFrame:
-    """Rows with a digest sum, and whether each lies beyond all that its line had before it.
+    """Rows with a digest sum, and whether each lies beyond all earlier rows of its line.
 
-    Those that tell of numbers again are apart: neither a repetition in the middle nor one after a restart breaks a
-    run.
+    Rows that repeat numbers are separate: a repetition, in the middle or after a restart, does not interrupt a run.
     """
     content = ((F.col("role") == "producer") & (F.col("kind") == "enqueued")) | (
         (F.col("role") == "group") & F.col("kind").isin("delivered", "redelivered")
@@ -108,8 +107,8 @@ def _lines(rows: DataFrame, contested: DataFrame) -> DataFrame:
 
 
 def _together(lines: DataFrame) -> DataFrame:
-    """Where one inbox of a group went on for another one, their rows make a run only together: a line in order of
-    numbers, besides those of the chains."""
+    """If one inbox of a group continued for another one, their rows only form a run together: a line in order of
+    numbers, in addition to those of the chains."""
     apart = ["role", "client", *EPOCH]
     by_number = Window.partitionBy(*apart).orderBy("first", F.col("last").desc(), "digest")
     anywhere = Window.partitionBy(*apart)
@@ -126,9 +125,9 @@ def _together(lines: DataFrame) -> DataFrame:
 
 
 def _cuts(lines: DataFrame) -> DataFrame:
-    """Where runs can be held against others: _LINE, `run`, `at`, and `total`, the sum of the line up to there.
+    """The positions where runs can be compared: _LINE, `run`, `at`, and `total`, the sum of the line up to there.
 
-    Sums go on from run to run; only differences within one mean anything.
+    Sums continue across runs; only differences within a run are meaningful.
     """
     along = Window.partitionBy(*_LINE, "fresh").orderBy("lsn")
     until_now = along.rowsBetween(Window.unboundedPreceding, Window.currentRow)

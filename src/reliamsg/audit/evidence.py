@@ -1,4 +1,4 @@
-"""What is wrong with the journals as evidence: what is missing, damaged, or not closed."""
+"""Problems of the journals as evidence: missing, damaged and unclosed journals."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from reliamsg.audit import membership, producers, references
 from reliamsg.audit.expect import Expect
 from reliamsg.audit.kinds import KINDS
 from reliamsg.audit.ranges import coverage, tagged
+from reliamsg.audit.schema import driver_frame, union
 from reliamsg.audit.schema import findings as as_findings
-from reliamsg.audit.schema import told, union
 
 __all__ = ["missing", "named", "of_chains", "problems"]
 
@@ -19,7 +19,7 @@ _CHAIN = (*_CLIENT, "chain")
 
 
 def problems(members: DataFrame, segments: DataFrame) -> DataFrame:
-    """Why rows of a chain may be missing: `role`, `client`, `chain`, `text`, a line each."""
+    """The reasons why rows of a chain may be missing: `role`, `client`, `chain`, `text`, one line each."""
     return union(
         [
             _between(members),
@@ -32,7 +32,7 @@ def problems(members: DataFrame, segments: DataFrame) -> DataFrame:
 
 
 def _between(members: DataFrame) -> DataFrame:
-    """What does not fit between a segment and the one before it."""
+    """Inconsistencies between a segment and the previous one."""
     first = F.col("first_lsn").cast("string")
     kind = F.element_at("lines", 1)["kind"]
     lines = F.array(
@@ -62,7 +62,7 @@ def _between(members: DataFrame) -> DataFrame:
 
 
 def _truncated(members: DataFrame) -> DataFrame:
-    """What clients say that they gave up: `first`, `last`, `count` of each ``truncated`` row, where it says so."""
+    """Rows that clients report as deleted: `first`, `last`, `count` of each ``truncated`` row, if it has them."""
     said = F.filter("lines", lambda line: line["kind"] == "truncated")
     return members.select(*_CHAIN, F.explode(said).alias("line")).select(
         *_CHAIN,
@@ -90,7 +90,7 @@ def _given_up(members: DataFrame) -> DataFrame:
 
 
 def _holes(members: DataFrame) -> DataFrame:
-    """Rows that are missing, and that the client does not say it gave up."""
+    """Missing rows that the client does not report as deleted."""
     holes = members.where(F.col("first_lsn") > F.col("previous_lsn") + 1).select(
         *_CHAIN, (F.col("previous_lsn") + 1).alias("first"), (F.col("first_lsn") - 1).alias("last")
     )
@@ -106,7 +106,7 @@ def _holes(members: DataFrame) -> DataFrame:
 
 
 def _damaged(members: DataFrame, segments: DataFrame) -> DataFrame:
-    """Segments that can't be believed, for each chain of the client among whose they lie: rows of any may be gone."""
+    """Unusable segments, for each chain of the client to which they belong: rows of any chain may be missing."""
     bad = segments.where(F.col("problem").isNotNull() & F.col("owner_role").isNotNull()).select(
         F.col("owner_role").alias("role"),
         F.col("owner_client").alias("client"),
@@ -122,7 +122,7 @@ def _damaged(members: DataFrame, segments: DataFrame) -> DataFrame:
 
 
 def _abandoned(members: DataFrame) -> DataFrame:
-    """Inboxes of a group whose work another one went on with, and that left no journal."""
+    """Inboxes of a group without a journal, from which another inbox took over."""
     lines = members.where(F.col("role") == "group").select(*_CHAIN, F.explode("lines").alias("line"))
     kind = F.col("line.kind")
     known = lines.where(kind == "opened").select(*_CLIENT, _name("inbox").alias("inbox")).distinct()
@@ -143,7 +143,7 @@ def _name(name: str) -> Column:
 def of_chains(
     chains: DataFrame, problems: DataFrame, segments: DataFrame, until_us: int | None = None
 ) -> DataFrame:
-    """``broken`` and ``unclosed``: what is there and can't be relied on, a line each."""
+    """``broken`` and ``unclosed``: existing journals that can't be relied on, one line each."""
     name = F.concat(F.col("source"), F.lit(" ("), "role", F.lit(" "), "client", F.lit("): "))
     of_problems = problems.join(chains, list(_CHAIN), how="inner").select(
         F.concat(name, "text").alias("text")
@@ -152,7 +152,7 @@ def of_chains(
     if until_us is not None:
         ends &= F.col("last_us") <= until_us
     unclosed = chains.where(ends).select(F.concat(name, F.lit(KINDS["unclosed"][1])).alias("text"))
-    # Of clients that left nothing else, and of nobody.
+    # Of clients without other segments, and of unknown clients.
     stray = segments.where(F.col("problem").isNotNull()).join(
         chains.select(F.col("role").alias("owner_role"), F.col("client").alias("owner_client")).distinct(),
         ["owner_role", "owner_client"],
@@ -166,11 +166,11 @@ def of_chains(
 
 
 def named(rows: DataFrame, expect: Expect) -> DataFrame:
-    """`topic`, `grp`: every group that someone says reads a topic."""
+    """`topic`, `grp`: the groups that consume a topic according to any client."""
     expected = [(topic, group) for topic, groups in expect.groups.items() for group in groups]
     return union(
         [
-            told(rows.sparkSession, {"topic": "string", "grp": "string"}, expected),
+            driver_frame(rows.sparkSession, {"topic": "string", "grp": "string"}, expected),
             membership.named(rows).where(F.col("grp").isNotNull()),
             _read_by_groups(rows),
         ]
@@ -178,7 +178,7 @@ def named(rows: DataFrame, expect: Expect) -> DataFrame:
 
 
 def _read_by_groups(rows: DataFrame) -> DataFrame:
-    """`topic`, `grp` as groups say at their start, and as they were given messages."""
+    """`topic`, `grp` according to the groups' ``opened`` rows and their deliveries."""
     of_groups = rows.where(F.col("role") == "group")
     topics = producers.names_in(F.get_json_object("detail", "$.topics"))
     said = producers.opened(of_groups).select(F.explode(topics).alias("topic"), F.col("client").alias("grp"))
@@ -191,10 +191,10 @@ def _handed() -> Column:
 
 
 def missing(rows: DataFrame, chains: DataFrame, named: DataFrame, expect: Expect) -> DataFrame:
-    """``missing``: clients that someone expects or names, topics that nobody publishes to, and what others tell of
-    producers, without a journal."""
+    """``missing``: expected or named clients without a journal, topics without a producer, and openings of producers
+    that only other journals refer to."""
     known = chains.select(*_CLIENT).distinct()
-    expected = told(rows.sparkSession, {"client": "string"}, [(name,) for name in expect.producers])
+    expected = driver_frame(rows.sparkSession, {"client": "string"}, [(name,) for name in expect.producers])
     reading = named.select(F.col("grp").alias("client")).unionByName(references.groups(rows))
     wanted = (
         expected.unionByName(references.producers(rows))
@@ -206,7 +206,7 @@ def missing(rows: DataFrame, chains: DataFrame, named: DataFrame, expect: Expect
     clients = absent.select(F.concat(F.lit("no journal of "), "role", F.lit(" "), "client").alias("text"))
     enqueued = rows.where((F.col("role") == "producer") & (F.col("kind") == "enqueued")).select("topic")
     published = enqueued.unionByName(membership.named(rows).select("topic")).distinct()
-    # Where a producer's journal is missing, the topic would be there.
+    # If a producer's journal is missing, it may contain the topic.
     no_producer = absent.where(F.col("role") == "producer").limit(1).select(F.lit(True).alias("unknown"))
     orphans = (
         named.select("topic")

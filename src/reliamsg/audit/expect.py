@@ -1,4 +1,4 @@
-"""What the audit is told besides the journals."""
+"""The expectations and rules of an audit."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ __all__ = ["Expect", "parse_expect"]
 
 @dataclass(frozen=True)
 class Expect:
-    """Who must have left a journal, and by which rules the run is judged."""
+    """The clients that must have a journal, and the rules by which a run is judged."""
 
     producers: tuple[str, ...] = ()
-    """Producers that must have left a journal, beyond those that the journals name."""
+    """Producers that must have a journal, in addition to those that journals name."""
     groups: Mapping[str, Iterable[str]] = field(default_factory=dict)
-    """For each topic, groups that must have left a journal, likewise."""
+    """By topic, groups that must have a journal, in addition to those that journals name."""
     gap_timeout: float | None = None
-    """Seconds; instead of what the journals of groups say."""
+    """In seconds; overrides the gap timeout in the journals of groups."""
     tolerance: float = 1.0
-    """Seconds by which an expired gap may differ from the gap timeout."""
+    """The tolerance for the clock of an expired gap, in seconds."""
     drained: bool = True
-    """The run is over: what is confirmed and undelivered now is lost, if its group's journal was closed."""
+    """The run is over: confirmed, undelivered messages are lost if their group's journal was closed."""
     until_us: int | None = None
-    """µs since 1970, each client by its own clock: the account is about what was enqueued by then. None: all."""
+    """Only account for messages enqueued by then, in µs since 1970 by each client's clock; None for all."""
 
 
 def parse_expect(words: Iterable[str], **rules: Any) -> Expect:
-    """Read ``producer=NAME``, ``group=NAME:TOPIC`` and names of JSON files (``producers``, ``groups``).
+    """Parse ``producer=NAME``, ``group=NAME:TOPIC`` and names of JSON files (``producers``, ``groups``).
 
-    `rules` are further fields of :class:`Expect`. Raises :class:`ConfigError`.
+    `rules` are other fields of :class:`Expect`. Raises :class:`ConfigError`.
     """
     producers: list[str] = []
     groups: dict[str, list[str]] = {}
     for word in words:
-        what, _, name = word.partition("=")
-        if what == "producer" and name:
+        kind, _, name = word.partition("=")
+        if kind == "producer" and name:
             producers.append(name)
-        elif what == "group":
+        elif kind == "group":
             group, _, topic = name.partition(":")
             if not group or not topic:
-                raise ConfigError(f"--expect {word}: write group=NAME:TOPIC")
+                raise ConfigError(f"--expect {word}: use group=NAME:TOPIC")
             groups.setdefault(topic, []).append(group)
         elif word.endswith(".json"):
             _take_file(word, producers, groups)
@@ -62,10 +62,12 @@ def _take_file(path: str, producers: list[str], groups: dict[str, list[str]]) ->
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"--expect {path}: not JSON: {error}") from None
     if not isinstance(found, dict) or not found.keys() <= {"producers", "groups"}:
-        raise ConfigError(f'--expect {path}: an object with "producers" and "groups" is expected')
+        raise ConfigError(f'--expect {path}: expected an object with "producers" and "groups"')
     listed, by_topic = found.get("producers", []), found.get("groups", {})
     if not _names(listed) or not isinstance(by_topic, dict) or not all(map(_names, by_topic.values())):
-        raise ConfigError(f'--expect {path}: "producers" is a list of names, "groups" one for each topic')
+        raise ConfigError(
+            f'--expect {path}: "producers" must be a list of names, "groups" an object with a list for each topic'
+        )
     producers += listed
     for topic, names in by_topic.items():
         groups.setdefault(topic, []).extend(names)

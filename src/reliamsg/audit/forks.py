@@ -1,5 +1,5 @@
-"""Producers with two histories, since an outbox was put back from a backup or copied: remarks, which take nothing from
-a verdict."""
+"""Producers with two histories, because an outbox was restored from a backup or copied: remarks, which do not affect
+the verdict."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["forks"]
 
 
 def forks(rows: DataFrame) -> DataFrame:
-    """``fork``: each that a group met, that made a producer move messages, or by which one was fenced.
+    """``fork``: forks that a group met, that made a producer renumber messages, or that fenced one.
 
-    `rows`: as of :func:`reliamsg.audit.renumbered.settled`. What two chains of one client begin with is told once.
+    `rows`: from :func:`reliamsg.audit.renumbered.settled`. The common beginning of two chains is reported once.
     """
     kind, of_group = F.col("kind"), F.col("role") == "group"
     met, moved = of_group & (kind == "conflict"), ~of_group & (kind == "renumbered")
     fenced = ~of_group & (kind == "fenced")
-    # Of an epoch that was only told of, no message may be there.
+    # An epoch that was only announced may have no messages.
     ranged = moved | (met & (F.col("first") > 0) & (F.col("first") <= F.col("last")))
     other = F.coalesce(F.get_json_object("detail", "$.epoch"), F.lit("unknown"))
     text = (
@@ -36,7 +36,7 @@ def forks(rows: DataFrame) -> DataFrame:
             )
         )
     )
-    # A fence is about all streams of its producer, so no stream is named.
+    # A fence applies to all streams of its producer, so the finding has no stream.
     found = rows.where(met | moved | fenced).select(
         *(F.when(~fenced, F.col(name)).alias(name) for name in ("producer", "topic", "part")),
         F.when(met, F.col("client")).alias("grp"),

@@ -1,7 +1,7 @@
-"""What a group's journals say of itself: order, repetition, acknowledgement and gaps.
+"""Findings from a group's own journals: order, duplicates, acknowledgements and gaps.
 
-Order and repetition need the group's own chains alone. One history of every piece of numbers answers all that is
-about the same number told twice; what is about a stream as a whole comes from the order of its rows.
+Order and duplicates only need the group's own chains. The history of every piece of numbers decides all questions about
+repeated numbers; the order of a stream's rows decides questions about the stream as a whole.
 """
 
 from __future__ import annotations
@@ -45,28 +45,29 @@ __all__ = [
 
 
 _UNLESS_SETTLED = ("undeclared_gap", "not_redelivered")
-"""Kinds that are nothing where an inbox was told that its group had settled the messages."""
+"""Kinds that are not findings if an inbox was told that its group had settled the messages."""
 
 
 def findings(
     rows: DataFrame, chains: DataFrame, *, gap_timeout: float | None = None, tolerance: float = 1.0
 ) -> DataFrame:
-    """All findings about groups by themselves, as few ranges as can be.
+    """All findings from groups' own journals, merged.
 
-    `gap_timeout` (where None, what each journal says) and `tolerance` are in seconds.
+    `gap_timeout` (None: that in each journal) and `tolerance` are in seconds.
     """
     return merge(instances(rows, chains, gap_timeout=gap_timeout, tolerance=tolerance))
 
 
 def counts(rows: DataFrame, chains: DataFrame) -> DataFrame:
-    """`grp`, `duplicates`, `out_of_order`, in messages, each once for each time. Groups without findings are absent."""
+    """`grp`, `duplicates`, `out_of_order`, in messages, counted once per occurrence. Groups without findings are
+    absent."""
     return count(instances(rows, chains))
 
 
 def instances(
     rows: DataFrame, chains: DataFrame, *, gap_timeout: float | None = None, tolerance: float = 1.0
 ) -> DataFrame:
-    """Findings, once for each time that it happened: what :func:`merge` and :func:`count` are given.
+    """Findings, once per occurrence: the input of :func:`merge` and :func:`count`.
 
     Columns: `kind`, `grp`, EPOCH, `first`, `last`.
     """
@@ -74,7 +75,7 @@ def instances(
 
 
 def merge(instances: DataFrame) -> DataFrame:
-    """Findings of :func:`instances`, adjacent and repeated ones as one."""
+    """Findings of :func:`instances`, with adjacent and repeated ones merged."""
     return as_findings(merged(instances, ["kind", "grp", *EPOCH]))
 
 
@@ -90,15 +91,15 @@ def _messages(name: str, *kinds: str) -> Column:
 
 
 def _by_piece(order: DataFrame, rows: DataFrame, chains: DataFrame) -> DataFrame:
-    found = [*_given(), *_told(), *_acknowledged()]
+    found = [*_deliveries(), *_declared_gaps(), *_acknowledged()]
     each = F.explode(F.filter(F.array(*found), lambda one: one.isNotNull()))
     wrong = (
         histories(order, chains)
-        .where(F.coalesce(*found).isNotNull())  # so that an array is made for few rows only
+        .where(F.coalesce(*found).isNotNull())  # so that an array is built for few rows only
         .select("grp", *EPOCH, each.alias("found"))
         .select("found.kind", "grp", *EPOCH, "found.first", "found.last")
     )
-    # What was leapt over epoch and all is declared, though no row names its numbers.
+    # Skipped epochs are declared as a whole, although no row names their numbers.
     leapt = leaps(rows)
     between = (F.col("wrong.kind") == "undeclared_gap") & (
         (F.col("leapt.low") < F.col("wrong.epoch")) & (F.col("wrong.epoch") < F.col("leapt.high"))
@@ -111,7 +112,7 @@ def _by_piece(order: DataFrame, rows: DataFrame, chains: DataFrame) -> DataFrame
 
 
 def _not_settled(found: DataFrame, behind: DataFrame) -> DataFrame:
-    """What of these is not in a range that an inbox was told to be settled."""
+    """These without the ranges that an inbox was told to be settled."""
     keys = ("kind", "grp", *EPOCH)
     low, high, epoch = F.col("low"), F.col("high"), F.col("epoch")
     settled = (
@@ -149,14 +150,14 @@ def _is(*kinds: str) -> Column:
 
 
 def _before(label: str) -> Column:
-    """Whether an earlier row of the chain is of that label."""
+    """Whether an earlier row of the chain has that label."""
     return F.coalesce(F.col(f"first_{label}") < F.col("lsn"), F.lit(False))
 
 
-def _given() -> list[Column]:
-    """What is wrong with what the application was given."""
+def _deliveries() -> list[Column]:
+    """Findings about deliveries to the application."""
     delivered = _is("delivered")
-    # Which of two inboxes was first, and what it had told the other one by then, no journal says.
+    # No journal records which of two inboxes was first, nor what the other one knew by then.
     elsewhere = F.coalesce(F.col("unflagged_rank") < F.col("rank"), F.lit(False))
     durable = F.coalesce(F.col("acknowledged_boot") < F.col("boot_lsn"), F.lit(False))
     begun = F.coalesce(F.col("acknowledged_start_boot") == F.col("boot_lsn"), F.lit(False))
@@ -177,11 +178,11 @@ def _given() -> list[Column]:
         _found(
             "redelivered_after_ack",
             _is("redelivered") & ~_before("replayed") & (durable | begun),
-            # Of an acknowledgement that may have grown since, only the first number is known to be older.
+            # Of an acknowledgement that may have been extended since, only the first number is known to be older.
             last=F.when(durable, F.col("last")).otherwise(F.col("first")),
         ),
         _found("false_replay", _is(REPLAYED) & ~_before("dead")),
-        # A boot that gives something new owes what was given before it and was neither acknowledged, dead-lettered
+        # A boot that delivers new messages must redeliver earlier ones that were neither acknowledged, dead-lettered
         # nor declared by then: seen at the next row that gives the number again, or at the last one. Another inbox
         # of the group may have dealt with it meanwhile.
         _found(
@@ -205,26 +206,26 @@ def _passed(boot: str, row: str, unmet: Column) -> Column:
     return F.coalesce(F.col(row).isNotNull() & unmet & owed, F.lit(False))
 
 
-def _told() -> list[Column]:
-    """What is wrong with what the application was told that it would not be given, or not told."""
-    # A hole is filled by a delivery that nothing else came before; it is out of order then, and no hole any more.
+def _declared_gaps() -> list[Column]:
+    """Findings about gaps that were declared to the application, or should have been."""
+    # A first delivery of the numbers fills a hole; it is then out of order, and no longer a hole.
     filled = _before("delivered") & (F.col("first_delivered") == F.col("first_handed"))
     return [
         _found("false_gap", _is(*SKIPPED) & _before("handed") & ~_given_up()),
         _found("declared_late", _is("declared") & _before("hole") & ~_before("skipped") & ~filled),
-        # What comes from before the place of joining may arrive at any time; nothing beyond it may be called so.
+        # Messages from before the position of joining may arrive at any time; later ones must not be reported as such.
         _found("false_before_join", _is("before_join") & (F.col("begin") <= F.col("first"))),
         _found("undeclared_gap", _is("hole") & ~F.col("broken") & ~F.col("told")),
     ]
 
 
 def _given_up() -> Column:
-    """Whether it is declared instead of given again: what no earlier boot acknowledged may be lost by now."""
+    """Whether it is declared instead of redelivered: messages that no earlier boot acknowledged may be lost by now."""
     return F.coalesce(_is("declared") & (F.col("first_given_up") <= F.col("lsn")), F.lit(False))
 
 
 def _acknowledged() -> list[Column]:
-    """Each inbox acknowledges at most once, and only what it gave."""
+    """Each inbox acknowledges at most once, and only messages that it delivered."""
     acknowledged = _is(ACKNOWLEDGED)
     replayed = F.coalesce(F.col("replayed_boot") <= F.col("boot_lsn"), F.lit(False))
     given = F.col("first_handed").isNotNull() | F.col("first_dead").isNotNull()

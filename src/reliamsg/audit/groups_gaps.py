@@ -1,4 +1,4 @@
-"""What a group's journals say of gaps: how long they stood open, and which epochs were given up altogether."""
+"""Gaps in a group's journals: how long they were open, and which epochs were declared lost as a whole."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BOOT = ("grp", "chain", "boot_lsn")
 
 
 def leaps(rows: DataFrame) -> DataFrame:
-    """Pairs of epochs between which everything was declared lost, whatever epochs there were.
+    """Pairs of epochs between which everything was declared lost, including unknown epochs.
 
     Columns: `grp`, STREAM, `low`, `high`, both exclusive.
     """
@@ -27,11 +27,11 @@ def leaps(rows: DataFrame) -> DataFrame:
 
 
 def clock(rows: DataFrame, gap_timeout: float | None, tolerance: float) -> DataFrame:
-    """``gap_closed_early`` and ``gap_closed_late``: a gap expires no sooner than its clock could have run out.
+    """``gap_closed_early`` and ``gap_closed_late``: gaps that expired before or long after their timeout.
 
-    The clock may have stood still for any time, so only a row that gives the clock's reading shows one that ran too
-    long. Columns: `kind`, `grp`, EPOCH, `first`, `last`. `tolerance` and `gap_timeout`, where None what the boot was
-    opened with, are in seconds.
+    A gap's clock may have been stopped for any time, so only a row with the reading of the clock proves that it expired
+    late. Columns: `kind`, `grp`, EPOCH, `first`, `last`. `tolerance` and `gap_timeout` (None: that of the boot) are in
+    seconds.
     """
     of_groups = rows.where(F.col("role") == "group").withColumn("grp", F.col("client"))
     said = _number("gap_timeout")

@@ -1,8 +1,8 @@
-"""A group's journals in the order in which they were written: where each stream began, and how far it had got.
+"""A group's journals in the order of writing: the start of each stream and its progress.
 
-The cursor of a stream is the furthest position (epoch, number) of all rows that tell what the group was given or
-passed over; where an operator had made-up epochs forgotten, it goes back to where it was before them. A row that does
-not begin beyond it is out of order; one that begins further beyond it leaves a hole.
+The cursor of a stream is the highest position (epoch, number) of all rows about messages that were delivered or
+skipped; if an operator had forged epochs forgotten, it returns to the position before them. A row that begins at or
+before the cursor is out of order; a row that does not begin directly after it leaves a hole.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ __all__ = [
 ]
 
 HANDED = ("delivered", "redelivered")
-"""The application was given it."""
+"""Delivered to the application."""
 SKIPPED = ("declared", "before_join")
-"""The application was told that it would not be given it. An end below the start means: all the epoch still had."""
+"""Declared to the application as not delivered. An end below the start means the rest of the epoch."""
 DEAD = "dead_lettered"
 REPLAYED = "replayed"
 ACKNOWLEDGED = "acknowledged"
 
 _ADVANCING = (*HANDED, *SKIPPED, DEAD)
-"""What moves the cursor."""
+"""The kinds that move the cursor."""
 _ORDERED = (*_ADVANCING, "late", REPLAYED)
 HELD = "gap_held"
 _FORGOTTEN = "forgotten"
 _TOOK_OVER = "took_over"
-"""The reason in ``joined`` rows of an inbox that goes on where another one had been."""
+"""The reason in ``joined`` rows of an inbox that continues from the position of another one."""
 _FORGED, _UNREMEMBERED = "forged", "unremembered"
-"""The reasons for which it sends a group back: to the position that it names, or to nowhere."""
+"""The reasons of ``forgotten`` rows that send a group back, to the named position or to the start."""
 _CHAIN = ("grp", "chain")
 _POSITION = "struct<epoch:bigint,number:bigint>"
 
@@ -57,7 +57,7 @@ def _end() -> Column:
 
 
 def leap_until() -> Column:
-    """The epoch up to which a row declares every epoch after its own lost, NULL in most."""
+    """The epoch up to which a row declares all epochs after its own lost; NULL in most rows."""
     return F.get_json_object("detail", "$.until_epoch").try_cast("long")
 
 
@@ -66,8 +66,8 @@ def _position(epoch: Column, number: Column) -> Column:
 
 
 def _events(rows: DataFrame, *others: str) -> DataFrame:
-    """Rows of groups about a stream's progress, with `seed`: where a group that joins at what comes latest has its
-    cursor set, by the first that the chain says of the stream; and `back`, where a row sends the group back `to`."""
+    """Rows of groups about a stream's progress, with `seed`: the initial cursor of a group that joins with
+    ``begin="latest"``, from the chain's first row about the stream; and `back`, if a row sends the group back `to`."""
     of_groups = rows.where(F.col("role") == "group")
     latest = of_groups.where(
         (F.col("kind") == "opened")
@@ -111,15 +111,15 @@ def _sends_back() -> Column:
 
 
 def _is_sent_back(rows: DataFrame) -> bool:
-    """Whether any group is sent back anywhere: hardly ever, and all is simpler where none is."""
+    """Whether any group is sent back: rarely, and the plan is simpler without."""
     return not rows.where((F.col("role") == "group") & _sends_back()).isEmpty()
 
 
 def _followed(events: DataFrame, is_sent_back: bool) -> DataFrame:
-    """The same with `cursor`, the furthest position by all rows before, and `moved`, to which the row would move it.
+    """The same with `cursor`, the highest position of all earlier rows, and `moved`, the position after the row.
 
-    A row that sends the group back ends a life of the stream. The next one begins where that row says, or where the
-    group was if that is less far.
+    A row that sends the group back ends a phase of the stream. The next phase begins at the position in that row, or at
+    the group's position if that is lower.
     """
     along = Window.partitionBy(*_CHAIN, *STREAM).orderBy("lsn")
     before = along.rowsBetween(Window.unboundedPreceding, -1)
@@ -168,14 +168,13 @@ def _counts_as_first() -> Column:
 
 
 def bounds(rows: DataFrame) -> DataFrame:
-    """Each stream as a whole, for each group: `grp`, STREAM, and what follows, NULL (`leaps`: empty) where nothing is.
+    """Each stream as a whole, for each group: `grp`, STREAM, and the following, NULL (`leaps`: empty) if unknown.
 
-    `joined` (`epoch`, `number`): where it began, which is the lowest position that a ``joined`` row names; where none
-    does, the lowest with which a chain began. `joined_itself` (the same): without the rows of inboxes that went on
-    where another one had been. `joined_unheard`: whether it had heard nothing of its producer by then. `reached` (the
-    same): how far it got. `lowest` (the same): the lowest that the application was given. `held_at` (the same): where
-    the gap begins that holds it, since it got no further. `leaps`: pairs of epochs (`low`,
-    `high`) between which everything was declared lost, whatever epochs there were.
+    `joined` (`epoch`, `number`): the lowest position in ``joined`` rows or, without any, the lowest with which a chain
+    began. `joined_itself` (the same): without the rows of inboxes that continued from another one. `joined_unheard`:
+    whether its producer had announced nothing by then. `reached` (the same): the last position. `lowest` (the same):
+    the lowest delivered position. `held_at` (the same): the start of the gap that still holds it. `leaps`: pairs of
+    epochs (`low`, `high`) between which everything was declared lost, including unknown epochs.
     """
     said = F.when(F.col("kind") == "joined", _position(F.col("epoch"), F.greatest("first", F.lit(1))))
     given = F.when(_advance().isNotNull(), _position(F.col("epoch"), F.col("first")))
@@ -191,7 +190,7 @@ def bounds(rows: DataFrame) -> DataFrame:
             F.greatest("cursor", "moved")
         )
         begun, reached = F.min(F.when(F.col("cursor").isNull(), given)), F.max_by(after, "lsn")
-    else:  # the same without having to follow each row
+    else:  # the same result, without a window over all rows
         begun = F.min_by(given, F.when(given.isNotNull(), F.col("lsn")))
         opening = F.min(F.when(_counts_as_first(), F.struct("lsn", "seed")))
         reached = F.greatest(F.max(_advance()), opening.getField("seed"))
@@ -219,7 +218,7 @@ def bounds(rows: DataFrame) -> DataFrame:
 
 
 def joined(rows: DataFrame) -> DataFrame:
-    """Where each stream began for each group, see :func:`bounds`: `grp`, STREAM, `epoch`, `first`."""
+    """The start of each stream for each group, see :func:`bounds`: `grp`, STREAM, `epoch`, `first`."""
     begun = bounds(rows).where(F.col("joined").isNotNull())
     return begun.select(
         "grp", *STREAM, F.col("joined.epoch").alias("epoch"), F.col("joined.number").alias("first")
@@ -227,7 +226,7 @@ def joined(rows: DataFrame) -> DataFrame:
 
 
 def reached(rows: DataFrame) -> DataFrame:
-    """How far each stream got for each group: `grp`, STREAM, `epoch`, `last`."""
+    """The last position of each stream for each group: `grp`, STREAM, `epoch`, `last`."""
     far = bounds(rows).where(F.col("reached").isNotNull())
     return far.select(
         "grp", *STREAM, F.col("reached.epoch").alias("epoch"), F.col("reached.number").alias("last")
@@ -235,9 +234,9 @@ def reached(rows: DataFrame) -> DataFrame:
 
 
 def behind(rows: DataFrame) -> DataFrame:
-    """What inboxes were told that their groups had settled, and had not themselves: `grp`, `chain`, `boot_lsn`, STREAM,
-    and positions (`epoch`, `number`) `low`, from where on, `high`, before which, and `existed`, behind all that there
-    was then, or NULL."""
+    """Ranges that inboxes were told to be settled by their groups, and had not settled themselves: `grp`, `chain`,
+    `boot_lsn`, STREAM, and positions (`epoch`, `number`): `low` (inclusive), `high` (exclusive), and `existed`, the end
+    of all messages at that time, or NULL."""
     return (
         rows.where((F.col("role") == "group") & (F.col("kind") == "behind"))
         .select(
@@ -255,7 +254,7 @@ def behind(rows: DataFrame) -> DataFrame:
 
 
 def told_position(name: str) -> Column:
-    """The position that a row's detail gives, as a list."""
+    """A position in a row's detail, as a list."""
     told = F.from_json(F.get_json_object("detail", f"$.{name}"), "array<long>")
     epoch, number = (F.get(told, F.lit(each)) for each in (0, 1))
     sound = (F.size(told) == 2) & epoch.isNotNull() & number.isNotNull()
@@ -263,8 +262,8 @@ def told_position(name: str) -> Column:
 
 
 def replaced(rows: DataFrame) -> DataFrame:
-    """`grp`, `chain`, `boot_lsn`: inboxes that were told to be settled what no other one's journal comes up to, so that
-    one is gone together with its journal, and the opening that was told last."""
+    """`grp`, `chain`, `boot_lsn`: inboxes that were told of settled positions which no other inbox's journal reaches,
+    so that an inbox is lost with its journal; and the latest such opening."""
     settles = F.col("kind").isin(ACKNOWLEDGED, "declared", DEAD) & (F.col("first") <= F.col("last"))
     settled = (
         rows.where((F.col("role") == "group") & settles)
@@ -280,7 +279,7 @@ def replaced(rows: DataFrame) -> DataFrame:
 
 
 def met(rows: DataFrame) -> DataFrame:
-    """`grp`, STREAM: the streams that the inboxes of :func:`replaced` heard anything of, from these openings on."""
+    """`grp`, STREAM: the streams of which the inboxes of :func:`replaced` had any knowledge, from these openings on."""
     heard = (F.col("topic") != "") & (F.col("kind") != _FORGOTTEN)
     own = rows.where((F.col("role") == "group") & heard).select(
         F.col("client").alias("grp"), "chain", F.col("boot_lsn").alias("boot"), *STREAM
@@ -294,14 +293,13 @@ def met(rows: DataFrame) -> DataFrame:
 
 
 def ordered(rows: DataFrame) -> DataFrame:
-    """What groups were given, passed over, dead-lettered, replayed and acknowledged, with what was so before.
+    """Rows about deliveries, skipped ranges, dead letters, replays and acknowledgements, with the state before them.
 
     Columns: `grp`, `chain`, `boot_lsn`, `lsn`, `kind`, EPOCH, `first`, `last`; `start`, the first number beyond the
-    cursor (one past `last` where none is); `hole_first` and `hole_last`, what the row leaves out before `start`;
-    `begin`, the number with which the chain had begun to give messages by then (1 in epochs after that one, NULL in
-    those before it, and where it had not begun); `next_boot`, the next boot of the chain in which
-    something new of the stream was given, and `next_pass`, the lsn of the row in which it first was.
-    Rows without any number are left out.
+    cursor (`last` + 1 if there is none); `hole_first` and `hole_last`, the hole before `start`; `begin`, the number
+    with which the chain had begun to deliver messages by then (1 in later epochs, NULL in earlier ones, and if it had
+    not begun); `next_boot`, the next boot of the chain that delivered new messages of the stream, and `next_pass`, the
+    lsn of its first such row. Rows without numbers are omitted.
     """
     along = Window.partitionBy(*_CHAIN, *STREAM).orderBy("lsn")
     before = along.rowsBetween(Window.unboundedPreceding, -1)
@@ -324,7 +322,7 @@ def ordered(rows: DataFrame) -> DataFrame:
     )  # fmt: skip
     advances = F.col("kind").isin(*_ADVANCING) & (F.col("start") <= F.col("last"))
     expected = F.coalesce(F.when(follows, F.col("cursor.number") + 1), F.lit(1))
-    # What comes from before the place of joining does so in any order, and not all of it need come.
+    # Messages from before the position of joining may arrive in any order, and incompletely.
     leaves = advances & (F.col("start") > expected) & (F.col("kind") != "before_join")
     begin = F.when(F.col("begin.epoch") == F.col("epoch"), F.col("begin.number")).when(
         F.col("begin.epoch") < F.col("epoch"), F.lit(1)

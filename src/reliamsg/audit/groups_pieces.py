@@ -1,7 +1,7 @@
-"""The history of every number within a group: which rows tell of it, in order.
+"""The history of every number within a group: the rows about it, in order.
 
-The numbers of a group's epoch are cut wherever a row begins or ends, so that each row is about whole pieces, and all
-numbers of a piece share their history. A row is matched with its pieces by counting cuts, never by trying them.
+The numbers of a group's epoch are cut wherever a row begins or ends, so that each row covers whole pieces, and all
+numbers of a piece have the same history. A row is matched with its pieces by counting cuts, not by a range join.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from reliamsg.audit.ranges import EPOCH
 __all__ = ["histories"]
 
 _HOLE = "hole"
-"""The kind of what a row left out: a mark of its own beside the row's."""
+"""The kind of a hole before a row: a separate mark besides that of the row."""
 _KEY = ("grp", *EPOCH)
 _MARK = (
     "chain", "rank", "broken", "whole", "boot_lsn", "lsn", "kind",
@@ -25,26 +25,27 @@ _WHOLE = (Window.unboundedPreceding, Window.unboundedFollowing)
 
 
 def histories(rows: DataFrame, chains: DataFrame) -> DataFrame:
-    """One row for each of the `rows` of :func:`~reliamsg.audit.groups_order.ordered`, or hole, and each of its pieces.
+    """One row for each row of :func:`~reliamsg.audit.groups_order.ordered`, or hole, and each of its pieces.
 
     Columns: `grp`, EPOCH, `first` and `last` of the piece. Of the row: `chain`, `rank`, `broken`, `boot_lsn`, `lsn`,
-    `kind` (``hole`` for what it left out), `row_first`, `start`, `begin`, `next_boot`, `next_pass`; and `whole`, that
-    no chain of the group is broken, and each was closed. Then what all rows about the piece say.
+    `kind` (``hole`` for a hole), `row_first`, `start`, `begin`, `next_boot`, `next_pass`; and `whole`: no chain of the
+    group is broken, and all were closed. The other columns aggregate all rows about the piece.
 
     In the row's own chain: `first_LABEL`, the lsn of the first row that is handed, delivered, skipped, dead, replayed,
-    acknowledged or a hole; `last_handed`, that of the last one; `acknowledged_boot` and `replayed_boot`, the first boot
-    that did; `acknowledged_start_boot`, that of the newest earlier acknowledgement that begins with the piece;
-    `previous_next_boot` and `previous_next_pass`, those of the row before that handed it; `first_given_up`, the lsn of
-    the first row that declares what earlier boots handed, this one owes, and nothing new passed over yet.
+    acknowledged or a hole; `last_handed`, the lsn of the last handed one; `acknowledged_boot` and `replayed_boot`, the
+    first boot that acknowledged or replayed; `acknowledged_start_boot`, the boot of the newest earlier acknowledgement
+    that begins with the piece; `previous_next_boot` and `previous_next_pass`, those of the previous row that handed it;
+    `first_given_up`, the lsn of the first row that declares messages which earlier boots delivered and this one must
+    redeliver, before any later delivery.
 
-    In all chains: `unflagged_rank`, the lowest rank of one that handed it first without a flag; `told`: it was handed,
-    skipped or dead-lettered.
+    In all chains: `unflagged_rank`, the lowest rank of a chain that first delivered it without a flag; `told`: it was
+    handed, skipped or dead-lettered.
     """
     return _with_others(_pairs(_marks(rows, chains)))
 
 
 def _marks(rows: DataFrame, chains: DataFrame) -> DataFrame:
-    """Rows and holes alike, as `mark_first` to `mark_last`, with what is known of their chains."""
+    """Rows and holes as marks, `mark_first` to `mark_last`, with the state of their chains."""
     group = Window.partitionBy("client").rowsBetween(*_WHOLE)
     of_groups = chains.where(F.col("role") == "group").select(
         F.col("client").alias("grp"), "chain", "rank", "broken",
@@ -76,7 +77,7 @@ def _pairs(marks: DataFrame) -> DataFrame:
     numbered = marks.select(*_KEY, *_MARK, ends.alias("at")).withColumn(
         "cut", F.dense_rank().over(Window.partitionBy(*_KEY).orderBy("at"))
     )
-    # What was numbered with others of its key can be grouped, spread and windowed without being moved again.
+    # Partitioned by its key once, the data can be grouped, exploded and windowed without another shuffle.
     spread = (
         numbered.groupBy(*_KEY, *_MARK)
         .agg(
@@ -87,7 +88,7 @@ def _pairs(marks: DataFrame) -> DataFrame:
         )
         .select("*", F.explode(F.sequence("low", "high")).alias("cut"))
     )
-    # Some mark begins or ends at each cut, and so knows the number.
+    # A mark begins or ends at each cut, and thus has its number.
     known = F.when(F.col("cut") == F.col("low"), F.col("from")).when(
         F.col("cut") == F.col("high"), F.col("until")
     )
@@ -114,7 +115,7 @@ def _with_others(pairs: DataFrame) -> DataFrame:
     unflagged = labels["delivered"] & (F.col("first_handed") == F.col("lsn"))
     settled, dealt = handed | labels["dead"], acknowledged | labels["dead"]
     piece = (*_KEY, "cut")
-    # The order of these three lets one sort serve them all.
+    # In this order, one sort serves all three.
     before = Window.partitionBy(*piece, "chain").orderBy("lsn").rowsBetween(Window.unboundedPreceding, -1)
     in_chain = Window.partitionBy(*piece, "chain").rowsBetween(*_WHOLE)
     anywhere = Window.partitionBy(*piece).rowsBetween(*_WHOLE)
@@ -160,7 +161,7 @@ def _with_others(pairs: DataFrame) -> DataFrame:
 
 
 def _gives_up() -> Column:
-    """Whether a row declares what an earlier boot handed, and was neither acknowledged by then nor passed over."""
+    """Whether a row declares messages that an earlier boot delivered, neither acknowledged nor passed by then."""
     return (
         (F.col("kind") == SKIPPED[0])
         & (F.col("previous_handed.value") < F.col("boot_lsn"))

@@ -1,13 +1,14 @@
 """The audit as one job: from a directory of segments to a verdict.
 
-The only module of the steps' that decides what is kept between them, and that lets anything reach the driver: counts,
-and a bounded number of findings.
+Only this module decides which intermediate results are stored, and collects data to the driver: counts, and a bounded
+number of findings.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -34,14 +35,14 @@ from reliamsg.audit.expect import Expect
 from reliamsg.audit.kinds import KINDS, PRECEDENCE
 from reliamsg.audit.output import Output
 from reliamsg.audit.schema import CHAINS, union
-from reliamsg.audit.session import suit, suited
+from reliamsg.audit.session import adapt_session, separate_session
 
 __all__ = ["MAX_FINDINGS", "audit"]
 
 _NO_JOURNALS = "there are no journals"
 _IDENTITY = ("role", "client", "digest")
 MAX_FINDINGS = 1000
-"""Findings, and lost ranges, that reach the driver; the tables have all."""
+"""The maximum number of findings, and of lost ranges, that are collected by the driver; the tables contain all."""
 
 
 def audit(
@@ -50,26 +51,23 @@ def audit(
     *,
     out: str | os.PathLike[str] | None = None,
     expect: Expect | None = None,
-    until_us: int | None = None,
-    drained: bool = True,
-    gap_timeout: float | None = None,
-    tolerance: float = 1.0,
 ) -> dict[str, Any]:
-    """Say what became of every message, from the segments below `journals`, a directory or a URL that Spark can read.
+    """Reconstruct the fate of every message from the segments below `journals`, a directory or a URL that Spark can
+    read.
 
-    `out`: a local directory for tables, ``verdict.json`` and ``report.html``; an earlier audit's is replaced. The
-    rules can be given one by one or, all of them, as `expect`; see :class:`Expect` for their meaning.
+    `out` is a local directory for tables, ``verdict.json`` and ``report.html``; the output of an earlier audit is
+    replaced. `expect` has the rules of the audit.
 
-    Gives the content of ``verdict.json``. Raises :class:`FileNotFoundError` where there are no such journals,
-    :class:`ConfigError` for an `out` that holds something else, and what Spark raises.
+    Returns the content of ``verdict.json``. Raises :class:`FileNotFoundError` if `journals` does not exist,
+    :class:`ConfigError` if `out` contains other files, and Spark's exceptions.
     """
     started = time.perf_counter()
-    rules = expect or Expect(gap_timeout=gap_timeout, tolerance=tolerance, drained=drained, until_us=until_us)
+    rules = expect or Expect()
     output = Output(out) if out is not None else None
-    own = suited(spark)
+    own = separate_session(spark)
     segments = _keep(read.segments(own, journals))
     copies, journalled = _extent(segments)
-    suit(own, spark, journalled)
+    adapt_session(own, spark, journalled)
     if output is not None:
         output.clear()
     members = _members(segments)
@@ -109,7 +107,7 @@ def audit(
     proven = _keep(sites.lost(rows, of_chains, counted))
     by_site, by_hop = _keep(sites.counts(rows, proven)), _keep(latency.quantiles(rows))
     saved = sites.saved(rows, proven)
-    found = _verdict(findings, pieces, instances, by_site, by_hop, saved, known, rows, copies)
+    found = _verdict(_Frames(findings, pieces, instances, by_site, by_hop, saved, known, rows), copies)
     found["seconds"] = round(time.perf_counter() - started, 3)
     if output is not None:
         tables = {
@@ -125,22 +123,36 @@ def audit(
     return found
 
 
+@dataclass(frozen=True)
+class _Frames:
+    """The frames that the verdict summarizes."""
+
+    findings: DataFrame
+    pieces: DataFrame
+    instances: DataFrame
+    by_site: DataFrame
+    by_hop: DataFrame
+    saved: DataFrame
+    chains: DataFrame
+    rows: DataFrame
+
+
 def _members(segments: DataFrame) -> chains.Members:
-    """The segments that count, each in its chain."""
-    members = chains.members(chains.believed(segments))
+    """The accepted segments, each in its chain."""
+    members = chains.members(chains.accepted(segments))
     if not members.forked:
         return members
     return chains.Members(_keep(chains.without_copies(members.frame)), True)
 
 
 def _keep(frame: DataFrame) -> DataFrame:
-    """Work a step out, and let the next ones begin from there: a plan of all steps together grows beyond what can
-    be planned. Its parts lie with the executors; when one is lost, the audit has to be run again."""
+    """Compute a step and cut its lineage: a plan of all steps together would be too large for Spark. The data is stored
+    by the executors; if one is lost, the audit has to be run again."""
     return frame.localCheckpoint(eager=True, storageLevel=StorageLevel.MEMORY_AND_DISK)
 
 
 def _extent(segments: DataFrame) -> tuple[int, int]:
-    """How many sound segments there are beyond the first copy of each, and how many rows in all."""
+    """The number of further copies of valid segments, and the total number of rows."""
     sound = segments.where(F.col("problem").isNull())
     found = sound.agg(
         F.count(F.lit(1)) - F.countDistinct(*_IDENTITY),
@@ -149,19 +161,10 @@ def _extent(segments: DataFrame) -> tuple[int, int]:
     return found[0], found[1]
 
 
-def _verdict(
-    findings: DataFrame,
-    pieces: DataFrame,
-    instances: DataFrame,
-    by_site: DataFrame,
-    by_hop: DataFrame,
-    saved: DataFrame,
-    known: DataFrame,
-    rows: DataFrame,
-    duplicated: int,
-) -> dict[str, Any]:
+def _verdict(frames: _Frames, duplicated: int) -> dict[str, Any]:
+    findings, pieces, by_site, by_hop = frames.findings, frames.pieces, frames.by_site, frames.by_hop
     kinds = {row["kind"]: row["count"] for row in findings.groupBy("kind").count().collect()}
-    clients = known.groupBy("role", "client").count().collect()
+    clients = frames.chains.groupBy("role", "client").count().collect()
     count = sum(row["count"] for row in clients)
     missing = _lines(findings, "missing")
     if not count:
@@ -174,7 +177,7 @@ def _verdict(
     if not count:
         text = {"kind": "missing", "severity": KINDS["missing"][0], "text": _NO_JOURNALS}
         worst.append({**text, "source": "journal"})
-    read = rows.agg(
+    read = frames.rows.agg(
         F.count(F.lit(1)).alias("rows"),
         F.countDistinct(F.when(_of_stream(), F.struct("producer", "topic", "part"))).alias("streams"),
     ).collect()[0]
@@ -182,8 +185,8 @@ def _verdict(
         "verdict": verdict.worst(kinds),
         "messages": verdict.messages(
             accounts.counts(pieces).collect(),
-            groups.count(instances).collect(),
-            saved.collect(),
+            groups.count(frames.instances).collect(),
+            frames.saved.collect(),
             (row["client"] for row in clients if row["role"] == "group"),
         ),
         "streams": read["streams"],
@@ -210,7 +213,7 @@ def _verdict(
 
 
 def _of_stream() -> Column:
-    """Whether a row makes its stream count: something was enqueued to it, or handed out of it."""
+    """Whether a row shows that its stream was used: messages were enqueued or delivered."""
     enqueued = (F.col("role") == "producer") & (F.col("kind") == "enqueued")
     handed = (F.col("role") == "group") & F.col("kind").isin("delivered", "redelivered")
     return enqueued | handed

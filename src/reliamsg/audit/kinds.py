@@ -1,7 +1,7 @@
-"""Every kind of finding: how bad it is, and what it means.
+"""All kinds of findings: their severity and meaning.
 
-The plain checker (``reliamsg.checker``) has such a table of its own, on purpose: a mistake in one must not be one in
-the other. Tests hold the two against each other.
+The plain checker (``reliamsg.checker``) has a separate table on purpose, so that the two do not share mistakes. Tests
+compare them.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ __all__ = ["KINDS", "LOSSES", "PRECEDENCE", "Severity"]
 
 Severity = Literal["violated", "lost", "unknown", "remark"]
 PRECEDENCE: tuple[Severity, ...] = ("violated", "lost", "unknown", "remark")
-"""Worst first; the verdict is the worst there is, else ``complete``, from which a remark takes nothing."""
+"""Worst first. The verdict is the worst severity, or ``complete``; remarks do not affect it."""
 
 KINDS: dict[str, tuple[Severity, str]] = {
-    # What a group was given
+    # Deliveries to a group
     "out_of_order": ("violated", "delivered after a later message of its stream"),
     "duplicate": ("violated", "delivered again, without being flagged"),
     "redelivered_after_ack": ("violated", "delivered again after its acknowledgement was durable"),
@@ -31,7 +31,7 @@ KINDS: dict[str, tuple[Severity, str]] = {
     "gap_closed_late": ("violated", "its gap expired too long after the gap timeout"),
     "false_before_join": ("violated", "said to come from before the group joined, which it had by then"),
     "false_replay": ("violated", "replayed, yet never dead-lettered"),
-    # What a producer did
+    # Actions of a producer
     "seq_reused": ("violated", "a sequence number used twice"),
     "seq_skipped": ("violated", "a sequence number left out"),
     "old_epoch": ("violated", "enqueued under an epoch that was over"),
@@ -54,7 +54,7 @@ KINDS: dict[str, tuple[Severity, str]] = {
     "declared_gap": ("lost", "declared lost to the application"),
     "discarded": ("lost", "discarded from quarantine by an operator, and never delivered"),
     "removed": ("lost", "removed by its producer, and never delivered"),
-    # What is not known
+    # Unknown
     "pending": ("unknown", "the confirm policy is not met"),
     "undelivered": ("unknown", "not delivered, which is no proof that it won't be"),
     "unacknowledged": ("unknown", "delivered, and not acknowledged"),
@@ -70,9 +70,9 @@ KINDS: dict[str, tuple[Severity, str]] = {
     "missing": ("unknown", "evidence is missing"),
     "broken": ("unknown", "evidence is damaged"),
     "unclosed": ("unknown", "a journal ends without being closed"),
-    # What people want to know, and no verdict rests on
+    # Remarks, which do not affect the verdict
     "fork": ("remark", "a producer with two histories, since its outbox was restored or copied"),
 }
 
 LOSSES = tuple(kind for kind, (severity, _) in KINDS.items() if severity == "lost")
-"""Whatever did not reach a group, and never will."""
+"""Messages that did not reach a group, and never will."""

@@ -1,4 +1,4 @@
-"""Latencies of each hop, from the histograms that journal rows carry."""
+"""Latencies of each hop, from the histograms in journal rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MAX_BUCKET = 255
 def quantiles(rows: DataFrame) -> DataFrame:
     """`hop`, `p50`, `p95`, `p99`, `max` in seconds: upper bounds of buckets that are 19 % wide.
 
-    Hops of which no row says anything are absent.
+    Hops without rows are absent.
     """
     hop = F.lit(None)
     for kind, name in _HOPS.items():
@@ -46,6 +46,6 @@ def quantiles(rows: DataFrame) -> DataFrame:
 
 def _quantile(q: float) -> Column:
     reached = F.min(F.when(F.col("seen") >= F.col("all") * F.lit(q), F.col("bucket")))
-    # Bucket b ends at 2**((b+1)/4) µs. No time is longer than _MAX_BUCKET's; a journal may say anything.
+    # Bucket b ends at 2**((b+1)/4) µs. _MAX_BUCKET bounds invalid values in journals.
     ends = (F.least(reached, F.lit(_MAX_BUCKET)) + 1) / F.lit(4.0)
     return F.round(F.pow(F.lit(2.0), ends) / F.lit(1e6), 6)

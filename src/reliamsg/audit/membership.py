@@ -1,4 +1,4 @@
-"""Which groups producers count, from which message to which."""
+"""The groups that count for producers, and the messages for which they count."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CHANGES = ("group_added", "group_removed")
 
 
 def _position() -> Column:
-    """Where a change takes effect: `epoch`, `number`, as written."""
+    """The position where a change takes effect: `epoch`, `number`, as written."""
     told = F.from_json(F.get_json_object("detail", "$.position"), "array<long>")
     since = F.struct(F.col("written_epoch").alias("epoch"), F.col("first").alias("number"))
     position = F.struct(F.get(told, F.lit(0)).alias("epoch"), F.get(told, F.lit(1)).alias("number"))
@@ -27,7 +27,7 @@ def _position() -> Column:
 
 
 def _by_boot(of_producers: DataFrame) -> DataFrame:
-    """The groups that each boot names: _BOOT, `lsn`, `topic`, `grp`; `grp` is NULL where it names none for a topic."""
+    """The groups that each boot names: _BOOT, `lsn`, `topic`, `grp`; `grp` is NULL if it names none for a topic."""
     by_topic = F.from_json(F.get_json_object("detail", "$.groups"), "map<string,string>")
     return (
         producers.opened(of_producers)
@@ -37,7 +37,7 @@ def _by_boot(of_producers: DataFrame) -> DataFrame:
 
 
 def named(rows: DataFrame) -> DataFrame:
-    """`topic`, `grp`: the groups that producers name, or named and know to have got something; `grp` is NULL where
+    """`topic`, `grp`: the groups that producers name, or named while messages were delivered to them; `grp` is NULL if
     they name none for a topic."""
     of_producers = rows.where(F.col("role") == "producer")
     changes = of_producers.where(F.col("kind").isin(*_CHANGES)).withColumn("at", _position())
@@ -58,8 +58,8 @@ def named(rows: DataFrame) -> DataFrame:
 
 
 def left(rows: DataFrame) -> DataFrame:
-    """From where to before where groups had said that everything is settled when their producers stopped counting them,
-    and so forgot it: `grp`, STREAM, `low`, `high`, both `epoch` and `number`."""
+    """Ranges that groups had announced as settled when their producers removed them, and thereby forgot this: `grp`,
+    STREAM, `low` (inclusive), `high` (exclusive), both `epoch` and `number`."""
     at, since = F.col("at"), F.struct(F.col("written_epoch").alias("epoch"), F.col("first").alias("number"))
     return (
         rows.where((F.col("role") == "producer") & (F.col("kind") == "group_removed"))
@@ -78,12 +78,12 @@ def left(rows: DataFrame) -> DataFrame:
 
 
 def counted(rows: DataFrame) -> DataFrame:
-    """What each group counts for, of what each chain enqueued, and what it was excused from.
+    """The enqueued messages of each chain for which each group counts, or is excused.
 
     Columns: `client`, `chain`, `grp`, EPOCH, `first`, `last`, and `counts`, false where it is excused.
 
-    It counts for what is enqueued by a boot that names it; from where a ``group_added`` row says on; and never from
-    where a ``group_removed`` row says that it was, until it is added again.
+    A group counts for messages of a boot that names it, and from the position in a ``group_added`` row on; it does not
+    count from the position in a ``group_removed`` row on, until it is added again.
     """
     of_producers = rows.where(F.col("role") == "producer")
     enqueued = of_producers.where(F.col("kind") == "enqueued").select(*_BOOT, *EPOCH, "first", "last")

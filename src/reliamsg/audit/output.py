@@ -1,4 +1,4 @@
-"""Where an audit writes: a local directory with tables, ``verdict.json`` and ``report.html``."""
+"""The output of an audit: a local directory with tables, ``verdict.json`` and ``report.html``."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _FILES = ("verdict.json", "report.html")
 
 
 class Output:
-    """A directory that holds one audit's output and nothing else.
+    """A directory with the output of one audit.
 
-    Raises :class:`ConfigError` when it holds something else.
+    Raises :class:`ConfigError` if it contains other files.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -36,7 +36,7 @@ class Output:
             )
 
     def clear(self) -> None:
-        """Make the directory, and remove an earlier audit's output, its verdict first."""
+        """Create the directory, and remove the output of an earlier audit, its verdict first."""
         self._path.mkdir(parents=True, exist_ok=True)
         for name in _FILES:
             (self._path / name).unlink(missing_ok=True)
@@ -49,8 +49,8 @@ class Output:
         frame.write.mode("overwrite").parquet(f"file://{self._path / name}")
 
     def finish(self, verdict: Mapping[str, Any], rows: DataFrame, findings: DataFrame) -> None:
-        """Write the report, then the verdict: where there is one, everything else is there too."""
-        from reliamsg.audit import report  # takes jinja2 and plotly, which a verdict needs not
+        """Write the report, then the verdict: an existing verdict means that the output is complete."""
+        from reliamsg.audit import report  # requires jinja2 and plotly, which a verdict does not
 
         report.write(self._path / "report.html", verdict, report.data(rows, findings, verdict))
         aside = self._path / f".verdict.json.{os.getpid()}"
@@ -61,5 +61,5 @@ class Output:
 def _ours(path: Path) -> bool:
     if path.name in _TABLES:
         return path.is_dir()
-    # What an interrupted audit left: written aside, never renamed.
+    # Temporary files of an interrupted audit.
     return path.name in _FILES or path.name.startswith(tuple(f".{name}." for name in _FILES))

@@ -1,4 +1,4 @@
-"""What producers' journals say, and whether it can be true of clients that keep the rules."""
+"""Findings from producers' journals: rows that contradict the rules of the protocol."""
 
 from __future__ import annotations
 
@@ -24,18 +24,17 @@ __all__ = [
 _CHAIN = ("client", "chain")
 _BOOT = (*_CHAIN, "boot_lsn")
 _CLAIMED = ("rejected", "conflict", "quarantined", "quarantine_discarded", "let_go")
-"""Kinds whose identity is what a frame claimed, not what the client took for true."""
+"""Kinds whose identity is that claimed by a frame, not accepted by the client."""
 _ANY = ""
-"""In the place of a site: whichever."""
+"""Used as the site for any site."""
 _NAMES = "array<string>"
 
 
 def findings(rows: DataFrame, chains: DataFrame) -> DataFrame:
     """``seq_reused``, ``seq_skipped``, ``old_epoch``, ``wrong_prev``, ``confirmed_unknown``,
-    ``published_unconfirmed`` and ``enqueued_after_fence``, with as few ranges as can be.
+    ``published_unconfirmed`` and ``enqueued_after_fence``, merged.
 
-    `rows`: as of :func:`reliamsg.audit.renumbered.settled`. What goes on with numbers and epochs is judged as it was
-    written.
+    `rows`: from :func:`reliamsg.audit.renumbered.settled`. The sequence of numbers and epochs is judged as written.
     """
     of_producers = rows.where(F.col("role") == "producer")
     replayed = _replayed(of_producers, chains)
@@ -56,7 +55,7 @@ def findings(rows: DataFrame, chains: DataFrame) -> DataFrame:
 
 
 def contested(rows: DataFrame, chains: DataFrame) -> DataFrame:
-    """EPOCH: where contents can't be compared, since a number was used twice or the epoch has two histories."""
+    """EPOCH: epochs whose contents can't be compared, because a number was used twice or they have two histories."""
     pieces = coverage(tagged(enqueued(rows), EPOCH, "enqueued"), EPOCH, ["enqueued"])
     reused = pieces.where(F.col("enqueued") > 1).select(*EPOCH)
     double = (
@@ -77,15 +76,16 @@ def incarnations(rows: DataFrame) -> DataFrame:
         F.lit(" in epoch "),
         F.col("epoch").cast("string"),
     )
-    # About an epoch of all streams, so no stream is named.
+    # This applies to an epoch of all streams, so the finding has no stream.
     return as_findings(_double(rows).select("epoch", text.alias("text")), "two_incarnations")
 
 
 def enqueued(rows: DataFrame) -> DataFrame:
-    """What producers enqueued, a row of clones once: `client`, `boot`, `lsn`, EPOCH, `first`, `last`, `wall_last_us`.
+    """Enqueued ranges, without copies of rows in clones: `client`, `boot`, `lsn`, EPOCH, `first`, `last`,
+    `wall_last_us`.
 
-    A clone's chain begins with the rows of its original; of two states of a row, the longer one counts. But in only one
-    of them they may have moved to another epoch, which makes them two.
+    A clone's chain begins with the rows of its original; of two states of a row, the longer one is used. If only one of
+    the two was renumbered, both are used.
     """
     longest = F.max(F.struct("last", "first", "wall_last_us")).alias("row")
     return (
@@ -99,13 +99,13 @@ def enqueued(rows: DataFrame) -> DataFrame:
 
 
 def opened(rows: DataFrame) -> DataFrame:
-    """The ``opened`` rows with which boots began."""
+    """The ``opened`` rows at the start of boots."""
     return rows.where((F.col("kind") == "opened") & (F.col("lsn") == F.col("boot_lsn")))
 
 
 def whole_boots(of_producers: DataFrame, chains: DataFrame) -> DataFrame:
-    """The boots of producers whose journal is there to its end: another boot follows, or this one was closed, and no
-    row of the chain is missing. Rows grow, so what one of another boot says may rest on rows that have yet to come."""
+    """The boots of producers with a complete journal: another boot follows, or the boot was closed, and no row of the
+    chain is missing. Rows of other boots may be extended later, so they do not prove anything about missing rows."""
     of_chains = chains.where((F.col("role") == "producer") & ~F.col("broken")).select(*_CHAIN, "finished")
     last = F.max("boot_lsn").over(Window.partitionBy(*_CHAIN))
     return (
@@ -118,13 +118,13 @@ def whole_boots(of_producers: DataFrame, chains: DataFrame) -> DataFrame:
 
 
 def names_in(json: Column) -> Column:
-    """Names from JSON text: a list of them, or an object whose keys they are."""
+    """Names from JSON text: the elements of a list, or the keys of an object."""
     return F.coalesce(F.json_object_keys(json), F.from_json(json, _NAMES))
 
 
 def soundness(chains: DataFrame, role: str) -> DataFrame:
-    """Of each client of a role: `client`, `sound` (no row is missing, so that what was not journalled did not happen)
-    and `finished` (nothing can follow)."""
+    """For each client of a role: `client`, `sound` (no row is missing, so that only recorded events happened) and
+    `finished` (no rows can follow)."""
     return (
         chains.where(F.col("role") == role)
         .groupBy("client")
@@ -148,7 +148,7 @@ def _identified(rows: DataFrame) -> DataFrame:
 
 
 def _double(rows: DataFrame) -> DataFrame:
-    """`producer`, `epoch`, `incarnations`, where there are several."""
+    """`producer`, `epoch`, `incarnations`, for epochs with several incarnations."""
     return (
         _identified(rows)
         .groupBy("producer", "epoch")
@@ -158,7 +158,7 @@ def _double(rows: DataFrame) -> DataFrame:
 
 
 def _numbers(of_producers: DataFrame, chains: DataFrame) -> DataFrame:
-    """What was enqueued twice, and what was confirmed without having been enqueued: `kind`, `site`, EPOCH, a range."""
+    """Ranges enqueued twice, and ranges confirmed but not enqueued: `kind`, `site`, EPOCH, a range."""
     confirmed = of_producers.where(F.col("kind") == "confirmed")
     pieces = coverage(
         [tagged(enqueued(of_producers), EPOCH, "enqueued"), tagged(confirmed, EPOCH, "confirmed")],
@@ -201,9 +201,9 @@ def _ranged(
 
 
 def _replayed(of_producers: DataFrame, chains: DataFrame) -> DataFrame:
-    """Rows that enqueue, enter an epoch or move messages to one, with what their chain had before them.
+    """Rows that enqueue, enter an epoch or renumber messages, with the state of their chain before them.
 
-    `epoch` is as written. Adds `broken`; `newest`, the newest epoch of any stream; `tip`, the furthest place of the
+    `epoch` is as written. Adds `broken`; `newest`, the newest epoch of any stream; `tip`, the last position of the
     row's stream.
     """
     place = F.struct(
@@ -236,7 +236,7 @@ def _replayed(of_producers: DataFrame, chains: DataFrame) -> DataFrame:
 
 
 def _steps(replayed: DataFrame) -> DataFrame:
-    """What was enqueued under an epoch that was over, and what was left out."""
+    """Ranges enqueued in an epoch that had ended, and skipped numbers."""
     rows = replayed.where(F.col("kind") == "enqueued")
     old = F.col("epoch") < F.col("newest")
     follows = F.col("tip.epoch") == F.col("epoch")
@@ -251,7 +251,7 @@ def _steps(replayed: DataFrame) -> DataFrame:
 
 
 def _after_fence(of_producers: DataFrame) -> DataFrame:
-    """What a boot enqueued although it knew that another owner was alive."""
+    """Ranges that a boot enqueued although it knew of another live owner."""
     fenced = (
         of_producers.where(F.col("kind") == "fenced").groupBy(*_BOOT).agg(F.min("lsn").alias("fenced_lsn"))
     )
@@ -264,15 +264,15 @@ def _after_fence(of_producers: DataFrame) -> DataFrame:
 
 
 def _epochs_entered(replayed: DataFrame, of_producers: DataFrame) -> DataFrame:
-    """What an ``epoch`` row calls the previous epoch must be what its journal has. Where messages moved to the epoch,
-    those of the epoch before may have moved with them, so nothing is said there."""
+    """The previous epoch in an ``epoch`` row must be that in its journal. Epochs with renumbered messages are not
+    judged, because those of the previous epoch may have been renumbered with them."""
     moved_to = of_producers.select(*_CHAIN, *STREAM, destination().alias("epoch")).where(
         F.col("epoch").isNotNull()
     )
     rows = replayed.where(F.col("kind") == "epoch")
     of_stream = F.col("topic") != ""
     old = rows.where(F.col("epoch") < F.col("newest"))
-    # An epoch that is entered again says what it said the first time.
+    # An epoch that is entered again must have the same previous epoch.
     again = F.coalesce(F.col("tip.epoch") >= F.col("epoch"), F.lit(False))
     has = F.coalesce(F.array_contains(F.json_object_keys("detail"), "prev"), F.lit(False))
     told = F.struct(F.col("tip.epoch"), F.col("tip.incarnation"), F.col("tip.last"))
@@ -298,7 +298,7 @@ def _epochs_entered(replayed: DataFrame, of_producers: DataFrame) -> DataFrame:
 
 
 def _prev(json: Column) -> Column:
-    """(epoch, incarnation, last), whose incarnation may be a number or hex digits in quotes; NULL if it is not that."""
+    """(epoch, incarnation, last), with the incarnation as a number or quoted hex digits; NULL for anything else."""
     parts = F.from_json(json, _NAMES)
     incarnation = F.when(json.contains('"'), F.lower(F.get(parts, F.lit(1)))).otherwise(
         F.lower(F.conv(F.get(parts, F.lit(1)), 10, 16))
@@ -319,8 +319,8 @@ def _place(name: str) -> Column:
 
 
 def _unconfirmed(of_producers: DataFrame, chains: DataFrame) -> DataFrame:
-    """What counts as published was confirmed by then, says its chain: by every site of the boot under ``all``, else by
-    some site."""
+    """Published ranges must have been confirmed before, according to their chain: by every site of the boot with
+    ``all``, otherwise by any site."""
     site_names = F.when(
         F.get_json_object("detail", "$.confirm") == "all", names_in(F.get_json_object("detail", "$.sites"))
     )

@@ -1,6 +1,6 @@
 """Interval algebra on DataFrames: sets of sequence numbers as rows with `first` and `last`, both inclusive.
 
-Everything is one sweep along sorted boundaries, so its cost follows the number of ranges, not that of messages.
+All operations sweep along sorted boundaries, so the cost depends on the number of ranges, not of messages.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from pyspark.sql import functions as F
 __all__ = ["EPOCH", "LAST", "STREAM", "coverage", "merged", "size", "tagged"]
 
 LAST = 2**63 - 2
-"""Beyond every sequence number: the end of a range whose extent nobody knows. One less than what a 64-bit integer
-holds, since a sweep needs the number behind a range's end."""
+"""Beyond every sequence number: the end of a range of unknown extent. One less than the maximum of a 64-bit integer,
+because a sweep needs the number behind a range's end."""
 
 STREAM = ("producer", "topic", "part")
-"""The columns that name a stream."""
+"""The columns that identify a stream."""
 EPOCH = (*STREAM, "epoch")
-"""The columns within which sequence numbers count."""
+"""The columns that identify an epoch of a stream."""
 
 
 def tagged(ranges: DataFrame, keys: Sequence[str], tag: str) -> DataFrame:
-    """`ranges` as :func:`coverage` takes them: the columns `keys`, `first`, `last` and `tag`."""
+    """`ranges` as input of :func:`coverage`: the columns `keys`, `first`, `last` and `tag`."""
     return ranges.select(*keys, "first", "last", F.lit(tag).alias("tag"))
 
 
 def coverage(
     ranges: Sequence[DataFrame] | DataFrame, keys: Sequence[str], tags: Sequence[str], *, gaps: bool = False
 ) -> DataFrame:
-    """Cut the numbers of each key at every end of a range, and count by tag how many ranges cover each piece.
+    """Cut the numbers of each key at the ends of all ranges, and count by tag how many ranges cover each piece.
 
-    `ranges`: columns `keys`, `first`, `last`, `tag`. Gives `keys`, `first`, `last`, and a column for each of
-    `tags`; pieces are disjoint. What no range covers is left out, or with `gaps` kept where it lies between ranges.
-    Ranges whose `last` is below `first` count as empty.
+    `ranges`: columns `keys`, `first`, `last`, `tag`. Returns `keys`, `first`, `last`, and a column for each of `tags`;
+    pieces are disjoint. Uncovered numbers are omitted, or with `gaps` included if they are between ranges. Ranges whose
+    `last` is below `first` are empty.
     """
     frame = ranges if isinstance(ranges, DataFrame) else reduce(DataFrame.unionByName, ranges)
     frame = frame.where(F.col("first") <= F.col("last"))
@@ -65,7 +65,7 @@ def coverage(
 
 
 def merged(ranges: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """The same sets with as few ranges as can be: columns `keys`, `first`, `last`, disjoint and not adjacent."""
+    """Merge ranges: columns `keys`, `first`, `last`, disjoint and not adjacent."""
     along = Window.partitionBy(*keys).orderBy("first", "last")
     before = along.rowsBetween(Window.unboundedPreceding, -1)
     starts = F.when(F.col("first") <= F.max("last").over(before) + 1, 0).otherwise(1)
@@ -84,5 +84,5 @@ def merged(ranges: DataFrame, keys: Sequence[str]) -> DataFrame:
 
 
 def size() -> Column:
-    """How many numbers a range holds."""
+    """The number of sequence numbers in a range."""
     return F.col("last") - F.col("first") + 1

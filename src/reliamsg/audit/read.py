@@ -1,7 +1,7 @@
-"""Reading segments: every file, what it holds, and whether it can be believed.
+"""Reads and validates segments.
 
-A segment is believed when its bytes are those that its name promises, when they are a whole segment of a version that
-is known here, and when its name and its directories say the same of it as its header. Of any other no row is used.
+A segment is accepted if its content has the digest in its name, if it is a complete segment of a supported version, and
+if its name and directories agree with its header. No row of any other segment is used.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from reliamsg.audit.schema import LINE
-from reliamsg.files import irregular, what_it_is
+from reliamsg.files import irregular, special_kind
 
 __all__ = ["location", "segments"]
 
 _FORMAT, _VERSION = "reliamsg.journal", 1
-"""What a segment's header calls itself, and the latest version that is known here."""
+"""The format name in a segment's header, and the latest supported version."""
 _HEADER = T.StructType(
     [
         *(T.StructField(name, T.StringType()) for name in ("format", "version", "role", "client", "boot")),
         *(T.StructField(name, T.LongType()) for name in ("first_lsn", "last_lsn", "rows")),
         T.StructField("parent", T.StringType()),
-        # What only an application's log has.
+        # Fields that only occur in logs of applications.
         T.StructField("op", T.StringType()),
     ]
 )
@@ -46,7 +46,7 @@ _TYPES = {
     "latency": "OBJECT<(`?-?[0-9]+`?: BIGINT(, )?)*>|VOID",
     "detail": "OBJECT<.*>|VOID",
 }
-"""What the fields of a row are, in Spark's words."""
+"""The fields of a row, as a Spark schema."""
 _ODD = (
     '"(?:'
     + "|".join(
@@ -60,28 +60,28 @@ _ODD = (
     )
     + ")"
 )
-"""What a segment has in which a field may be something else, or a number too large: Spark reads some such fields as if
-they were not there, and others as text. What clients write has it only beside numbers of 19 digits."""
-_NO_HEADER = "not a journal segment: its first line is no header"
-_OTHER_ROWS = "its rows are not those that its header names"
+"""Matches segments in which a field may have another type, or a number may be too large: Spark reads some such fields
+as missing and others as text. Segments of clients only match with numbers of 19 digits."""
+_NO_HEADER = "not a journal segment: the first line is not a header"
+_OTHER_ROWS = "its rows do not match its header"
 
 
 def segments(spark: SparkSession, journals: str | os.PathLike[str]) -> DataFrame:
-    """Every ``*.ndjson`` below a directory or a URL that Spark can read; hidden files are left out.
+    """All ``*.ndjson`` files below a directory or a URL that Spark can read, without hidden files.
 
-    Columns: `path`; `name`, without its directories; `digest` of its bytes; `problem`, why it can't be believed, NULL
-    where it can; `role`, `client`, `boot`, `first_lsn`, `last_lsn`, `parent` as in its header; `owner_role`,
-    `owner_client` as its directories say, NULL where they say none; `lines`, its rows as :data:`schema.LINE`, NULL
-    where there is a problem. Logs of applications are left out. A job that uses it more than once had better
-    persist it. Raises :class:`FileNotFoundError`. Symbolic links below a local directory are not followed; they, and
-    what is no regular file, have a `problem`, and nothing of them is read.
+    Columns: `path`; `name`, without directories; `digest` of the content; `problem`, why it is not accepted, or NULL;
+    `role`, `client`, `boot`, `first_lsn`, `last_lsn`, `parent` from the header; `owner_role`, `owner_client` from the
+    directories, or NULL; `lines`, the rows as :data:`schema.LINE`, NULL if there is a problem. Logs of applications are
+    omitted. A caller that uses the frame more than once should persist it. Raises :class:`FileNotFoundError`. Symbolic
+    links below a local directory are not followed; they and other files that are not regular have a `problem`, and are
+    not read.
     """
     local = _local(journals)
     where: str | list[str] = location(journals if local is None else local)
     odd: list[tuple[str, str]] = []
     if local is not None:
         odd = [*irregular(local, (".ndjson",))]
-        if odd:  # Spark would open them; so it gets the others by name
+        if odd:  # Spark would open them, so list the other files
             where = [location(path) for path in _regular(local)]
     try:
         files = (
@@ -115,7 +115,7 @@ def segments(spark: SparkSession, journals: str | os.PathLike[str]) -> DataFrame
 
 
 def _with_empty(files: DataFrame, spark: SparkSession, empty_files: Iterable[str]) -> DataFrame:
-    """Those, and segments of which nothing is left, by their names or directories: Spark passes empty files over."""
+    """Add empty segments, by their names or directories: Spark ignores empty files."""
     empty = [
         (path, b"")
         for path in empty_files
@@ -131,14 +131,14 @@ def _empty(directory: str) -> Iterator[str]:
 
 
 def _passed_over(files: DataFrame) -> list[str]:
-    """The files that Spark found and does not read, wherever they are: those that are empty."""
+    """The files that Spark found but does not read, because they are empty."""
     read = {row["path"] for row in files.select("path").collect()}
-    # As URIs, whose authority may be empty; the others are Hadoop's paths, which leave it out.
+    # As URIs, which may have an empty authority; the others are Hadoop paths, which omit it.
     return sorted({unquote(url).replace(":///", ":/", 1) for url in files.inputFiles()} - read)
 
 
 def _regular(journals: str | os.PathLike[str]) -> list[str]:
-    """The regular files below a local directory that are segments by their names; hidden ones are left out."""
+    """The regular files below a local directory with names of segments, without hidden ones."""
     found = []
     for directory, names, files in os.walk(journals):
         names[:] = [name for name in names if not name.startswith((".", "_"))]
@@ -147,14 +147,14 @@ def _regular(journals: str | os.PathLike[str]) -> list[str]:
             if (
                 name.endswith(".ndjson")
                 and not name.startswith((".", "_"))
-                and what_it_is(os.lstat(path).st_mode) is None
+                and special_kind(os.lstat(path).st_mode) is None
             ):
                 found.append(path)
     return found
 
 
 def location(path: str | os.PathLike[str]) -> str:
-    """A local path as a URL, with nothing in it that Spark would take for a pattern; a URL as it is.
+    """A local path as a URL without patterns of Spark; a URL unchanged.
 
     Raises :class:`FileNotFoundError` for a local path that does not exist.
     """
@@ -163,12 +163,12 @@ def location(path: str | os.PathLike[str]) -> str:
         return text
     if not Path(text).exists():
         raise FileNotFoundError(f"{text}: there is no such directory")
-    absolute = os.path.abspath(text)  # Path.resolve would follow links, and give other names
+    absolute = os.path.abspath(text)  # Path.resolve would follow links and change names
     return "file://" + re.sub(r"([\[\]{}*?\\])", r"\\\1", absolute)
 
 
 def _local(journals: str | os.PathLike[str]) -> str | None:
-    """The path on this machine, also where a URL says it; None for what is elsewhere, or a pattern."""
+    """The path on this machine of a path or URL; None for remote URLs and patterns."""
     text = os.fspath(journals)
     if not _is_url(text):
         return text
@@ -181,7 +181,7 @@ def _is_url(path: str | os.PathLike[str]) -> bool:
 
 
 def _parsed(files: DataFrame) -> DataFrame:
-    # Bytes are taken for text as they are: what is no UTF-8 has another digest than its name says, or is no JSON.
+    # Bytes are read as text without validation: invalid UTF-8 has a different digest than its name, or is not JSON.
     text = F.col("content").cast("string")
     shown = F.regexp_replace("path", "^file:/+", "/")
     name = F.element_at(F.split(shown, "/"), -1)
@@ -221,7 +221,7 @@ def _checked(parsed: DataFrame) -> DataFrame:
     header = F.col("header")
     is_header = F.coalesce(header["format"] == _FORMAT, F.lit(False))
     owner = F.regexp_extract("path", _OWNER, 1)
-    # A plus sign in a directory's name is one, not a blank.
+    # A plus sign in a directory's name does not stand for a blank.
     client = F.try_url_decode(F.regexp_replace(F.regexp_extract("path", _OWNER, 2), "\\+", "%2B"))
     named = F.col("name").rlike(_NAME)
     flat = parsed.select(
@@ -255,11 +255,11 @@ def _checked(parsed: DataFrame) -> DataFrame:
 
 
 def _problem() -> Column:
-    """Why a file can't be believed; what is said first is what a reader should know first."""
+    """Why a file is not accepted; the most important reason comes first."""
     failure = _failure()
     cut = F.col("is_header") & _known() & ~_damaged() & ~F.col("whole")
     boot, first, digest = (F.regexp_extract("name", _NAME, i) for i in (1, 2, 3))
-    # Whatever numbers a file and its name have, they must not end the audit: here an overflow is an exception.
+    # Numbers in a file and its name must not make the audit fail: in this session an overflow is an exception.
     renamed = (boot != F.col("boot")) | ~F.coalesce(
         first.try_cast("long") == F.col("first_lsn"), F.lit(False)
     )
@@ -300,7 +300,7 @@ def _damaged() -> Column:
 
 
 def _failure() -> Column:
-    """Why the bytes are no segment of this version; NULL where they are one."""
+    """Why the content is not a segment of a supported version; NULL if it is."""
     unreadable = F.exists(
         "lines",
         lambda line: (
@@ -324,14 +324,14 @@ def _failure() -> Column:
         .when(
             ~_known(),
             F.concat(
-                F.lit("written by a newer version (form "), F.coalesce("version", F.lit("None")),
-                F.lit("): update reliamsg"),
+                F.lit("written by a newer version (format "), F.coalesce("version", F.lit("None")),
+                F.lit("): upgrade reliamsg"),
             ),
         )
         .when(_damaged(), F.lit("its header is damaged"))
         .when(
             ~F.col("whole"),
-            F.concat(F.col("found").cast("string"), F.lit(" whole rows instead of "), F.col("rows").cast("string")),
+            F.concat(F.col("found").cast("string"), F.lit(" complete rows instead of "), F.col("rows").cast("string")),
         )
         .when(
             ~F.coalesce(span == F.col("rows"), F.lit(False)) | (F.col("rows") < 1), F.lit(_OTHER_ROWS)
@@ -348,7 +348,7 @@ def _failure() -> Column:
 
 
 def _is_typed(text: str, rows: Column) -> Column:
-    """Whether the fields of all rows are what they should be, each once."""
+    """Whether all rows have valid fields, each once."""
 
     def is_sound(line: Column) -> Column:
         row, found = F.try_parse_json(line), F.lit(True)

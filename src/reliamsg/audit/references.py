@@ -1,13 +1,11 @@
-"""What journals tell of and no journal has: openings of producers, parts of them, and clients.
+"""References to missing journals: openings of producers, parts of them, and clients.
 
-Whoever leaves files away takes rows with them, and nothing in the rows that are left need look wrong: a journal that
-ends with ``closed`` may well have gone on in another opening. But a message that was received, and a status, name the
-opening that they came from by its incarnation, 64 random bits; so do an outbox that was fenced and a group that met
-two histories. And what a group had, or was told to exist, its producer had enqueued. Where no journal has that, the
-messages of which it would tell are unknown, whatever became of them.
+If files are omitted, the remaining rows may look complete: a journal that ends with ``closed`` may continue in another
+opening. But received messages and statuses name the opening of their origin by its incarnation, 64 random bits; so do
+fenced outboxes and groups that met two histories. Also, a producer must have enqueued every message that a group
+received or was told of. If no journal has such an opening or message, the fate of its messages is unknown.
 
-Nothing is said of producers whose journals lack rows, which they show themselves, nor of what may be in segments that
-have yet to come.
+Nothing is reported for producers whose journals obviously lack rows, nor for rows that may be in later segments.
 """
 
 from __future__ import annotations
@@ -26,15 +24,15 @@ _CHAIN = ("client", "chain")
 _NOBODY = "0" * 16
 _NAME = "^[0-9a-f]{16}$"
 _HAD = ("received", "duplicate", "buffered", "late", "before_join", "dead_lettered", "quarantined", "let_go")
-"""Kinds of rows about messages that a group had, or was told of, to which no other finding may be due."""
+"""Kinds of rows about messages that a group received or was told of, which may have no other finding."""
 _SPOKE = ("consumed", "repaired", "surpassed")
-"""Kinds of a producer's rows that a group's own word, or its asking, brought about."""
+"""Kinds of a producer's rows that are caused by announcements or requests of a group."""
 
 
 def missing(rows: DataFrame, chains: DataFrame, until_us: int | None) -> DataFrame:
-    """`text`, a line for each opening or epoch of which others tell more than its producer's journals.
+    """`text`, one line for each opening or epoch of which other journals tell more than its producer's journals.
 
-    What a journal that goes on after `until_us` may still have is not missing.
+    Rows that may be in a journal that continues after `until_us` are not missing.
     """
     has = _has(rows, chains, until_us).localCheckpoint()
     told = _openings(rows).join(F.broadcast(has), "client", how="inner").where(~F.col("broken"))
@@ -70,21 +68,21 @@ def missing(rows: DataFrame, chains: DataFrame, until_us: int | None) -> DataFra
 
 
 def producers(rows: DataFrame) -> DataFrame:
-    """`client`: the producers of which groups' journals tell."""
+    """`client`: the producers in groups' journals."""
     named = _of_groups(rows).where(F.col("producer") != "").select(F.col("producer").alias("client"))
     return named.unionByName(_emptied(rows).select("client")).distinct()
 
 
 def groups(rows: DataFrame) -> DataFrame:
-    """`client`: the groups that producers' journals say to have said something."""
+    """`client`: the groups that sent anything, according to producers' journals."""
     spoke = (F.col("role") == "producer") & F.col("kind").isin(*_SPOKE) & (F.col("grp") != "")
     return rows.where(spoke).select(F.col("grp").alias("client")).distinct()
 
 
 def _has(rows: DataFrame, chains: DataFrame, until_us: int | None) -> DataFrame:
-    """What the journals of each producer have: `client`; whether one is `broken`; `incarnations` and `epochs`; by
-    opening, its last row, `rows`; the last openings of journals that go on, `growing`; and the epoch from which on
-    something may have yet to come, `goes_on_from`, NULL where nothing may."""
+    """The content of each producer's journals: `client`; whether one is `broken`; `incarnations` and `epochs`; `rows`,
+    the last row by opening; `growing`, the last openings of journals that continue; and `goes_on_from`, the epoch from
+    which more rows may follow, or NULL."""
     of_producers = rows.where(F.col("role") == "producer")
     begins = F.col("lsn") == F.col("boot_lsn")
     boots = of_producers.groupBy(*_CHAIN, "boot_lsn").agg(
@@ -121,12 +119,12 @@ def _has(rows: DataFrame, chains: DataFrame, until_us: int | None) -> DataFrame:
 
 
 def _is_behind() -> Column:
-    """Whether an epoch lies before all that may have yet to come."""
+    """Whether an epoch is before all epochs for which more rows may follow."""
     return F.coalesce(F.col("epoch") < F.col("goes_on_from"), F.col("goes_on_from").isNull())
 
 
 def _enqueued(rows: DataFrame) -> DataFrame:
-    """EPOCH, `has`: the last number that producers' journals have, under any name."""
+    """EPOCH, `has`: the last number in producers' journals, in any epoch."""
     found = rows.where((F.col("role") == "producer") & (F.col("kind") == "enqueued"))
     names = F.explode(F.array("epoch", "written_epoch"))
     return found.select(*STREAM, names.alias("epoch"), "last").groupBy(*EPOCH).agg(F.max("last").alias("has"))
@@ -145,8 +143,8 @@ def _text(path: str) -> Column:
 
 
 def _openings(rows: DataFrame) -> DataFrame:
-    """Of which openings rows tell: `client`, the producer; `incarnation`; `epoch`, NULL where that is not told; and
-    how many rows its journal had, `told`."""
+    """The openings that rows refer to: `client`, the producer; `incarnation`; `epoch`, or NULL; and `told`, the number
+    of rows that its journal had."""
     of_groups = _of_groups(rows)
     nothing = F.lit(0).cast("long").alias("told")
     heard = F.coalesce(F.when(F.col("kind") == "heard", _long("$.lsn")), F.lit(0))
@@ -167,7 +165,7 @@ def _openings(rows: DataFrame) -> DataFrame:
 
 
 def _emptied(rows: DataFrame) -> DataFrame:
-    """What groups had heard of producers when a site had nothing more for them, in the form of :func:`_openings`."""
+    """The openings that groups had heard of when a site's queue was empty, in the form of :func:`_openings`."""
     heard = F.from_json(_text("$.heard"), "map<string,array<string>>")
     lsn = F.get("said", F.lit(0)).try_cast("long")
     incarnation = F.get("said", F.lit(1))
@@ -185,7 +183,7 @@ def _emptied(rows: DataFrame) -> DataFrame:
 
 
 def _ends(rows: DataFrame) -> DataFrame:
-    """Up to which number there were messages of streams' epochs, as rows tell: EPOCH, `end`; 0: there was the epoch."""
+    """The last existing numbers of streams' epochs according to rows: EPOCH, `end`; 0 if only the epoch existed."""
     of_group = F.col("role") == "group"
     kind = F.col("kind")
     surpassed, conflict = ~of_group & (kind == "surpassed"), of_group & (kind == "conflict")

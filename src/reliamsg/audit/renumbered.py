@@ -1,4 +1,4 @@
-"""Messages that were given another epoch before anybody was offered them: one message, whatever it was called first."""
+"""Messages that were renumbered before they were offered to a site: maps their old epochs to the new ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["SETTLED", "destination", "moved", "settled"]
 
 _CHAIN = ("client", "chain")
 _AS_WRITTEN = ("epoch", "renumbered")
-"""Kinds that are about an epoch itself."""
+"""Kinds about an epoch itself."""
 SETTLED = ("written_epoch", "moves")
 """The columns that :func:`settled` adds."""
 
@@ -22,11 +22,11 @@ def destination() -> Column:
 
 
 def settled(rows: DataFrame) -> DataFrame:
-    """ROWS, each about the epoch that its messages are in now, and two columns more.
+    """ROWS with the current epoch of their messages, and two further columns.
 
-    A ``renumbered`` row moves all that its chain's stream had in the old epoch until then, with the same sequence
-    numbers. `written_epoch`: as the row has it. `moves`: of the row's stream in its chain, in order, arrays of `lsn`,
-    `old`, `new`; NULL where there are none.
+    A ``renumbered`` row moves all messages of its chain's stream in the old epoch up to then, with the same sequence
+    numbers. `written_epoch`: the epoch in the row. `moves`: for the row's stream in its chain, in order, arrays of
+    `lsn`, `old`, `new`; NULL if there are none.
     """
     told = destination()
     moves = (
@@ -50,6 +50,6 @@ def settled(rows: DataFrame) -> DataFrame:
 
 
 def moved(epoch: Column) -> Column:
-    """Where messages are now that were in that epoch when the row was written."""
+    """The current epoch of messages that were in that epoch when the row was written."""
     later = F.filter(F.coalesce("moves", F.array()), lambda move: move["lsn"] > F.col("lsn"))
     return F.aggregate(later, epoch, lambda now, move: F.when(move["old"] == now, move["new"]).otherwise(now))

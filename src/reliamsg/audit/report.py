@@ -1,7 +1,7 @@
-"""The report: one HTML file that needs nothing else, neither a network nor another file.
+"""The report: one self-contained HTML file, viewable offline.
 
-Names in it (topics, producers, groups, sites) were chosen by others, and evidence lines quote files: all of it is
-escaped, and a content security policy lets no other scripts run than the two of this module, known by their hashes.
+Names (topics, producers, groups, sites) and quoted files are untrusted: they are escaped, and a content security policy
+only allows the two scripts of this module, identified by their hashes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from reliamsg.audit.report_words import counts, duration, meaning, moment, times
 __all__ = ["data", "render", "write"]
 
 _MAX_LINES = 200
-"""Of findings, of lost ranges and of lines about evidence, each."""
+"""The maximum number of findings, of lost ranges and of lines about evidence."""
 _HOPS = {
     "publish_to_durable": ("publish → durable", "from the call of publish() to the commit in the outbox"),
     "durable_to_confirmed": ("durable → confirmed", "from the commit to a site's confirm"),
@@ -37,9 +37,9 @@ _HOPS = {
 
 
 def write(path: str | os.PathLike[str], verdict: Mapping[str, Any], data: Mapping[str, Any]) -> None:
-    """Write the report to a local file, aside and renamed: one that is there is replaced whole.
+    """Write the report to a local file, which is replaced atomically.
 
-    `verdict` is the content of ``verdict.json``, `data` what :func:`reliamsg.audit.report_data.data` gave.
+    `verdict` is the content of ``verdict.json``, `data` the result of :func:`reliamsg.audit.report_data.data`.
     """
     target = Path(path)
     aside = target.with_name(f".{target.name}.{os.getpid()}")
@@ -84,7 +84,7 @@ def _clients(count: int) -> str:
 
 
 def _groups(verdict: Mapping[str, Any], data: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A line for each group: what it was given, and messages by kind of finding."""
+    """A line for each group: delivered messages, and messages by kind of finding."""
     found: dict[str, dict[str, int]] = {}
     for each in data.get("kinds", []):
         if each["grp"] is not None:
@@ -105,7 +105,7 @@ def _groups(verdict: Mapping[str, Any], data: Mapping[str, Any]) -> list[dict[st
 
 
 def _summary(data: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """For each kind that was found, in the order of the table of kinds: how many findings and messages."""
+    """For each kind with findings, in the order of the table of kinds: the numbers of findings and messages."""
     sums: dict[str, list[int]] = {}
     for each in data.get("kinds", []):
         both = sums.setdefault(each["kind"], [0, 0])
@@ -124,7 +124,7 @@ def _bounded(lines: list[Any], total: int | None = None) -> dict[str, Any]:
 
 
 def _json(value: object) -> Markup:
-    """JSON that can stand in a script element: nothing in it ends the element or a line."""
+    """JSON for a script element: it contains nothing that ends the element or a line."""
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")

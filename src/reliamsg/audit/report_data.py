@@ -1,4 +1,4 @@
-"""What the report's plots show: sums made by Spark, a few hundred numbers however large the journals are."""
+"""The data of the report's plots: sums computed by Spark, a few hundred numbers for journals of any size."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HOPS = {
     "confirmed": "durable_to_confirmed",
     "delivered": "received_to_delivered",
 }
-"""Rows that carry latencies, and the hop that these are of."""
+"""Rows with latencies, and their hop."""
 
 TIMES = {
     "lost": LOSSES,
@@ -27,7 +27,7 @@ TIMES = {
     "duplicate": ("duplicate", "redelivered_after_ack"),
     "out_of_order": ("out_of_order",),
 }
-"""What is shown over time beside published, delivered and late, and the kinds of findings that are counted there."""
+"""Measures over time besides published, delivered and late, with their kinds of findings."""
 
 _MAX_BINS = 120
 _MAX_GROUPS_IN_PLOTS = 6
@@ -39,16 +39,16 @@ _WIDTHS = [
     *(round(each * _SECOND) for each in (0.1, 0.2, 0.5, 1, 2, 5, 10, 30)),
     *(each * 60 * _SECOND for each in (1, 2, 5, 10, 30, 60, 120, 360, 720, 1440, 2880, 10080)),
 ]
-"""Widths that a bin of time may have, in µs."""
+"""Possible widths of a bin of time, in µs."""
 _MEASURES = ["published", "delivered", "late", *TIMES]
 
 
 def data(rows: DataFrame, findings: DataFrame, verdict: Mapping[str, Any]) -> dict[str, Any]:
     """Small sums for :func:`reliamsg.audit.report.write`, from ROWS, FINDINGS and the content of ``verdict.json``.
 
-    At most 120 bins of time, 6 groups with a line of their own, 40 streams (those that lack most come first), 12
-    sites. A message is placed where its row's time puts it, a row's messages spread evenly over its time; what a
-    finding is about is placed when it was published. Both frames are read twice, so persist them if they are dear.
+    At most 120 bins of time, 6 groups with a separate line, 40 streams (those that lack most messages first), 12 sites.
+    The messages of a row are spread evenly over its time; those of a finding are placed at their time of publishing.
+    Both frames are read twice, so they should be persisted.
     """
     delivered = verdict["messages"]["delivered"]
     groups = _largest(delivered, _MAX_GROUPS)
@@ -78,18 +78,18 @@ def _start() -> Column:
 
 
 def _end() -> Column:
-    """A clock that was set back leaves a row that ends before it began."""
+    """After a clock was set back, a row may end before it began."""
     return F.greatest("wall_us", "wall_last_us")
 
 
 def _width(span_us: int) -> int:
     fitting = (width for width in _WIDTHS if span_us // width < _MAX_BINS - 1)
-    # Journals of years: as many weeks as it takes.
+    # Journals of years: a multiple of weeks.
     return next(fitting, _WIDTHS[-1] * (span_us // (_WIDTHS[-1] * (_MAX_BINS - 2)) + 1))
 
 
 def _events(timed: DataFrame, findings: DataFrame) -> DataFrame:
-    """What happened to how many messages of a stream between two times: `what`, `grp`, STREAM, `n`, `start`, `end`."""
+    """Events, their numbers of messages and times: `what`, `grp`, STREAM, `n`, `start`, `end`."""
     enqueued = F.col("kind") == "enqueued"
     happened = timed.select(
         F.when(enqueued, "published").otherwise(F.col("kind")).alias("what"),
@@ -142,7 +142,7 @@ def _spread(events: DataFrame, start: int, width: int) -> DataFrame:
 
 
 def _over_time(spread: DataFrame, groups: Sequence[str], bins: int) -> dict[str, Any]:
-    """For each measure its messages in each bin (for ``delivered``, so for each of `groups`), and ``streams``.
+    """For each measure, the messages in each bin (``delivered`` for each of `groups`), and ``streams``.
 
     One query for both, whose halves share the shuffle of `spread`.
     """
@@ -174,12 +174,12 @@ def _series(cells: DataFrame, groups: Sequence[str]) -> DataFrame:
 
 
 def _streams(cells: DataFrame) -> DataFrame:
-    """The streams that lack most, else the largest: STREAM and `cells`, an array of bins with what was published and
-    what is missing at the group that lacks most."""
+    """The streams that lack most messages, otherwise the largest: STREAM and `cells`, an array of bins with published
+    messages, and those missing at the group that lacks most."""
     missing = F.col("what").isin("lost", "open")
     return (
         cells.where(missing | (F.col("what") == "published"))
-        # Lost and still open add up at one group.
+        # At one group, lost and open messages are added.
         .groupBy(*STREAM, "bin", "grp")
         .agg(
             F.sum(F.when(missing, F.col("n"))).alias("missing"),
@@ -216,7 +216,7 @@ def _tables(
     rows: DataFrame, timed: DataFrame, findings: DataFrame, groups: Sequence[str], sites: Sequence[str]
 ) -> tuple[dict[str, Any], tuple[int, int] | None]:
     """Histograms (bucket → count) of each hop, and of ``confirmed`` for each of `sites`; findings and their messages by
-    kind and each of `groups`; and the first and the last time of all, None where nothing has one. One query."""
+    kind and each of `groups`; and the first and last time, or None. One query."""
     latencies = (
         rows.where(F.col("kind").isin(*HOPS) & F.col("latency").isNotNull())
         .select(

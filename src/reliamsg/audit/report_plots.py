@@ -1,7 +1,7 @@
-"""The report's plots, as plotly figures in plain data, each with a sentence that says the same.
+"""The report's plots, as plotly figures in plain data, each with a sentence that summarizes it.
 
-Colours are names of the style sheet's (``--ink``), which the page's script resolves, so that plots follow its theme.
-Plotly reads HTML in texts: names that users chose are escaped for it.
+Colours are names of the style sheet (``--ink``), which the page's script resolves, so that plots follow its theme.
+Plotly interprets HTML in texts: names are escaped for it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LINES = ("--line-1", "--line-2", "--line-3", "--line-4", "--line-5", "--line-6"
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 _EVENTS = {
     "lost": ("lost or declared", "--lost"),
-    "duplicate": ("delivered again", "--violated"),
+    "duplicate": ("duplicated", "--violated"),
     "out_of_order": ("out of order", "--line-6"),
     "open": ("still open", "--unknown"),
     "late": ("late", "--line-3"),
@@ -33,13 +33,13 @@ _MAX_SITES = 12
 
 
 def plots(verdict: Mapping[str, Any], data: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """`id`, `title`, `says` and `figure` of each plot for which there is something to show."""
+    """`id`, `title`, `says` and `figure` of each plot with data."""
     found = [_flow(data), _completeness(data), _latency(data), _confirms(data), _saved(verdict)]
     return [plot for plot in found if plot is not None]
 
 
 def _flow(data: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Published against delivered, and what went wrong, over time."""
+    """Published, delivered and problematic messages over time."""
     if not data.get("bins"):
         return None
     starts = _times(data)
@@ -54,7 +54,7 @@ def _flow(data: Mapping[str, Any]) -> dict[str, Any] | None:
             "type": "scatter",
             "mode": "lines",
             "x": starts,
-            # The last step ends where its bin does.
+            # The last step ends at the end of its bin.
             "y": [_short(count * per) for count in (*counts, counts[-1])],
             "name": name,
             "line": {"shape": "hv", "color": color, "width": width, "dash": dash},
@@ -100,14 +100,14 @@ def _flow(data: Mapping[str, Any]) -> dict[str, Any] | None:
         f"{grouped(round(sum(data['published'])))} messages published from {moment(data['start_us'])}"
         f" within {duration(data['bins'] * step)}, shown in steps of {duration(step)}"
         f" by the clients' own clocks. "
-        + (f"Below the lines: {told}." if told else "Nothing lost, repeated, disordered, open or late.")
+        + (f"Below the lines: {told}." if told else "Nothing lost, duplicated, out of order, open or late.")
         + (f" {times(left, 'group')} more, with fewer messages, not drawn." if left > 0 else "")
     )
     return _plot("flow", "Published against delivered", says, traces, layout)
 
 
 def _completeness(data: Mapping[str, Any]) -> dict[str, Any] | None:
-    """A stream in a line: how much of what was published in a bin is not missing at the group that lacks most."""
+    """A line per stream: the share of published messages in a bin that is not missing at the group that lacks most."""
     streams = data.get("streams") or []
     if not streams:
         return None
@@ -116,7 +116,7 @@ def _completeness(data: Mapping[str, Any]) -> dict[str, Any] | None:
         name + (f" ~{each['part']}" if each["part"] else "")
         for name, each in zip(names, streams, strict=True)
     ]
-    # Names that are cut short may be alike; a category of plotly's must not be.
+    # Truncated names may be equal, but plotly's categories must be unique.
     names = [name + "\u200b" * names[:i].count(name) for i, name in enumerate(names)]
     shares = [
         [
@@ -156,7 +156,7 @@ def _completeness(data: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _latency(data: Mapping[str, Any]) -> dict[str, Any] | None:
-    """How latencies of each hop are distributed."""
+    """The distribution of the latencies of each hop."""
     hops = {hop: buckets for hop in _HOPS if (buckets := _buckets(data.get("latency", {}).get(hop)))}
     if not hops:
         return None
@@ -180,7 +180,7 @@ def _latency(data: Mapping[str, Any]) -> dict[str, Any] | None:
             }
         )
         half, most = duration(_quantile(buckets, 0.5)), duration(_quantile(buckets, 0.99))
-        told.append(f"{_HOPS[hop]} half within {half}, 99 % within {most}")
+        told.append(f"{_HOPS[hop]} p50 {half}, p99 {most}")
     layout = {
         "xaxis": _log_axis(min(map(min, hops.values())), max(map(max, hops.values())) + 1),
         "yaxis": {"title": {"text": "share of messages, %"}, "rangemode": "tozero"},
@@ -190,20 +190,20 @@ def _latency(data: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _confirms(data: Mapping[str, Any]) -> dict[str, Any] | None:
-    """How long each site takes to confirm."""
+    """The confirm latency of each site."""
     sites = {name: found for name, each in data.get("confirmed", {}).items() if (found := _buckets(each))}
     if not sites:
         return None
     names = [_text(name) for name in sites]
     points = {
         label: [_quantile(buckets, q) * 1000 for buckets in sites.values()]
-        for label, q in (("half within", 0.5), ("95 % within", 0.95), ("99 % within", 0.99))
+        for label, q in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
     }
     traces: list[dict[str, Any]] = [
         {
             "type": "scatter",
             "mode": "lines",
-            "x": [points["half within"][i], points["99 % within"][i]],
+            "x": [points["p50"][i], points["p99"][i]],
             "y": [name, name],
             "line": {"color": "--rule", "width": 6},
             "showlegend": False,
@@ -226,7 +226,7 @@ def _confirms(data: Mapping[str, Any]) -> dict[str, Any] | None:
         )
     ]
     says = "; ".join(
-        f"{_plain(name)} confirms half within {duration(_quantile(buckets, 0.5))}, 99 % within"
+        f"{_plain(name)} confirms with p50 {duration(_quantile(buckets, 0.5))}, p99"
         f" {duration(_quantile(buckets, 0.99))}"
         for name, buckets in sites.items()
     )
@@ -235,11 +235,11 @@ def _confirms(data: Mapping[str, Any]) -> dict[str, Any] | None:
         "yaxis": {"type": "category", "range": [len(names) - 0.5, -0.5]},
         "height": 130 + 44 * len(names),
     }
-    return _plot("confirms", "How long sites take to confirm", f"{says}.", traces, layout)
+    return _plot("confirms", "Confirm latency of each site", f"{says}.", traces, layout)
 
 
 def _saved(verdict: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What only one site delivered."""
+    """Messages that only one site delivered."""
     sites = dict(sorted(verdict.get("sites", {}).items())[:_MAX_SITES])
     if not any(each["saved_alone"] for each in sites.values()):
         return None
@@ -260,7 +260,7 @@ def _saved(verdict: Mapping[str, Any]) -> dict[str, Any] | None:
         "yaxis": {"type": "category", "autorange": "reversed"},
         "height": 100 + 40 * len(sites),
     }
-    says = f"Messages that a group received from no other site, so that this one alone saved them: {told}."
+    says = f"Messages that a group received from one site only: {told}."
     return _plot("saved", "Saved by one site alone", says, [trace], layout)
 
 
@@ -286,7 +286,7 @@ def _times(data: Mapping[str, Any]) -> list[str]:
 
 
 def _per(width_us: int) -> tuple[float, str]:
-    """What makes a bin's count a rate, and per what."""
+    """The factor from a bin's count to a rate, and the unit."""
     return (60e6 / width_us, "minute") if width_us >= 60e6 else (1e6 / width_us, "second")
 
 
@@ -295,7 +295,7 @@ def _short(number: float) -> float:
 
 
 def _buckets(histogram: Mapping[Any, int] | None) -> dict[int, int]:
-    """A histogram with numbers as keys, which JSON makes texts of, and without empty buckets."""
+    """A histogram with numbers as keys (strings in JSON), without empty buckets."""
     return {
         int(bucket): count
         for bucket, count in (histogram or {}).items()
@@ -329,11 +329,11 @@ def _quantile(buckets: Mapping[int, int], q: float) -> float:
 
 
 def _plain(name: str, length: int = _NAME_LENGTH) -> str:
-    """A name, cut where it is too long for a line."""
+    """A name, truncated to the length of a line."""
     return name if len(name) <= length else f"{name[: length - 1]}…"
 
 
 def _text(name: str, length: int = _NAME_LENGTH) -> str:
-    """A name as plotly shows it: it would read tags and entities."""
+    """A name escaped for plotly, which interprets tags and entities."""
     plain = "".join(each if each.isprintable() else "\ufffd" for each in _plain(name, length))
     return plain.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -1,4 +1,4 @@
-"""The report's words: what a verdict means, what is counted, and how numbers are written."""
+"""The report's texts: meanings of verdicts and counts, and the format of numbers."""
 
 from __future__ import annotations
 
@@ -9,54 +9,54 @@ from typing import Any
 __all__ = ["counts", "duration", "grouped", "meaning", "moment", "times"]
 
 _COUNTS = (
-    ("enqueued", "enqueued", "published, so that they had to arrive", ""),
-    ("lost", "lost", "never delivered, and nobody was told", "lost"),
-    ("declared_gaps", "declared gaps", "not delivered, and the application was told", "lost"),
-    ("duplicates", "duplicates", "delivered again without being flagged", "violated"),
+    ("enqueued", "enqueued", "published, so that they have to arrive", ""),
+    ("lost", "lost", "never delivered, and not declared to the application", "lost"),
+    ("declared_gaps", "declared gaps", "not delivered, and declared to the application", "lost"),
+    ("duplicates", "duplicates", "delivered again without the redelivery flag", "violated"),
     ("out_of_order", "out of order", "delivered after a later one of their stream", "violated"),
     ("phantom", "phantom", "delivered, yet never published", "violated"),
-    ("pending", "pending", "still on their way, as far as the journals say", "unknown"),
+    ("pending", "pending", "still in flight, according to the journals", "unknown"),
     ("late", "late", "arrived after their gap was closed, and not delivered", ""),
-    ("before_join", "before join", "older than the group's first look at the stream", ""),
-    ("saved_by_repair", "saved by repair", "received only because their producer sent them again", ""),
+    ("before_join", "before join", "older than the position where the group joined", ""),
+    ("saved_by_repair", "saved by repair", "received only because their producer resent them", ""),
     ("saved_by_second_site", "saved by a second site", "lost by a site that had confirmed them", ""),
 )
 
 
 def meaning(verdict: Mapping[str, Any]) -> dict[str, str]:
-    """The verdict's sentence, and what to do."""
+    """A sentence about the verdict, and the next step."""
     m = verdict["messages"]
     evidence = verdict["evidence"]
     match verdict["verdict"]:
         case "complete":
             return {
-                "says": "Every message reached every group that reads its topic: once, in order, unchanged.",
-                "then": "Nothing is left open, and no evidence is missing.",
+                "says": "Every message reached every group of its topic: once, in order, unchanged.",
+                "then": "No message is open, and no evidence is missing.",
             }
         case "lost":
             silent, told = grouped(m["lost"]), grouped(m["declared_gaps"])
             return {
                 "says": "Messages are lost: published, and proven not to have reached a group.",
-                "then": f"{silent} without a word, {told} declared to the application as gaps. The last hop that a"
-                " range reached says where to look.",
+                "then": f"{silent} silently, {told} declared to the application as gaps. The last hop that a range"
+                " reached tells where to look.",
             }
         case "violated":
             return {
-                "says": "A promise was broken: the journals prove that something happened that never may.",
-                "then": "The findings below say what, where and for which messages. What was lost"
-                " besides, or is still open, is listed apart.",
+                "says": "A promise was broken: the journals prove a violation.",
+                "then": "The findings below tell what, where and for which messages. Lost and open messages"
+                " are listed separately.",
             }
     lacking = len(evidence.get("missing", [])) + len(evidence.get("broken", []))
     why = f"{times(lacking, 'piece')} of evidence missing or damaged" if lacking else "no evidence is missing"
     return {
-        "says": "The journals do not show what became of every message.",
-        "then": f"No loss is proven, nor is there proof that there is none: {why},"
+        "says": "The journals do not show the fate of every message.",
+        "then": f"Losses are neither proven nor ruled out: {why},"
         f" {times(m['pending'], 'message')} still open.",
     }
 
 
 def counts(verdict: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Messages, by what became of them; `severity` is empty where there is nothing to worry about."""
+    """Messages by fate; `severity` is empty for those that are no problem."""
     return [
         {
             "label": label,
@@ -69,17 +69,17 @@ def counts(verdict: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def grouped(number: float) -> str:
-    """A number with its thousands apart, and no more digits than it takes."""
+    """A number with thousands separators, without unnecessary digits."""
     return f"{number:,.0f}" if number >= 10 or number == int(number) else f"{number:,.2g}"
 
 
 def times(number: int, noun: str) -> str:
-    """`number` of a regular noun."""
+    """For example "1 message", "2 messages"."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def duration(seconds: float) -> str:
-    """A duration in seconds with a unit in which it is easily read."""
+    """A duration in seconds, formatted in a suitable unit."""
     for limit, factor, unit in (
         (1e-3, 1e6, "µs"),
         (1.0, 1e3, "ms"),

@@ -1,20 +1,26 @@
-"""Where a producer's journal lacks a part, since its outbox was replaced by an older copy of itself.
+"""Missing parts of a producer's journal, because its outbox was replaced by an older copy.
 
-The copy went on from what it knew, and nothing in its own journal shows that there was more. But groups had been given
-some of that, and write a ``conflict`` when the opening that comes next knows nothing of it; and where the other history
-has the later epoch, a ``fenced`` row names an opening that left no journal. A ``heard`` row tells of an opening how far
-its journal was committed, which can be further than it is now: what is lacking goes on to the next opening that the
-journal has. A ``surpassed`` row is the producer's own: a group told that it was further than the outbox ever was. That
-and a ``conflict`` are about a stream, and the copy may have been opened before without publishing anything to it: so
-the part may be lacking anywhere behind the opening that published to it last. But a ``conflict`` says what was known:
-where the journal has that opening, and not all of that, the copy is as old as the opening, and the part is lacking
-between it and the next. Where the copy's clock went back, both say that the group had come further; so does a
-``fenced`` row. How far the other history went nobody can tell: from there on anything may be lacking but what the copy
-entered itself. And no journal says what was before it: the outbox may have taken the place of one that was lost.
-Nor did anybody meet an opening that published nothing: if the last ones are such, the first of them may be of a copy
-whose clock was behind. Where an inbox went on (``behind``) before it had met an opening, the one that did is gone.
-Nothing need have reached a group of the openings that followed on a lost one: but an epoch that either row names, and
-that no journal has, was between those that come before it and after it.
+The copy continued from its own state, and its journal does not show that there was more. The evidence is in other rows:
+
+- ``conflict``: a group had received messages of which the next opening has no knowledge.
+- ``fenced``: the other history had the later epoch; the row names an opening without a journal.
+- ``heard``: the journal of an opening was committed further than it is now. The missing part extends to the next
+opening
+  in the journal.
+- ``surpassed`` (by the producer itself): a group's position was beyond the outbox's knowledge.
+
+A ``conflict`` and a ``surpassed`` row are about one stream, and the copy may have been opened before without publishing
+to it. So the missing part may be anywhere behind the last opening that published to the stream. But a ``conflict`` also
+names the known position: if the journal has this opening, but not up to this position, the copy is as old as the
+opening, and the missing part is between it and the next one.
+
+If the copy's clock was set back, all these rows tell that the group's position was higher. The extent of the other
+history is unknown: anything behind it may be missing, except epochs that the copy itself entered. Messages before a
+journal may be missing too, because the outbox may have replaced a lost one. Openings without messages are never met by
+groups: if the last openings are such, the first of them may belong to a copy whose clock was behind. If an inbox
+continued (``behind``) without having met an opening, the inbox that met it is lost. Groups need not have received
+messages of the openings after a lost one, but an epoch that a row names and that no journal has was between the epochs
+before and after it.
 """
 
 from __future__ import annotations
@@ -34,11 +40,11 @@ _NOBODY = "0" * 16
 
 
 def cuts(rows: DataFrame) -> DataFrame:
-    """Where there was more than a producer's journal has: `producer`, `cuts`. That is between two openings that follow
-    each other in it, or up to one that it lacks.
+    """Missing parts of producers' journals: `producer`, `cuts`. A cut is between two consecutive openings in the
+    journal, or extends to an opening that is not in it.
 
-    Each cut has `low`, the epoch in which the one before ended; `goes_on`, whether that was not closed, so that its
-    epoch may have gone on; and `high`, the epoch that a group met next, of the one after, or one beyond all that may be
+    Each cut has `low`, the epoch in which the opening before it ended; `goes_on`, whether that opening was not closed,
+    so that its epoch may have continued; and `high`, the epoch of the opening after it, or one beyond all that may be
     missing.
     """
     begins = F.col("lsn") == F.col("boot_lsn")
@@ -130,7 +136,7 @@ def cuts(rows: DataFrame) -> DataFrame:
 
 
 def _before(boots: DataFrame) -> DataFrame:
-    """The cut before each producer's journals: `producer` and what :func:`cuts` says of it."""
+    """The cut before each producer's journals: `producer` and the columns of :func:`cuts`."""
     began = boots.groupBy(*_CHAIN).agg(F.min_by("began", "boot_lsn").alias("began"))
     return began.groupBy(F.col("client").alias("producer")).agg(
         F.lit(0).cast("long").alias("low"), F.lit(False).alias("goes_on"), F.min("began").alias("high")
@@ -138,8 +144,8 @@ def _before(boots: DataFrame) -> DataFrame:
 
 
 def _unmet(openings: DataFrame, epochs: DataFrame) -> DataFrame:
-    """The cut behind the last opening of each chain that published anything, if more follow: `producer` and what
-    :func:`cuts` says of it. `epochs`: what each chain `entered`."""
+    """The cut behind the last opening of each chain that published messages, if others follow: `producer` and the
+    columns of :func:`cuts`. `epochs`: the epochs that each chain `entered`."""
     everywhere = epochs.groupBy("client").agg(F.flatten(F.collect_list("entered")).alias("entered"))
     last = F.max_by(F.struct("low", "goes_on"), F.when(F.col("boot_lsn") == F.col("since"), F.col("since")))
     return (
@@ -160,8 +166,8 @@ def _unmet(openings: DataFrame, epochs: DataFrame) -> DataFrame:
 
 
 def _around_unknown(rows: DataFrame, boots: DataFrame, epochs: DataFrame) -> DataFrame:
-    """The cuts around epochs before an opening that groups told of, and that no journal of the producer has: `producer`
-    and what :func:`cuts` says of each. `epochs`: what each chain `entered`."""
+    """The cuts around epochs before an opening that groups refer to and no journal of the producer has: `producer` and
+    the columns of :func:`cuts`. `epochs`: the epochs that each chain `entered`."""
     of_group = F.col("role") == "group"
     told = F.when(of_group, F.get_json_object("detail", "$.known[0]")).otherwise(
         F.get_json_object("detail", "$.entered")
@@ -204,9 +210,9 @@ def _around_unknown(rows: DataFrame, boots: DataFrame, epochs: DataFrame) -> Dat
 
 
 def _between(rows: DataFrame, openings: DataFrame) -> DataFrame:
-    """The cuts between openings of a chain: `producer` and what :func:`cuts` says of each. `openings`: with the epoch
-    that each `began` with, what was before, what follows `behind` it, and which epochs the chain `entered`, with which
-    opening."""
+    """The cuts between openings of a chain: `producer` and the columns of :func:`cuts`. `openings`: with the epoch with
+    which each `began`, the one before, the one `behind` it, and the epochs that the chain `entered`, with their
+    openings."""
     found = _met(rows, openings)
     meeting, behind = found.where(F.col("behind").isNull()), found.where(F.col("behind").isNotNull())
     published = rows.where((F.col("role") == "producer") & (F.col("kind") == "enqueued")).select(
@@ -267,13 +273,13 @@ def _between(rows: DataFrame, openings: DataFrame) -> DataFrame:
 
 
 def _enters(epoch: Column, opening: Column) -> Column:
-    """Whether an opening, by the row with which it begins, is in what a chain `entered` with that epoch."""
+    """Whether a chain `entered` that epoch with an opening, given by its first row."""
     return F.exists("entered", lambda one: (one.boot_lsn == opening) & (one.epoch == epoch))
 
 
 def _passed(rows: DataFrame) -> DataFrame:
-    """Epochs of which an inbox had settled everything up to a number (`to`), and whose end it never met, since it went
-    on where another one had been: whoever met the next opening is gone. `client`, `topic`, `part`, `epoch`, `to`."""
+    """Epochs that an inbox had settled up to a number (`to`) and whose end it never met, because it continued from the
+    position of another one: the inbox that met the next opening is lost. `client`, `topic`, `part`, `epoch`, `to`."""
     return (
         rows.where((F.col("role") == "group") & (F.col("kind") == "behind"))
         .select(
@@ -297,7 +303,7 @@ def _passed(rows: DataFrame) -> DataFrame:
 
 def _pieces() -> Column:
     """`low`, `goes_on` and `high` of a cut without the epochs that the chain `entered` with openings that begin at or
-    behind row `from`: of these the journal has everything. One row for each piece."""
+    behind row `from`, which are complete in the journal. One row for each piece."""
     own = F.filter(
         "entered",
         lambda one: (
@@ -318,10 +324,10 @@ def _pieces() -> Column:
 
 
 def _met(rows: DataFrame, openings: DataFrame) -> DataFrame:
-    """Openings that are shown not to have known of something: _CHAIN, `at` which row they begin, `topic`, `part`,
-    `met`, the epoch beyond all that may be missing, whether the group had entered one `above`, and what was `known`,
-    where that is said: epoch, incarnation and last number. Where the chain has the opening of that before, also what
-    follows `behind` that, and which epochs the chain `entered`."""
+    """Openings that provably lacked knowledge: _CHAIN, `at`, their first row, `topic`, `part`, `met`, the epoch beyond
+    all that may be missing, whether the group had entered an epoch `above`, and the `known` position, if recorded:
+    epoch, incarnation and last number. If an earlier part of the chain has its opening, also the opening `behind` it,
+    and the epochs that the chain `entered`."""
     told = F.get_json_object("detail", "$.entered").try_cast("long")
     above = F.coalesce(told > F.col("written_epoch"), F.lit(False))
     known = F.struct(
@@ -358,10 +364,10 @@ def _met(rows: DataFrame, openings: DataFrame) -> DataFrame:
 
 
 def _behind(heard: DataFrame, openings: DataFrame) -> DataFrame:
-    """The cuts behind openings that told of more than a chain has of them; or, where no chain has the opening, from the
-    one before it on. They reach up to the next opening that the chain has. An opening before it that published nothing
-    may be of the copy, whose clock was behind: so there may be more before that. `openings`: with the last one `since`
-    which the chain published nothing."""
+    """The cuts behind openings that announced more than a chain has of them or, if no chain has the opening, behind the
+    one before it. They extend to the next opening in the chain. An earlier opening without messages may belong to the
+    copy, whose clock was behind, so more may be missing before it. `openings`: with the last one `since` which the
+    chain published nothing."""
     own = F.col("incarnation") == F.col("other")
     taken = F.when(F.col("known"), own).otherwise(F.col("began") < F.col("at"))
     last = F.max_by(F.struct("low", "goes_on", "next", "since", "boot_lsn"), F.when(taken, F.col("boot_lsn")))
@@ -394,7 +400,7 @@ def _behind(heard: DataFrame, openings: DataFrame) -> DataFrame:
 
 
 def touches(found: Column, epoch: Column) -> Column:
-    """Whether there may be messages of an epoch that its producer's journal does not have."""
+    """Whether an epoch may have messages that are not in its producer's journal."""
     return F.coalesce(
         F.exists(
             found,
@@ -405,6 +411,6 @@ def touches(found: Column, epoch: Column) -> Column:
 
 
 def may_lack_rows(found: Column, epoch: Column) -> Column:
-    """Whether messages of an epoch may have been removed, or offered to sites under this name, without its producer's
-    journal still having it."""
+    """Whether messages of an epoch may have been removed, or offered to sites in this epoch, without a row in its
+    producer's journal."""
     return F.coalesce(F.exists(found, lambda cut: epoch <= cut.low), F.lit(False))

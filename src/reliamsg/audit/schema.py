@@ -1,4 +1,4 @@
-"""The columns of what the job's steps hand to each other."""
+"""The schemas of the frames between the job's steps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-__all__ = ["CHAINS", "FINDINGS", "LINE", "ROWS", "findings", "told", "union"]
+__all__ = ["CHAINS", "FINDINGS", "LINE", "ROWS", "driver_frame", "findings", "union"]
 
 LINE = T.StructType(
     [
@@ -35,7 +35,7 @@ LINE = T.StructType(
         T.StructField("detail", T.StringType()),
     ]
 )
-"""A segment's line, as it is written; `detail` stays JSON text."""
+"""A segment's line as written; `detail` remains JSON text."""
 
 ROWS = T.StructType(
     [
@@ -64,9 +64,9 @@ ROWS = T.StructType(
         T.StructField("detail", T.StringType()),
     ]
 )
-"""A journal's row within its chain. A chain is one history of a client's file, a clone's apart from its original's;
-`lsn` orders it, and each boot begins at `boot_lsn`. What a row does not have is empty or 0; `incarnation` is 16 hex
-digits; `first` and `last` are as journalled; `grp` is the client's own name in every row of a group."""
+"""A journal's row within its chain. A chain is one history of a client's file, separate for a clone and its original;
+`lsn` orders it, and each boot begins at `boot_lsn`. Missing fields are empty or 0; `incarnation` is 16 hex digits;
+`first` and `last` are as journalled; `grp` is the client's name in every row of a group."""
 
 CHAINS = T.StructType(
     [
@@ -79,7 +79,7 @@ CHAINS = T.StructType(
     ]
 )
 """`rank`: 1, 2, … among its client's chains, by the wall clock of the first row. `broken`: rows may be missing, so
-what it does not say may have happened. `finished`: its last boot was closed, so nothing can follow."""
+unrecorded events may have happened. `finished`: its last boot was closed, so no rows can follow."""
 
 FINDINGS = T.StructType(
     [
@@ -96,13 +96,13 @@ FINDINGS = T.StructType(
         T.StructField("text", T.StringType()),
     ]
 )
-"""`place`: for losses, ``prefix``, ``middle`` or ``tail`` of what the group was given of the stream. `text`: what it
-says beyond its kind's meaning, if anything. Columns that a kind has no use for are NULL."""
+"""`place`: for losses, ``prefix``, ``middle`` or ``tail`` of the messages that the group received of the stream.
+`text`: details beyond the meaning of its kind, if any. Columns that a kind does not use are NULL."""
 
 
 def findings(frame: DataFrame, kind: str | None = None, **columns: Column | str) -> DataFrame:
-    """`frame` as findings, of one kind or of those in its column `kind`: columns of :data:`FINDINGS` that it has are
-    kept, `columns` replace them."""
+    """`frame` as findings, of one kind or of those in its column `kind`: keeps columns of :data:`FINDINGS`, and
+    replaces them by `columns`."""
     chosen = []
     for field in FINDINGS.fields:
         if field.name == "kind" and kind is not None:
@@ -119,15 +119,17 @@ def findings(frame: DataFrame, kind: str | None = None, **columns: Column | str)
 
 
 def union(frames: Sequence[DataFrame]) -> DataFrame:
-    """All rows of frames with the same columns."""
+    """The union of frames with the same columns."""
     return reduce(DataFrame.unionByName, frames)
 
 
-def told(spark: SparkSession, columns: Mapping[str, str], rows: Iterable[Sequence[object]]) -> DataFrame:
-    """What the driver was told, as a DataFrame; `columns`: name → Spark's type.
+def driver_frame(
+    spark: SparkSession, columns: Mapping[str, str], rows: Iterable[Sequence[object]]
+) -> DataFrame:
+    """Data of the driver as a DataFrame; `columns`: name → Spark type.
 
-    ``createDataFrame`` would have its rows read by Python processes next to each executor, which then would need
-    Python, and take seconds to start.
+    ``createDataFrame`` would start Python processes next to each executor to read the rows, which takes seconds and
+    requires Python there.
     """
     text = json.dumps([dict(zip(columns, row, strict=True)) for row in rows])
     fields = ",".join(f"{name}:{kind}" for name, kind in columns.items())

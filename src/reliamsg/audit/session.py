@@ -1,4 +1,4 @@
-"""Where a Spark session is made, and suited to its work; nowhere else."""
+"""Creates and configures Spark sessions; no other module does."""
 
 from __future__ import annotations
 
@@ -8,65 +8,65 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-__all__ = ["LITTLE", "are_few", "make_session", "suit", "suited"]
+__all__ = ["LITTLE", "adapt_session", "are_few", "make_session", "separate_session"]
 
 _SETTINGS = {
-    # Dates and times are compared with what clients wrote, which is UTC.
+    # Dates and times are compared with those of clients, which use UTC.
     "spark.sql.session.timeZone": "UTC",
-    # An overflow or a bad cast is a mistake of ours, and must not become a NULL that nobody sees.
+    # An overflow or a bad cast is a bug, and must not silently become NULL.
     "spark.sql.ansi.enabled": "true",
-    # Spark works out for every step what must be so of its columns, to filter by that elsewhere. Here it filters
-    # nothing away, and with as many conditions as a step has it takes more than half of the time that plans take.
+    # Spark infers constraints on the columns of every step, for filters elsewhere. In these jobs this filters
+    # nothing, and with the many conditions of a step it takes more than half of the planning time.
     "spark.sql.constraintPropagation.enabled": "false",
-    # Segments are small. Reckoned as 4 MB each, as by default, every few dozen make a partition, and that a task in
+    # Segments are small. At the default cost of 4 MB each, every few dozen form a partition, and thus a task in
     # each step that reads rows.
     "spark.sql.files.openCostInBytes": "65536",
 }
 _APPLICATION_SETTINGS = {
-    # Remembering for each expression which line of Python it came from doubles the time that plans take.
+    # Recording the line of Python code for each expression doubles the planning time.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.sql.dataFrameQueryContext.enabled": "false",
 }
 LITTLE = 300_000
-"""Up to so many journal rows, an audit's time is what it takes to plan it and to start its tasks."""
+"""Up to this number of journal rows, planning and starting tasks dominate the time of an audit."""
 _FOR_LITTLE = {
-    # Compiling code for each step takes longer than having the few rows interpreted.
+    # Compiling code for each step takes longer than interpreting it for few rows.
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "1",
-    # Each plan is written out for whoever looks at Spark's page.
+    # The text of each plan is only needed for Spark's web page.
     "spark.sql.ui.explainMode": "simple",
 }
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _LOCAL_SETTINGS = {
-    # One machine: as many tasks as it can run at once, and no web server that nobody looks at.
+    # One machine: a task per processor, and no web server.
     "spark.sql.shuffle.partitions": "4",
     "spark.ui.enabled": "false",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
-    # Plans are many small objects for a short time: with one or two processors, Java's default collector takes a
-    # fifth of the whole audit. Only seen when Java is started by this session.
+    # Plans consist of many short-lived objects: with one or two processors, Java's default collector takes a
+    # fifth of the time of an audit. Only effective if this session starts Java.
     "spark.driver.memory": "2g",
     _JAVA_OPTIONS: "-XX:+UseParallelGC",
 }
 _FEW_BYTES = 100_000_000
-"""What LITTLE rows are in segments, or so."""
+"""The approximate size of LITTLE rows in segments."""
 _FOR_FEW = {
-    # Half of the processor time of a first, little audit is the work of the compiler for code that runs for long.
+    # Half of the processor time of a first, small audit is spent in the optimizing compiler for long-running code.
     _JAVA_OPTIONS: f"{_LOCAL_SETTINGS[_JAVA_OPTIONS]} -XX:TieredStopAtLevel=1",
 }
 
 
 _CLASSES = ("functions", "org.apache.spark.sql.functions", "PythonUtils", "PythonSQLUtils")
-"""What PySpark calls by these names to make columns and lists of them."""
+"""The Java classes that PySpark calls to create columns and lists of them."""
 
 
 class _Known:
     """A Java class whose methods are looked up once.
 
-    PySpark asks Java for the class and for the method before each call. That is a third of all that a little audit asks
-    of Java, and most of its time is what it takes to put the plans together.
+    PySpark looks up the class and the method in Java before each call. These are a third of all calls of a small audit,
+    which spends most of its time building plans.
     """
 
     def __init__(self, of: Any) -> None:
@@ -87,9 +87,9 @@ def make_session(
 ) -> SparkSession:
     """The running Spark session, or a new one at `master`, such as ``local[*]`` (default) or ``spark://host:7077``.
 
-    Under ``spark-submit`` the master is the one given there, unless `master` says another. `journals`: what the session
-    is made for, where that is known; Java starts otherwise where they are few. `settings` are Spark's own and come
-    last. Raises what Spark raises when it can't start, for lack of Java say.
+    With ``spark-submit`` its master is used, unless `master` is given. `journals`: the journals to audit, if known;
+    Java is started with other options for small ones. `settings` are Spark settings, and take precedence. Raises
+    Spark's exceptions if it can't start, for example without Java.
     """
     builder = SparkSession.builder.appName("reliamsg audit")
     for name, value in (_SETTINGS | _APPLICATION_SETTINGS).items():
@@ -107,7 +107,7 @@ def make_session(
 
 
 def are_few(journals: str | os.PathLike[str]) -> bool:
-    """Whether journals lie in a directory of this machine, and have about :data:`LITTLE` rows at most."""
+    """Whether journals are in a local directory, and have about :data:`LITTLE` rows at most."""
     if not os.path.isdir(journals):
         return False
     size = 0
@@ -119,12 +119,12 @@ def are_few(journals: str | os.PathLike[str]) -> bool:
             if size > _FEW_BYTES:
                 return False
     except OSError:
-        return False  # nobody knows; that one can't be read is for the audit to say
+        return False  # unknown; the audit reports unreadable files
     return True
 
 
-def suited(spark: SparkSession) -> SparkSession:
-    """A session of its own for one audit, in the same Spark application; at first with settings for little work."""
+def separate_session(spark: SparkSession) -> SparkSession:
+    """A separate session for one audit, in the same Spark application, initially with settings for small journals."""
     _know_classes(spark)
     own = spark.newSession()
     for name, value in (_SETTINGS | _FOR_LITTLE).items():
@@ -139,8 +139,8 @@ def _know_classes(spark: SparkSession) -> None:
             setattr(java, name, _Known(getattr(java, name)))
 
 
-def suit(own: SparkSession, spark: SparkSession, rows: int) -> None:
-    """Once it is known how many journal rows there are: with more than a little, work as `spark` is set to."""
+def adapt_session(own: SparkSession, spark: SparkSession, rows: int) -> None:
+    """Use the settings of `spark` if there are more than :data:`LITTLE` journal rows."""
     if rows > LITTLE:
         for name in _FOR_LITTLE:
             own.conf.set(name, str(spark.conf.get(name)))

@@ -1,4 +1,4 @@
-"""What passed through each site, what was lost there, and what saved it."""
+"""Messages that passed through each site, that were lost there, and that were saved by repairs or other sites."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["counts", "lost", "saved"]
 
 _KEY = ("grp", *EPOCH)
 _REPAIR = "repair"
-"""The reason in rows of what did not come out of a queue."""
+"""The reason in rows about messages that did not come from a queue."""
 
 
 def counts(rows: DataFrame, lost: DataFrame) -> DataFrame:
     """`site`, `confirmed`, `received`, `lost_after_confirm`, `saved_alone`, in messages.
 
-    All but `confirmed` count a message once for each group. `lost`: as of :func:`lost`. What was sent again on request
-    did not come out of a site's queue, and is not counted as received.
+    All but `confirmed` count a message once for each group. `lost`: from :func:`lost`. Repairs do not come from a
+    site's queue, and are not counted as received.
     """
     confirmed = (F.col("role") == "producer") & (F.col("kind") == "confirmed")
     passed = rows.where((confirmed | _arrived()) & (F.col("first") <= F.col("last"))).select(
@@ -48,7 +48,7 @@ def counts(rows: DataFrame, lost: DataFrame) -> DataFrame:
 
 
 def _arrived() -> Column:
-    """Whether something came out of a site's queue."""
+    """Whether a message came from a site's queue."""
     return (
         (F.col("role") == "group")
         & F.col("kind").isin("received", "duplicate")
@@ -57,11 +57,11 @@ def _arrived() -> Column:
 
 
 def lost(rows: DataFrame, chains: DataFrame, counted: DataFrame) -> DataFrame:
-    """What sites had confirmed, and proven not to have any more without its having been received.
+    """Messages that sites had confirmed and then lost: provably no longer stored there, and not received.
 
-    A site's queue was seen empty, or the session there found gone, after a producer had told how far its journal was:
-    what that says to be confirmed by then has left. No two clocks are compared. Only groups whose journals are whole
-    can prove anything. `counted`: as of :func:`reliamsg.audit.membership.counted`.
+    If a site's queue was seen empty, or its session found missing, after a producer had announced a position of its
+    journal, everything confirmed up to this position has left the queue. No two clocks are compared. Only groups with
+    complete journals prove anything. `counted`: from :func:`reliamsg.audit.membership.counted`.
 
     Columns: `grp`, EPOCH, `site`, `first`, `last`, disjoint.
     """
@@ -93,7 +93,7 @@ def lost(rows: DataFrame, chains: DataFrame, counted: DataFrame) -> DataFrame:
 
 
 def _proofs(rows: DataFrame, chains: DataFrame) -> DataFrame:
-    """`grp`, `site`, `producer`, `incarnation` (of its boot), `told_lsn`: the site had nothing more after that."""
+    """`grp`, `site`, `producer`, `incarnation` (of its boot), `told_lsn`: the site's queue was empty after this row."""
     whole = producers.soundness(chains, "group").where(F.col("sound") & F.col("finished")).select("client")
     heard = F.from_json(F.get_json_object("detail", "$.heard"), "map<string,array<string>>")
     gone = F.get_json_object("detail", "$.session_present") == "false"
@@ -111,7 +111,7 @@ def _proofs(rows: DataFrame, chains: DataFrame) -> DataFrame:
 
 
 def _confirmed_by_then(rows: DataFrame, proofs: DataFrame) -> DataFrame:
-    """`grp`, EPOCH, `site`, `first`, `last`: what was confirmed in the chain that the proof's boot belongs to."""
+    """`grp`, EPOCH, `site`, `first`, `last`: ranges confirmed in the chain of the proof's boot."""
     of_producers = rows.where(F.col("role") == "producer")
     boots = of_producers.where(F.col("kind") == "opened").select("client", "chain", "incarnation").distinct()
     told = proofs.join(boots, ["client", "incarnation"], how="inner").select(
@@ -129,14 +129,14 @@ def _confirmed_by_then(rows: DataFrame, proofs: DataFrame) -> DataFrame:
 def saved(rows: DataFrame, lost: DataFrame) -> DataFrame:
     """One row: `saved_by_repair`, `saved_by_second_site`, in messages, each once for each group.
 
-    By repair: confirmed and delivered, and received only because its producer sent it again. By a second site:
+    By repair: confirmed and delivered, and received only because its producer resent it. By a second site:
     delivered, lost by a site (:func:`lost`) and received from another one.
     """
     of_groups = rows.where(F.col("role") == "group").withColumn("grp", F.col("client"))
     repaired = of_groups.where((F.col("kind") == "received") & (F.col("reason") == _REPAIR))
     concerned = (
         repaired.select(*_KEY).unionByName(lost.select(*_KEY)).distinct()
-    )  # so that all else is looked at no further
+    )  # so that all other rows are skipped
     confirmed = rows.where((F.col("role") == "producer") & (F.col("kind") == "confirmed")).select(
         *EPOCH, "first", "last"
     )
@@ -171,10 +171,10 @@ def saved(rows: DataFrame, lost: DataFrame) -> DataFrame:
 
 
 def _alone(rows: DataFrame, received: DataFrame) -> DataFrame:
-    """`site`, `saved_alone`: what was delivered, and received from no other site.
+    """`site`, `saved_alone`: delivered messages that were received from no other site.
 
-    One sweep counts the sites that cover each piece, and adds up their numbers: where one covers it alone, the sum is
-    its number. `received`: each site's own ranges are disjoint.
+    One sweep counts the sites that cover each piece, and sums up their numbers: if only one covers it, the sum is its
+    number. `received`: the ranges of each site are disjoint.
     """
     numbers = received.agg(F.array_sort(F.collect_set("site")).alias("sites")).select(
         F.posexplode("sites").alias("number", "site")

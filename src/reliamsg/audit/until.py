@@ -12,7 +12,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def parse_until(text: str) -> int:
-    """ISO 8601 (UTC unless it says otherwise), or µs since 1970, as µs since 1970. Raises :class:`ConfigError`."""
+    """Parse ISO 8601 (UTC by default), or µs since 1970; returns µs since 1970. Raises :class:`ConfigError`."""
     if text.isascii() and text.isdigit() and len(text) > 8:
         return int(text)
     try:

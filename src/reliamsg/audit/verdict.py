@@ -1,4 +1,4 @@
-"""From counts and findings to the content of ``verdict.json``, and to a table for people."""
+"""Converts counts and findings to the content of ``verdict.json``, and to a table."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _EVIDENCE = ("missing", "broken", "unclosed")
 
 
 def worst(kinds: Iterable[str]) -> str:
-    """The verdict: proven violations first, then losses, then what is not known; remarks count for nothing."""
+    """The verdict: violations take precedence over losses, and losses over unknown; remarks are ignored."""
     severities = {KINDS[kind][0] for kind in kinds} - {"remark"}
     return next((severity for severity in PRECEDENCE if severity in severities), "complete")
 
@@ -33,9 +33,9 @@ def status(verdict: Mapping[str, Any]) -> int:
 def messages(
     accounts: Iterable[Row], wrong: Iterable[Row], saved: Iterable[Row], groups: Iterable[str]
 ) -> dict[str, Any]:
-    """Messages by what became of them, from the rows of ``accounts.counts``, ``groups.counts`` and ``sites.saved``.
+    """Messages by fate, from the rows of ``accounts.counts``, ``groups.counts`` and ``sites.saved``.
 
-    `groups`: all that left a journal; they appear in `delivered`, also when they were given nothing, and no others do.
+    `groups`: all groups with a journal; exactly these appear in `delivered`, even without deliveries.
     """
     sums = dict.fromkeys(_SUMS, 0)
     delivered = dict.fromkeys(sorted(groups), 0)
@@ -65,8 +65,8 @@ def messages(
 
 
 def as_dict(finding: Row) -> dict[str, Any]:
-    """A finding, or a range that is lost with `hop` and `sites`, as plain data."""
-    # A damaged row may name a stream without a topic: still that producer's.
+    """A finding, or a lost range with `hop` and `sites`, as plain data."""
+    # A damaged row may have a stream without a topic, which still has a producer.
     known = {
         name: value
         for name, value in finding.asDict().items()
@@ -107,7 +107,7 @@ def _text(known: Mapping[str, Any]) -> str:
 
 
 def table(verdict: Mapping[str, Any], limit: int = 20) -> str:
-    """A summary for people, with at most `limit` lines of evidence and of findings."""
+    """A summary as text, with at most `limit` lines of evidence and of findings."""
     m, evidence = verdict["messages"], verdict["evidence"]
     lines = [
         f"verdict: {verdict['verdict']}",

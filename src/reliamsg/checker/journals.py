@@ -7,7 +7,6 @@ boot ended with ``closed``.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sqlite3
 from collections.abc import Iterable, Sequence
@@ -22,7 +21,7 @@ from reliamsg.checker.spans import Spans
 from reliamsg.errors import JournalTargetError, StoreCorrupt
 from reliamsg.export.target import SUFFIX, DirectoryTarget, Target, open_target
 from reliamsg.files import irregular, read_regular
-from reliamsg.store.database import open_readonly, reading
+from reliamsg.store.database import reading
 from reliamsg.store.journal import JournalRow, read_journal
 from reliamsg.store.segment import SegmentError
 
@@ -338,7 +337,7 @@ class _Collected:
 def _read_file(path: str | os.PathLike[str]) -> _File:
     rows: list[JournalRow] = []
     problems: list[str] = []
-    with reading(path), contextlib.closing(open_readonly(path)) as connection:
+    with reading(path) as connection:
         # In one transaction: a running owner removes rows together with noting that they were exported.
         connection.execute("BEGIN")
         role = _ROLE[connection.execute("PRAGMA application_id").fetchone()[0]]

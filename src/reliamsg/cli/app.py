@@ -1,4 +1,4 @@
-"""The root command and what happens to errors: one line on standard error and an exit code."""
+"""The root command, and error handling: one line on standard error and an exit code."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ __all__ = ["main"]
     epilog=EXIT_CODES_HELP,
 )
 @click.version_option(__version__, prog_name="reliamsg", message="%(prog)s %(version)s")
-@click.option("-v", "--verbose", count=True, help="Log more to standard error; twice for all.")
+@click.option("-v", "--verbose", count=True, help="Log more to standard error; twice for everything.")
 def root(verbose: int) -> None:
-    """Messages that are not lost, duplicated or reordered, over MQTT and AMQP brokers that do all three.
+    """Messages that are not lost, duplicated or reordered, on MQTT and AMQP brokers that do all three.
 
-    Every option can also be given as an environment variable: RELIAMSG_PUB_OUTBOX for --outbox of pub, and
-    so on; RELIAMSG_SITES, separated by blanks, for --site of all commands.
+    Every option can also be set by an environment variable, such as RELIAMSG_PUB_OUTBOX for --outbox of pub;
+    RELIAMSG_SITES sets --site for all commands, separated by blanks.
     """
     _log_to_stderr(verbose)
 
@@ -49,7 +49,7 @@ root.add_section("Prove", (audit, demo, lab))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line with `arguments` (``sys.argv`` unless given) and return its exit code."""
+    """Run the command line with `arguments` (default: ``sys.argv``) and return its exit code."""
     try:
         result = root.main(
             None if arguments is None else list(arguments), prog_name="reliamsg", standalone_mode=False
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _abandon_stdout()
         return Status.INCOMPLETE
-    except Exception as error:  # noqa: BLE001  # the last line of defence: a user gets a line, not a traceback
+    except Exception as error:  # noqa: BLE001  # users get a line instead of a traceback
         status = status_of(error)
         if status is Status.SOFTWARE and os.environ.get("RELIAMSG_TRACEBACK"):
             say_text(traceback.format_exc().rstrip("\n"), err=True)
@@ -85,7 +85,7 @@ def _usage(error: click.ClickException) -> str:
 
 def _describe(error: Exception, status: Status) -> str:
     if status is Status.SOFTWARE:
-        return f"internal error: {type(error).__name__}: {error} (RELIAMSG_TRACEBACK=1 shows where)"
+        return f"internal error: {type(error).__name__}: {error} (set RELIAMSG_TRACEBACK=1 for a traceback)"
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return str(error) or type(error).__name__
@@ -96,7 +96,7 @@ def _say(text: str) -> None:
 
 
 def _abandon_stdout() -> None:
-    """Whoever read us is gone; without this the interpreter would complain about it at exit."""
+    """Redirect standard output, whose reader is gone, so that the interpreter does not report an error at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -105,8 +105,8 @@ class _OneLine(logging.Formatter):
         return one_line(super().format(record))
 
 
-def _worth_saying(record: logging.LogRecord) -> bool:
-    """Not that a connection ended which we closed ourselves."""
+def _is_relevant(record: logging.LogRecord) -> bool:
+    """Whether a record reports more than a connection that this process closed itself."""
     return not record.getMessage().endswith("disconnected: closed")
 
 
@@ -117,6 +117,6 @@ def _log_to_stderr(verbose: int) -> None:
         logger.removeHandler(handler)
     handler = logging.StreamHandler()
     handler.setFormatter(_OneLine("reliamsg: %(levelname)s: %(message)s"))
-    handler.addFilter(_worth_saying)
+    handler.addFilter(_is_relevant)
     logger.addHandler(handler)
     logger.setLevel(level)

@@ -1,4 +1,4 @@
-"""``reliamsg audit``: hands over to the audit's own program, which alone needs PySpark and Java."""
+"""``reliamsg audit``: executes the audit program, which requires PySpark and Java."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["audit", "missing"]
 )
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def audit(arguments: tuple[str, ...]) -> None:
-    """Say what became of every message, from clients' journals (takes PySpark and Java)."""
+    """Report the fate of every message from clients' journals (requires PySpark and Java)."""
     if lacking := missing():
         raise Failure(Status.UNAVAILABLE, lacking)
     sys.stdout.flush()
@@ -31,7 +31,7 @@ def audit(arguments: tuple[str, ...]) -> None:
 
 
 def missing() -> str:
-    """What the audit needs and is not there, and how to get it; empty where all is there."""
+    """A missing requirement of the audit and how to install it; empty if all are present."""
     if any(importlib.util.find_spec(name) is None for name in ("pyspark", "jinja2", "plotly")):
         return "the audit needs PySpark, jinja2 and plotly: pip install 'reliamsg[audit]'"
     home = os.environ.get("JAVA_HOME")

@@ -28,11 +28,16 @@ __all__ = ["group"]
 
 
 def which_options(command: Callable[..., int]) -> Callable[..., int]:
-    """Which group, of which topics, at which sites."""
-    command = timeout_option(10.0, "Most time for each site.")(command)
+    """Add the options that select a group, its topics and sites."""
+    command = timeout_option(10.0, "Time limit for each site.")(command)
     command = site_options(command)
     topic = click.option(
-        "--topic", "topics", type=NameType("topic"), multiple=True, required=True, help="A topic. Repeat it."
+        "--topic",
+        "topics",
+        type=NameType("topic"),
+        multiple=True,
+        required=True,
+        help="A topic. Can be repeated.",
     )
     return click.argument("name", metavar="GROUP", type=NameType("group"))(topic(command))
 
@@ -55,12 +60,12 @@ def create(
     keys: KeyRing | None,
     as_json: bool,
 ) -> int:
-    """Have the sites keep messages for GROUP from now on.
+    """Create GROUP at the sites, which keep messages for it from now on.
 
-    At AMQP sites this declares the exchange, the group's queues and their bindings, at MQTT sites the group's
-    persistent session and its subscriptions, with a mark by which producers know that it is there; it is signed with
-    --keys. What exists is left as it is. All sites are tried, also after one failed. The group's consumer should not
-    be connected meanwhile: an MQTT site would interrupt it.
+    At AMQP sites this declares the exchange, the group's queues and their bindings. At MQTT sites it creates the
+    group's persistent session, its subscriptions, and a mark that tells producers that the session exists, signed with
+    --keys. Existing objects are not changed. All sites are tried, even if one fails. The group's consumer should not be
+    connected meanwhile: an MQTT site would disconnect it.
     """
 
     def work(one: Site, bindings: Sequence[Binding]) -> None:
@@ -80,11 +85,11 @@ def delete(
     timeout: float,
     as_json: bool,
 ) -> int:
-    """Have the sites keep nothing for GROUP any more.
+    """Delete GROUP at the sites, which no longer keep messages for it.
 
-    WHAT WAITS THERE FOR THE GROUP IS LOST. At AMQP sites its queues are deleted, at MQTT sites its session, for all
-    topics, and the marks of those that are named. A producer that still names the group goes on keeping messages for
-    it: see remove_group(). Stop the group's consumer first; it would make the group again.
+    MESSAGES QUEUED THERE FOR THE GROUP ARE LOST. At AMQP sites this deletes its queues. At MQTT sites it deletes its
+    session, for all topics, and the marks of the given topics. A producer that still names the group continues to keep
+    messages for it: see remove_group(). Stop the group's consumer first, or it will create the group again.
     """
 
     def work(one: Site, bindings: Sequence[Binding]) -> None:
@@ -102,7 +107,7 @@ def _at_all(
     says: str,
     work: Callable[[Site, Sequence[Binding]], None],
 ) -> int:
-    """Do something at every site, also after one failed, and tell."""
+    """Call `work` for every site, even if one fails, and print the results."""
     results: dict[str, str | None] = {}
     topics = list(dict.fromkeys(topics))
     for one in sites:
@@ -118,8 +123,8 @@ def _at_all(
                 say(f"{one.name}: group {name} {says} {', '.join(topics)} ({seconds:.1f} s)")
     failed = [error for error in results.values() if error is not None]
     if as_json:
-        told = {site: {done: error is None, "error": error} for site, error in results.items()}
-        say_json({"group": name, "topics": topics, "sites": told})
+        outcomes = {site: {done: error is None, "error": error} for site, error in results.items()}
+        say_json({"group": name, "topics": topics, "sites": outcomes})
     if failed:
         raise Failure(Status.UNAVAILABLE, "; ".join(failed))
     return Status.OK

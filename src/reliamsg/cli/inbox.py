@@ -1,4 +1,4 @@
-"""``reliamsg inbox``: look into an inbox, also while its consumer runs, and decide on what only people can decide."""
+"""``reliamsg inbox``: inspects an inbox, even while its consumer runs, and executes decisions of an operator."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from reliamsg.cli.options import json_option, timeout_option
-from reliamsg.cli.status import EXIT_CODES_HELP, Failure, Status, one_line
+from reliamsg.cli.status import EXIT_CODES_HELP, Failure, Status, counted, one_line
 from reliamsg.terminal import printable, say, say_json
 
 if TYPE_CHECKING:
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 __all__ = ["inbox"]
 
 _file = click.argument("file", metavar="INBOX", type=click.Path(dir_okay=False))
-_wait = timeout_option(5.0, "Wait so long for a running consumer to carry it out.")
+_wait = timeout_option(5.0, "Wait this long for a running consumer to execute the request.")
 _limit = click.option(
-    "--limit", type=click.IntRange(min=1), default=100, show_default=True, help="Most lines listed."
+    "--limit", type=click.IntRange(min=1), default=100, show_default=True, help="The maximum number of lines."
 )
 
 
 @click.group()
 def inbox() -> None:
-    """Inboxes: what they hold, gaps that hold streams, and the quarantine.
+    """Inboxes: their content, gaps that hold streams, and the quarantine.
 
-    What changes anything is carried out by the consumer that has the inbox open, within a second; where none runs, by
-    the next one that opens it. The consumer need not be stopped.
+    Changes are executed by the consumer that has the inbox open, within a second, or by the next consumer that opens
+    it. The consumer need not be stopped.
     """
 
 
@@ -38,7 +38,7 @@ def inbox() -> None:
 @_file
 @json_option
 def stats(file: str, as_json: bool) -> int:
-    """Say what INBOX holds. Only reads, also while its consumer runs; then as of its latest commit."""
+    """Show the content of INBOX in numbers. Read-only; a consumer may be running (then as of its latest commit)."""
     from dataclasses import asdict
 
     from reliamsg.store.inbox_view import summarize_inbox
@@ -49,13 +49,12 @@ def stats(file: str, as_json: bool) -> int:
         return Status.OK
     lines = [
         f"group {one_line(found.group)}, inbox {found.inbox_id}",
-        f"knows {found.streams:,} streams; {found.gaps:,} of them lack something",
-        f"remembers the positions of {found.forgotten:,} streams that were forgotten",
-        f"holds {found.held_messages:,} messages, {found.held_bytes:,} bytes",
+        f"streams: {found.streams:,}; with gaps: {found.gaps:,}; forgotten: {found.forgotten:,}",
+        f"holds {counted(found.held_messages, 'message')}, {found.held_bytes:,} bytes",
         f"dead letters: {found.dead_letters:,}; samples of unusable deliveries: {found.samples:,}",
     ]
     lines += [
-        f"in quarantine ({one_line(reason)}): {count:,} deliveries, {size:,} bytes"
+        f"in quarantine ({one_line(reason)}): {counted(count, 'delivery')}, {size:,} bytes"
         for reason, (count, size) in found.quarantined.items()
     ]
     say(*lines)
@@ -67,10 +66,10 @@ def stats(file: str, as_json: bool) -> int:
 @_limit
 @json_option
 def list_(file: str, limit: int, as_json: bool) -> int:
-    """List streams that INBOX knows, by producer: epoch, position, how many messages are held, and how many behind a
-    gap were left to their producer.
+    """List the streams of INBOX, by producer: epoch, position, the number of messages held, and of messages behind a
+    gap that were left to their producer.
 
-    Only reads, also while its consumer runs. With --json a line is an object.
+    Read-only; a consumer may be running. With --json each line is an object.
     """
     from reliamsg.store.inbox_view import list_streams
 
@@ -95,9 +94,9 @@ def list_(file: str, limit: int, as_json: bool) -> int:
 @_limit
 @json_option
 def gaps(file: str, limit: int, as_json: bool) -> int:
-    """List the gaps that hold streams of INBOX up, and for how long they have done so.
+    """List the gaps that hold up streams of INBOX, and how long they have done so.
 
-    Only reads, also while its consumer runs. With --json a line is an object.
+    Read-only; a consumer may be running. With --json each line is an object.
     """
     from reliamsg.store.inbox_view import list_gaps
 
@@ -124,16 +123,15 @@ def gaps(file: str, limit: int, as_json: bool) -> int:
 @click.option("--all", "everything", is_flag=True, help="Accept all gaps that `reliamsg inbox gaps` lists.")
 @_wait
 def accept(file: str, streams: tuple[str, ...], everything: bool, timeout: float) -> int:
-    """Go on without the messages that each STREAM lacks now, and declare them lost.
+    """Declare the messages that each STREAM currently lacks lost, and continue without them.
 
-    A STREAM is named as `reliamsg inbox gaps` lists it: PRODUCER/TOPIC. Messages that arrive later are reported as
-    late.
+    Name a STREAM as `reliamsg inbox gaps` lists it: PRODUCER/TOPIC. Messages that arrive later are reported as late.
     """
     from reliamsg.store.inbox_view import list_gaps
     from reliamsg.store.requests import Request
 
     if not streams and not everything:
-        raise click.UsageError("name streams, or give --all")
+        raise click.UsageError("name streams, or use --all")
     found = {printable(gap.stream): gap for gap in list_gaps(file, -1)}
     named = [printable(name) for name in streams]
     missing = sorted(set(named) - set(found))
@@ -152,27 +150,27 @@ def accept(file: str, streams: tuple[str, ...], everything: bool, timeout: float
     "--idle",
     type=click.FloatRange(min=0.0),
     metavar="SECONDS",
-    help="Only streams of which no message was settled for so long; without STREAM all of these.",
+    help="Only streams without a settled message for this time; without STREAM, all of them.",
 )
 @click.option(
     "--forged",
     type=click.IntRange(min=1),
     metavar="EPOCH",
-    help="Epochs from EPOCH on are made up: go back to what came before them.",
+    help="Epochs from EPOCH on are forged: return to the epoch before them.",
 )
 @_wait
 def forget(
     file: str, patterns: tuple[str, ...], idle: float | None, forged: int | None, timeout: float
 ) -> int:
-    """Forget streams of which everything is settled: to make room, or to be rid of a forged epoch.
+    """Forget settled streams, to make room or to remove a forged epoch.
 
-    A STREAM is named as `reliamsg inbox ls` lists it, PRODUCER/TOPIC, and may have the wildcards *, ? and [...].
-    Nothing is lost by it, and nothing is delivered again: INBOX remembers each stream's epoch and position, in a
-    fraction of the room. A stream of which something new arrives, or whose producer tells of it, is known again, and
-    goes on where it was. Streams that are in use, hold messages, lack any, or have dead letters are kept.
+    Name a STREAM as `reliamsg inbox ls` lists it, PRODUCER/TOPIC, with the wildcards *, ? and [...]. No message is lost
+    or redelivered: INBOX keeps each stream's epoch and position, in a fraction of the room. When new messages of a
+    stream, or an announcement of its producer, arrive, the stream continues from its position. Streams that are in use,
+    hold messages, have a gap, or have dead letters are kept.
     """
     if not patterns and idle is None:
-        raise click.UsageError("name streams, or give --idle")
+        raise click.UsageError("name streams, or use --idle")
     from reliamsg.store.inbox_view import page_streams
     from reliamsg.store.requests import Request
 
@@ -193,7 +191,7 @@ def forget(
             say(one_line(answer.text))
             done &= answer.done
     if patterns and not found:
-        raise Failure(Status.INCOMPLETE, "no stream that is named so is known, or idle for so long")
+        raise Failure(Status.INCOMPLETE, "no known stream matches")
     if later:
         say(_LATER)
     return Status.OK if done else Status.INCOMPLETE
@@ -206,7 +204,7 @@ def _matches(stream: tuple[str, str, int], patterns: tuple[str, ...]) -> bool:
 
 @inbox.group()
 def quarantine() -> None:
-    """Sound deliveries that could not be taken in, and are kept whole in the inbox."""
+    """Valid deliveries that could not be accepted, stored unchanged in the inbox."""
 
 
 @quarantine.command("list", epilog=EXIT_CODES_HELP)
@@ -214,7 +212,7 @@ def quarantine() -> None:
 @_limit
 @json_option
 def list_quarantine(file: str, limit: int, as_json: bool) -> int:
-    """List what is in quarantine in INBOX, oldest first. Only reads. With --json a line is an object."""
+    """List the deliveries in quarantine in INBOX, oldest first. Read-only. With --json each line is an object."""
     from reliamsg.store.inbox_view import list_quarantined
 
     for one in list_quarantined(file, limit):
@@ -238,10 +236,10 @@ def list_quarantine(file: str, limit: int, as_json: bool) -> int:
 def _selected(action: str, help_: str) -> None:
     @quarantine.command(action, epilog=EXIT_CODES_HELP, help=help_)
     @_file
-    @click.option("--id", "ids", type=int, multiple=True, help="A delivery, by its number. Repeat it.")
-    @click.option("--reason", help="Those that are there for this reason.")
-    @click.option("--stream", metavar="STREAM", help="Those of this stream (PRODUCER/TOPIC).")
-    @click.option("--all", "everything", is_flag=True, help="All of them.")
+    @click.option("--id", "ids", type=int, multiple=True, help="The id of a delivery. Can be repeated.")
+    @click.option("--reason", help="Deliveries with this reason.")
+    @click.option("--stream", metavar="STREAM", help="Deliveries of this stream (PRODUCER/TOPIC).")
+    @click.option("--all", "everything", is_flag=True, help="All deliveries.")
     @_wait
     def command(
         file: str,
@@ -255,10 +253,10 @@ def _selected(action: str, help_: str) -> None:
         from reliamsg.store.requests import Request
 
         if not (ids or reason or stream or everything):
-            raise click.UsageError("choose deliveries with --id, --reason or --stream, or give --all")
+            raise click.UsageError("select deliveries with --id, --reason or --stream, or use --all")
         of = None if stream is None else find_stream(file, stream)
         if stream is not None and of is None:
-            raise Failure(Status.INCOMPLETE, f"{stream} is not known here")
+            raise Failure(Status.INCOMPLETE, f"{stream} is not a known stream")
         request = Request(
             "replay" if action == "replay" else "discard",
             of,
@@ -269,11 +267,11 @@ def _selected(action: str, help_: str) -> None:
         return Status.OK
 
 
-_selected("replay", "Take deliveries in again, as if they arrived now. Duplicates are dropped.")
-_selected("discard", "Delete deliveries for good. Their messages are lost, unless they come again.")
+_selected("replay", "Process deliveries as if they arrived now. Duplicates are dropped.")
+_selected("discard", "Delete deliveries permanently. Their messages are lost unless they arrive again.")
 
 
-_LATER = "no consumer has the inbox open: the next one that opens it carries this out"
+_LATER = "no consumer has the inbox open: the next one that opens it will execute this"
 
 
 def _answered(file: str, request: Request, timeout: float) -> Answer | None:

@@ -1,4 +1,4 @@
-"""``reliamsg journal``: send journals to where they are collected, read them, and check that they are whole."""
+"""``reliamsg journal``: exports journals, prints them, and verifies that they are complete."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from reliamsg.cli.options import json_option
-from reliamsg.cli.status import EXIT_CODES_HELP, Failure, Status, one_line
+from reliamsg.cli.status import EXIT_CODES_HELP, Failure, Status, counted, one_line
 from reliamsg.config import is_remote
 from reliamsg.files import irregular
 from reliamsg.terminal import say, say_json
@@ -26,7 +26,7 @@ __all__ = ["journal"]
 
 @click.group()
 def journal() -> None:
-    """Journals: what clients did, as evidence for an audit."""
+    """Journals: the records of clients' actions, as evidence for an audit."""
 
 
 @journal.command(epilog=EXIT_CODES_HELP)
@@ -34,9 +34,9 @@ def journal() -> None:
 @click.option("--to", "target", metavar="TARGET", required=True, help="A directory or an fsspec URL.")
 @json_option
 def export(files: tuple[str, ...], target: str, as_json: bool) -> int:
-    """Export what is left of the journals in outboxes and inboxes that nobody has open.
+    """Export the remaining journals of outboxes and inboxes that no client has open.
 
-    What is exported leaves the file. Ends at the first FILE that can't be exported; called again it goes on.
+    Exported rows are deleted from the file. Stops at the first FILE that can't be exported; run it again to continue.
     """
     from reliamsg.export.offline import export_file
 
@@ -46,19 +46,19 @@ def export(files: tuple[str, ...], target: str, as_json: bool) -> int:
         if as_json:
             say_json({"file": file, "segments": segments})
         else:
-            say(f"{file}: {segments:,} {'segment' if segments == 1 else 'segments'}")
+            say(f"{file}: {counted(segments, 'segment')}")
     return Status.OK
 
 
 @journal.command(epilog=EXIT_CODES_HELP)
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
-@click.option("--kind", "kinds", multiple=True, help="Only rows of this kind. Repeat it for more.")
+@click.option("--kind", "kinds", multiple=True, help="Only rows of this kind. Can be repeated.")
 @click.option("--client", help="Only rows of this producer or group.")
 def cat(paths: tuple[str, ...], kinds: tuple[str, ...], client: str | None) -> int:
-    """Print the rows of journals, a JSON object a line.
+    """Print the rows of journals, one JSON object per line.
 
-    PATH is an outbox or inbox (also while its owner runs), a segment, a directory or an fsspec URL. Files come in the
-    order of their names. One that is damaged is named on standard error; nothing of a damaged segment is printed.
+    PATH is an outbox or inbox (even while its owner runs), a segment, a directory or an fsspec URL. Files are read in
+    the order of their names. Damaged files are reported on standard error; rows of a damaged segment are not printed.
     """
     encode = msgspec.json.Encoder().encode
     damaged = 0
@@ -77,7 +77,7 @@ def cat(paths: tuple[str, ...], kinds: tuple[str, ...], client: str | None) -> i
                 if not kinds or row.kind in kinds:
                     say_json(encode(_as_dict(role, name, row)), flush=False)
     if damaged:
-        raise Failure(Status.DATA, f"{damaged} files could not be used")
+        raise Failure(Status.DATA, f"{counted(damaged, 'file')} could not be used")
     return Status.OK
 
 
@@ -85,10 +85,10 @@ def cat(paths: tuple[str, ...], kinds: tuple[str, ...], client: str | None) -> i
 @click.argument("path", metavar="PATH")
 @json_option
 def verify(path: str, as_json: bool) -> int:
-    """Check that journals are whole: each client's rows without a hole, every segment as it was written.
+    """Verify that journals are complete: no client's rows are missing, and no segment was changed.
 
-    PATH is an outbox or inbox (also while its owner runs), a segment, a directory or an fsspec URL. Ends with 2 when
-    something is missing, damaged, or not closed, or when there are no journals at all.
+    PATH is an outbox or inbox (even while its owner runs), a segment, a directory or an fsspec URL. The exit code is 2
+    if rows are missing, a file is damaged, a journal is not closed, or there are no journals.
     """
     from reliamsg.checker.journals import collect_path, merge_copies
 
@@ -111,16 +111,16 @@ def verify(path: str, as_json: bool) -> int:
 
 
 class _Damaged(Exception):
-    """A file that can't be used; the message says which and why."""
+    """An unusable file; the message tells which and why."""
 
 
 def _check_there(path: str) -> None:
     if not is_remote(path) and not Path(path).exists():
-        raise Failure(Status.NO_INPUT, f"{path}: there is no such file or directory")
+        raise Failure(Status.NO_INPUT, f"{path}: no such file or directory")
 
 
 def _sources(path: str) -> Iterator[tuple[str, bytes | _Damaged | None]]:
-    """Files by name: segments with their bytes; outboxes and inboxes without; what can't be read with the reason."""
+    """Files by name: segments with their content, outboxes and inboxes with None, unreadable files with the error."""
     from reliamsg.checker.journals import is_other_database
     from reliamsg.checker.segments import claims_to_be_segment
     from reliamsg.errors import JournalTargetError
@@ -156,7 +156,7 @@ def _sources(path: str) -> Iterator[tuple[str, bytes | _Damaged | None]]:
 
 
 def _rows(path: str, data: bytes | _Damaged | None) -> tuple[str, str, Sequence[JournalRow], str]:
-    """The role, client and rows of one file, and why it can't be read to its end, if so."""
+    """The role, client and rows of a file, and the error if it is only readable in part."""
     from reliamsg.checker.journals import read_chain
     from reliamsg.checker.segments import check_segment
     from reliamsg.errors import StoreCorrupt
@@ -224,7 +224,7 @@ def _lines(found: Found) -> Iterator[str]:
 
 
 def _time(wall_us: int) -> str:
-    """UTC, to the second; what no calendar has as it stands."""
+    """Format a time in UTC, to the second; in µs if it is out of range."""
     try:
         return datetime.fromtimestamp(wall_us / 1e6, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     except (ValueError, OverflowError, OSError):

@@ -1,4 +1,4 @@
-"""Lines of a file or of standard input as they come, byte for byte."""
+"""Reads lines of a file or of standard input as they arrive, byte for byte."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _CHUNK = 256 * 1024
 
 
 class LineReader:
-    """Iterates over lists of lines: what one read completed, so that a slow writer's lines go on at once.
+    """Iterates over lists of lines, those that one read completes, so that lines of a slow writer are not delayed.
 
-    A line is what stands between newlines; the last one may lack its own. Ends at the end of the input or
-    at a stop request.
+    Lines are separated by newlines; the last newline may be missing. Stops at the end of the input or on a stop
+    request.
     """
 
     def __init__(self, descriptor: int, stop: StopRequest) -> None:
         self._descriptor = descriptor
         self._stop = stop
         self.count = 0
-        """Lines given so far."""
+        """The number of lines returned so far."""
 
     def __iter__(self) -> Iterator[list[bytes]]:
         rest: list[bytes] = []
@@ -39,7 +39,7 @@ class LineReader:
                 rest, size = [], 0
             size += len(tail)
             rest.append(tail)
-            # Lines before one that is too long are good; they go first.
+            # Lines before one that is too long are valid, and are returned first.
             good = next((n for n, line in enumerate(complete) if len(line) > MAX_MESSAGE_BYTES), None)
             yield from self._given(complete[:good])
             if good is not None:
@@ -66,7 +66,7 @@ class LineReader:
 
 @contextlib.contextmanager
 def open_input(path: str | None) -> Iterator[int]:
-    """A file descriptor to read `path` from, standard input for None or ``-``."""
+    """Open a file descriptor for reading `path`, or standard input for None or ``-``."""
     if path is None or path == "-":
         yield 0
         return

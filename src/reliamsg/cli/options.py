@@ -1,4 +1,4 @@
-"""Options that several commands share."""
+"""Options that are shared by several commands."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class NameType(click.ParamType[str]):
-    """A topic, producer or group."""
+    """The name of a topic, producer or group."""
 
     def __init__(self, kind: str) -> None:
         self.name = kind
@@ -39,7 +39,7 @@ class NameType(click.ParamType[str]):
 
 
 class SeedsType(click.ParamType[range]):
-    """``A:B``: from A, without B."""
+    """``A:B``: from A up to, but not including, B."""
 
     name = "A:B"
 
@@ -48,12 +48,12 @@ class SeedsType(click.ParamType[range]):
             return value
         found = re.fullmatch(r"(\d{1,12}):(\d{1,12})", str(value))
         if found is None or int(found[1]) >= int(found[2]):
-            self.fail(f"{value!r}: two numbers, the second one higher, as in 0:2000", param, ctx)
+            self.fail(f"{value!r}: expected two numbers, the second one higher, such as 0:2000", param, ctx)
         return range(int(found[1]), int(found[2]))
 
 
 class SiteType(click.ParamType[tuple[str, str]]):
-    """``NAME=URL``. What was given is never repeated in an error: it may hold a password."""
+    """``NAME=URL``. Errors do not contain the value, because it may contain a password."""
 
     name = "NAME=URL"
 
@@ -64,33 +64,31 @@ class SiteType(click.ParamType[tuple[str, str]]):
             return value
         name, sep, url = str(value).partition("=")
         if not sep or "://" in name:
-            self.fail("a site is given as NAME=URL, such as dc1=amqp://localhost:5672", param, ctx)
+            self.fail("a site has the form NAME=URL, such as dc1=amqp://localhost:5672", param, ctx)
         try:
             site = Site(name, url)
         except ConfigError as error:
             self.fail(str(error), param, ctx)
         if site.scheme == "memory":
-            self.fail(
-                f"site {name}: no other process can reach a site in memory; use one of a broker", param, ctx
-            )
+            self.fail(f"site {name}: other processes can't reach an in-memory site; use a broker", param, ctx)
         return name, url
 
 
 class ConfirmType(click.ParamType[Confirm]):
-    """Which sites must confirm: a word or a number of sites."""
+    """The sites that must confirm: a word or a number of sites."""
 
     name = "all|any|all-active|N"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Confirm:
         if isinstance(value, Quorum) or value in ("all", "any", "all-active"):
-            return value  # type: ignore[no-any-return]  # one of what Confirm allows
+            return value  # type: ignore[no-any-return]  # a value of Confirm
         if isinstance(value, str) and value.isascii() and value.isdigit() and int(value) > 0:
             return Quorum(int(value))
         return self.fail(f"{value!r}: choose all, any, all-active or a number of sites", param, ctx)
 
 
 class KeysType(click.ParamType[KeyRing]):
-    """A file of keys. Nothing of it but ids is ever repeated in an error."""
+    """A file of keys. Errors contain nothing of the file except ids."""
 
     name = "FILE"
 
@@ -103,7 +101,7 @@ class KeysType(click.ParamType[KeyRing]):
                 check_private(file.fileno())
                 lines = file.read(MAX_KEYS_FILE_BYTES).decode("ascii").splitlines()
             return _key_ring(lines)
-        except UnicodeDecodeError:  # holds all that was read
+        except UnicodeDecodeError:  # contains the content of the file
             problem = _KEY_LINE
         except OSError as error:
             problem = error.strerror or type(error).__name__
@@ -112,7 +110,7 @@ class KeysType(click.ParamType[KeyRing]):
         return self.fail(f"{value}: {problem}", param, ctx)
 
 
-_KEY_LINE = "a line is ID SECRET, the secret in hexadecimal"
+_KEY_LINE = "a line must be ID SECRET, with the secret in hexadecimal"
 
 
 def _key_ring(lines: list[str]) -> KeyRing:
@@ -127,10 +125,10 @@ def _key_ring(lines: list[str]) -> KeyRing:
         if _LOOKS_SECRET.fullmatch(words[0]):
             raise ConfigError(f"line {number}: the id looks like a secret; {_KEY_LINE}")
         if words[0] in keys:
-            raise ConfigError(f"line {number}: an id that was there before")
+            raise ConfigError(f"line {number}: duplicate id")
         keys[words[0]] = secret
     if not keys:
-        raise ConfigError("there is no key in it")
+        raise ConfigError("the file contains no key")
     return KeyRing(keys, sign_with=next(iter(keys)))
 
 
@@ -149,14 +147,14 @@ def keys_option(command: F) -> F:
     return click.option(
         "--keys",
         type=KeysType(),
-        help="Sign with the first key in this file and trust them all; a line each: ID SECRET, in hexadecimal."
-        " Only its owner, you or root, may write it, and only its group may read it as well.",
+        help="A file of keys, one per line: ID SECRET, in hexadecimal. Signs with the first and trusts all. The file"
+        " must belong to you or root, and only its owner may write and only its group may also read it.",
     )(command)
 
 
 @dataclass(frozen=True)
 class Tls:
-    """What the options say about TLS and logging in by certificate."""
+    """The options for TLS and for authentication by certificate."""
 
     cafile: str | None
     certfile: str | None
@@ -180,21 +178,21 @@ def site_options(command: F) -> F:
             type=click.Choice(("password", "external")),
             default="password",
             show_default=True,
-            help="How to log in at amqps:// sites; external: by the certificate of --certfile (SASL EXTERNAL).",
+            help="Authentication at amqps:// sites; external: with the certificate of --certfile (SASL EXTERNAL).",
         ),
         click.option(
-            "--keyfile", type=file, help="The private key of --certfile, in PEM form and not encrypted."
+            "--keyfile", type=file, help="The private key of --certfile, in PEM format and not encrypted."
         ),
         click.option(
             "--certfile",
             type=file,
-            help="A certificate to show to amqps:// and mqtts:// sites, as a PEM file, with those between it and its"
-            " authority; the key may be in the same file.",
+            help="A client certificate for amqps:// and mqtts:// sites, as a PEM file with its intermediate"
+            " certificates; it may also contain the key.",
         ),
         click.option(
             "--cafile",
             type=file,
-            help="Certificate authorities for amqps:// and mqtts:// sites, as a PEM file; the system's unless given.",
+            help="Certificate authorities for amqps:// and mqtts:// sites, as a PEM file; the default is the system's.",
         ),
         click.option(
             "--site",
@@ -202,7 +200,8 @@ def site_options(command: F) -> F:
             multiple=True,
             required=True,
             envvar="RELIAMSG_SITES",
-            help="A site, as NAME=URL: amqp, amqps, mqtt or mqtts; several hosts are separated by commas. Repeat it.",
+            help="A site, as NAME=URL: amqp, amqps, mqtt or mqtts; several hosts are separated by commas. Can be"
+            " repeated.",
         ),
     ):
         option(gathered)
@@ -210,7 +209,7 @@ def site_options(command: F) -> F:
 
 
 def build_sites(given: tuple[tuple[str, str], ...], tls: Tls) -> tuple[Site, ...]:
-    """The sites of ``--site``; :class:`~reliamsg.errors.ConfigError` if one is named twice, or for files of no use."""
+    """The sites of ``--site``. Raises :class:`~reliamsg.errors.ConfigError` for duplicate names and unusable files."""
     if tls.keyfile is not None and tls.certfile is None:
         raise ConfigError("--keyfile needs --certfile")
     if tls.external and tls.certfile is None:
@@ -230,15 +229,15 @@ def _context(tls: Tls) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=tls.cafile)
     except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"{tls.cafile}: no certificates in PEM form: {error}") from None
+        raise ConfigError(f"{tls.cafile}: no certificates in PEM format: {error}") from None
     if tls.certfile is not None:
         try:
-            # A password given here keeps OpenSSL from asking for one at the terminal.
+            # With a password, OpenSSL does not ask for one on the terminal.
             context.load_cert_chain(tls.certfile, tls.keyfile, password="")
         except (OSError, ssl.SSLError, ValueError) as error:
             files = tls.certfile if tls.keyfile is None else f"{tls.certfile}, {tls.keyfile}"
             raise ConfigError(
-                f"{files}: not a certificate and its key in PEM form, the key not encrypted: {error}"
+                f"{files}: not a certificate and an unencrypted key in PEM format: {error}"
             ) from None
     return context
 
@@ -248,7 +247,7 @@ def journal_option(command: F) -> F:
     return click.option(
         "--journal",
         metavar="TARGET",
-        help="Send the journal to this directory or fsspec URL, for an audit; it stays in the file unless given.",
+        help="Export the journal to this directory or fsspec URL, for an audit; by default it stays in the file.",
     )(command)
 
 

@@ -1,4 +1,4 @@
-"""``reliamsg outbox``: look into an outbox, also while its owner runs, and send what it holds."""
+"""``reliamsg outbox``: inspects an outbox, even while its owner runs, and sends its messages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from reliamsg.cli.options import (
 from reliamsg.cli.progress import Progress
 from reliamsg.cli.sending import describe, drain, incomplete, left
 from reliamsg.cli.signals import StopRequest
-from reliamsg.cli.status import EXIT_CODES_HELP, Failure, Status
+from reliamsg.cli.status import EXIT_CODES_HELP, Failure, Status, counted
 from reliamsg.config import Confirm
 from reliamsg.terminal import say, say_json
 
@@ -40,14 +40,14 @@ _file = click.argument("file", metavar="OUTBOX", type=click.Path(dir_okay=False)
 
 @click.group()
 def outbox() -> None:
-    """Outboxes: what they hold, and what is not confirmed yet."""
+    """Outboxes: their content, and unconfirmed messages."""
 
 
 @outbox.command(epilog=EXIT_CODES_HELP)
 @_file
 @json_option
 def stats(file: str, as_json: bool) -> int:
-    """Say what OUTBOX holds. Only reads, also while its producer runs; then as of its latest commit."""
+    """Show the content of OUTBOX in numbers. Read-only; a producer may be running (then as of its latest commit)."""
     from reliamsg.store.outbox_view import inspect_outbox
 
     info = inspect_outbox(file)
@@ -62,10 +62,10 @@ def stats(file: str, as_json: bool) -> int:
     oldest = "" if age is None else f", the oldest {age:,.1f} s old"
     lines = [
         f"producer {info.producer}, epoch {info.epoch}",
-        f"holds {info.messages:,} messages in {info.batches:,} batches, {info.bytes:,} bytes{oldest}",
-        f"not yet published (confirm policy not met): {info.unpublished:,} messages",
+        f"holds {counted(info.messages, 'message')} in {counted(info.batches, 'batch')}, {info.bytes:,} bytes{oldest}",
+        f"not yet published (confirm policy not met): {counted(info.unpublished, 'message')}",
     ]
-    lines += [f"not confirmed by {site}: {count:,} messages" for site, count in info.sites.items()]
+    lines += [f"not confirmed by {site}: {counted(count, 'message')}" for site, count in info.sites.items()]
     lines += [_of_group(member) for member in info.members]
     lines += [f"parked at {site}: {stream} ({reason})" for site, stream, reason in info.parked]
     say(*lines)
@@ -77,7 +77,7 @@ def _of_group(member: MemberInfo) -> str:
     place = member.topic + (f"~{member.partition}" if member.partition else "")
     text = (
         f"group {member.group} on {place}: all before {number:,} of epoch {epoch} acknowledged,"
-        f" {member.behind:,} messages behind"
+        f" {counted(member.behind, 'message')} behind"
     )
     if member.lacks is not None:
         epoch, first, last = member.lacks
@@ -92,13 +92,17 @@ def _of_group(member: MemberInfo) -> str:
 @outbox.command("ls", epilog=EXIT_CODES_HELP)
 @_file
 @click.option(
-    "--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Most batches listed."
+    "--limit",
+    type=click.IntRange(min=1),
+    default=50,
+    show_default=True,
+    help="The maximum number of batches.",
 )
 @json_option
 def list_(file: str, limit: int, as_json: bool) -> int:
     """List the oldest batches of OUTBOX: topic, epoch, sequence numbers, bytes, and when they were stored.
 
-    Only reads, also while its producer runs. With --json a line is an object.
+    Read-only; a producer may be running. With --json each line is an object.
     """
     from reliamsg.store.outbox_view import list_batches
 
@@ -126,13 +130,13 @@ def list_(file: str, limit: int, as_json: bool) -> int:
 @_file
 @site_options
 @click.option(
-    "--confirm", type=ConfirmType(), default="all", show_default=True, help="Which sites must have confirmed."
+    "--confirm", type=ConfirmType(), default="all", show_default=True, help="The sites that must confirm."
 )
 @click.option(
     "--forget-site", "forgotten", multiple=True, metavar="NAME",
-    help="Send no longer to this site, which the outbox knows. What it has not confirmed it will not get.",
+    help="No longer send to this known site. It will not get messages that it has not confirmed.",
 )  # fmt: skip
-@timeout_option(60.0, "Give up when nothing was confirmed for so long.")
+@timeout_option(60.0, "Give up when nothing was confirmed for this time.")
 @keys_option
 @json_option
 def drain_(
@@ -145,11 +149,11 @@ def drain_(
     keys: KeyRing | None,
     as_json: bool,
 ) -> int:
-    """Send what OUTBOX holds, and end when the sites have confirmed it.
+    """Send the messages in OUTBOX, and exit when the sites have confirmed them.
 
-    For an outbox whose producer does not run: this takes its place, with the groups that it named when it ran
-    last. If it kept messages until the groups had acknowledged them, this waits for that as well. All sites that the
-    outbox knows must be given, or named with --forget-site.
+    Replaces a producer that is not running, with its groups from the last run. If it retained messages until the groups
+    had acknowledged them, also waits for the acknowledgements. All known sites of the outbox must be given with --site
+    or --forget-site.
     """
     from reliamsg.sending.producer import Producer
     from reliamsg.store.outbox_view import inspect_outbox
@@ -174,14 +178,16 @@ def drain_(
         say_json({"producer": info.producer, "sent": before - pending, "pending": pending})
     done = "acknowledged" if consumed else "confirmed"
     if pending:
-        raise Failure(stop.status if stop else status, f"{pending:,} messages not yet {done} ({waiting})")
+        raise Failure(
+            stop.status if stop else status, f"{counted(pending, 'message')} not yet {done} ({waiting})"
+        )
     if not as_json:
-        say(f"{before - pending:,} messages of {info.producer} {done}; nothing remains")
+        say(f"{counted(before - pending, 'message')} of {info.producer} {done}; nothing remains")
     return Status.OK
 
 
 def _check_sites(info: OutboxInfo, sites: Sequence[Site], forgotten: Sequence[str]) -> None:
-    """An owner that does not name a site forgets it, and with it what it lacks: only on demand."""
+    """Require all known sites: an owner without a site forgets it, and with it the messages that it lacks."""
     missing = sorted(set(info.sites) - {site.name for site in sites} - set(forgotten))
     if missing:
         names = ", ".join(missing)

@@ -1,4 +1,4 @@
-"""A line of progress on standard error, where that is a terminal."""
+"""A progress line on standard error, if it is a terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _EVERY_SECONDS = 0.2
 
 
 class Progress:
-    """Shows the latest state in place; nothing at all where nobody watches."""
+    """Shows the current state in one line; does nothing without a terminal."""
 
     def __init__(self) -> None:
         self._active = sys.stderr.isatty()
@@ -24,7 +24,7 @@ class Progress:
         self._shown = False
 
     def show(self, text: Callable[[], str]) -> None:
-        """Show what `text` returns; asked at most five times a second."""
+        """Show the result of `text`, which is called at most five times a second."""
         now = time.monotonic()
         if self._active and now >= self._due:
             self._due = now + _EVERY_SECONDS

@@ -1,4 +1,4 @@
-"""``reliamsg pub``: a message a line, durable here at once, until the sites have confirmed it."""
+"""``reliamsg pub``: publishes the lines of its input, each durable at once, and waits for the sites' confirms."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from reliamsg.cli.options import (
 from reliamsg.cli.progress import Progress
 from reliamsg.cli.sending import describe, drain, incomplete
 from reliamsg.cli.signals import StopRequest
-from reliamsg.cli.status import EXIT_CODES_HELP, Failure, Status, status_of
+from reliamsg.cli.status import EXIT_CODES_HELP, Failure, Status, counted, status_of
 from reliamsg.config import Confirm
 from reliamsg.errors import FatalError, OutboxFull, TransientError
 from reliamsg.terminal import say_json
@@ -32,39 +32,39 @@ if TYPE_CHECKING:
 
 __all__ = ["pub"]
 
-_LAST_WORDS_SECONDS = 5.0
-"""After a signal: how long to wait for what was sent already, and to close."""
+_CLOSE_SECONDS = 5.0
+"""After a signal: time limit for confirms of sent messages, and for closing."""
 
 
 @click.command(epilog=EXIT_CODES_HELP)
 @click.argument("topic", type=NameType("topic"))
 @click.option(
-    "--producer", "name", type=NameType("producer id"), required=True, help="Whose messages these are."
+    "--producer", "name", type=NameType("producer id"), required=True, help="The id of the producer."
 )
 @click.option(
     "--outbox",
     type=click.Path(dir_okay=False),
     required=True,
-    help="The producer's outbox file; made if absent.",
+    help="The producer's outbox file; created if it does not exist.",
 )
 @click.option(
     "--group", "groups", type=NameType("group"), multiple=True,
-    help="A group that must get these messages; AMQP sites keep them for it from the start. Repeat it.",
+    help="A group that must get these messages; AMQP sites keep them for it from the start. Can be repeated.",
 )  # fmt: skip
 @site_options
-@click.option("--file", "file", metavar="FILE", help="Read this file; standard input unless given.")
+@click.option("--file", "file", metavar="FILE", help="The file to read; the default is standard input.")
 @click.option(
-    "--confirm", type=ConfirmType(), default="all", show_default=True, help="Which sites must have confirmed."
+    "--confirm", type=ConfirmType(), default="all", show_default=True, help="The sites that must confirm."
 )
 @click.option(
     "--wire", type=click.Choice(["batch", "plain"]), default="batch", show_default=True,
-    help="plain: one broker message for each message, readable for other clients.",
+    help="plain: one broker message for each message, readable by other clients.",
 )  # fmt: skip
 @click.option(
     "--release", type=click.Choice(["confirmed", "consumed"]), default="confirmed", show_default=True,
-    help="consumed: messages stay here until every --group has acknowledged them.",
+    help="consumed: messages stay in the outbox until every --group has acknowledged them.",
 )  # fmt: skip
-@timeout_option(60.0, "After the input ended: give up when nothing was confirmed for so long.")
+@timeout_option(60.0, "After the end of the input, give up when nothing was confirmed for this time.")
 @journal_option
 @keys_option
 @json_option
@@ -84,16 +84,16 @@ def pub(
     keys: KeyRing | None,
     as_json: bool,
 ) -> int:
-    """Publish lines to TOPIC: each is a message, without its newline, byte for byte.
+    """Publish lines to TOPIC. Each line is a message, without its newline, byte for byte.
 
-    A line is durable in the outbox before the next read. The command ends when the sites have confirmed all
-    lines, and what the outbox still held from before. Otherwise it says what remains: that stays in the outbox
-    and is sent by the next pub with the same outbox, or by 'reliamsg outbox drain'. Never publish it again.
+    A line is durable in the outbox before the next is read. The command exits when the sites have confirmed all lines
+    and earlier messages in the outbox. Otherwise it reports how many remain: these stay in the outbox, and are sent by
+    the next pub with the same outbox or by 'reliamsg outbox drain'. Do not publish them again.
 
-    With --release consumed it ends when the groups have acknowledged all lines as well: until then what a broker
-    loses is sent again from here.
+    With --release consumed it also waits until the groups have acknowledged all lines: until then, messages that a
+    broker loses are resent.
 
-    Ctrl-C and SIGTERM end the reading; the number of lines taken tells where to go on.
+    Ctrl-C and SIGTERM stop reading; the number of accepted lines tells where to resume.
     """
     from reliamsg.sending.producer import Producer
 
@@ -114,21 +114,22 @@ def pub(
         )
         pending = 0
         try:
-            trouble = _publish(producer, topic, lines, stop, progress)
-            patience = _LAST_WORDS_SECONDS if stop or trouble else timeout
+            accepted, failure = _publish(producer, topic, lines, stop, progress)
+            patience = _CLOSE_SECONDS if stop or failure else timeout
             consumed = release == "consumed"
-            pending = drain(producer, patience, stop, progress, f"{lines.count:,} lines", consumed)
+            pending = drain(producer, patience, stop, progress, counted(accepted, "line"), consumed)
             waiting = describe(producer, consumed) if pending else ""
             status = incomplete(producer)
         finally:
-            # What was waited for already is not waited for again.
-            producer.close(0.0 if pending else _LAST_WORDS_SECONDS)
+            producer.close(
+                0.0 if pending else _CLOSE_SECONDS
+            )  # drain() has already waited for pending messages
     done = "acknowledged" if consumed else "confirmed"
-    remaining = _remaining(lines.count, pending, waiting, done)
+    remaining = _remaining(accepted, pending, waiting, done)
     if as_json:
-        say_json({"lines": lines.count, "pending": pending, "interrupted": bool(stop)})
-    if trouble is not None:
-        raise Failure(trouble.status, f"{trouble}; {remaining}")
+        say_json({"lines": accepted, "pending": pending, "interrupted": bool(stop)})
+    if failure is not None:
+        raise Failure(failure.status, f"{failure}; {remaining}")
     if stop:
         raise Failure(stop.status, f"interrupted; {remaining}")
     if pending:
@@ -138,41 +139,37 @@ def pub(
 
 def _publish(
     producer: Producer, topic: str, lines: LineReader, stop: StopRequest, progress: Progress
-) -> Failure | None:
-    """Take lines until there are no more; returns what ended it early while the producer lives on."""
-    before = 0
+) -> tuple[int, Failure | None]:
+    """Publish all lines. Returns the number of stored lines, and an error after which the producer stays usable."""
+    stored = 0
     try:
         for some in lines:
-            before = lines.count - len(some)
             if not _store(producer, topic, some, stop):
-                lines.count = before
                 break
-            before = lines.count
-            progress.show(lambda: f"{lines.count:,} lines, {producer.pending():,} not yet confirmed")
+            stored += len(some)
+            progress.show(lambda: f"{counted(lines.count, 'line')}, {producer.pending():,} not yet confirmed")
     except Failure as failure:
-        return failure
-    except TransientError as error:  # these lines were not stored, those before them were
-        lines.count = before
-        return Failure(status_of(error), str(error))
+        return stored, failure
+    except TransientError as error:
+        return stored, Failure(status_of(error), str(error))
     except FatalError as error:
-        taken = f"at least {before:,} lines taken and durable here"
-        raise Failure(status_of(error), f"{error}; {taken}") from None
-    return None
+        raise Failure(status_of(error), f"{error}; at least {counted(stored, 'line')} stored") from None
+    return stored, None
 
 
 def _store(producer: Producer, topic: str, lines: list[bytes], stop: StopRequest) -> bool:
-    """Make lines durable, waiting for room as long as it takes; False when stopped before."""
+    """Store lines durably, waiting for room without limit; False if stopped before."""
     while not stop:
         try:
             producer.publish_many(topic, lines)
         except OutboxFull:
-            continue  # it waited already
+            continue  # the call has already waited
         return True
     return False
 
 
-def _remaining(taken: int, pending: int, waiting: str, done: str) -> str:
-    text = f"{taken:,} lines taken and durable here, "
+def _remaining(accepted: int, pending: int, waiting: str, done: str) -> str:
+    text = f"{counted(accepted, 'line')} stored, "
     if not pending:
         return f"{text}all {done}"
-    return f"{text}{pending:,} messages in the outbox not yet {done} ({waiting})"
+    return f"{text}{counted(pending, 'message')} in the outbox not yet {done} ({waiting})"

@@ -16,7 +16,7 @@ class SectionedGroup(click.Group):
     """
 
     def __init__(self, *args: object, **kwargs: object) -> None:
-        super().__init__(*args, **kwargs)  # type: ignore[arg-type]  # whatever click passes on
+        super().__init__(*args, **kwargs)  # type: ignore[arg-type]  # passed on by click
         self._sections: list[tuple[str, tuple[str, ...]]] = []
 
     def add_section(self, title: str, commands: Sequence[click.Command]) -> None:

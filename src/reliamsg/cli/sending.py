@@ -1,4 +1,4 @@
-"""What commands that own a producer have in common."""
+"""Shared code of the commands that own a producer."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def drain(
     what: str,
     consumed: bool = False,
 ) -> int:
-    """Wait until everything is confirmed, and with `consumed` until all named groups have acknowledged it; or until
-    nothing more was for `patience` seconds, or (a further) signal.
+    """Wait until everything is confirmed, or with `consumed` acknowledged by all named groups, or until there is no
+    progress for `patience` seconds, or until a (further) signal.
 
-    Returns how many messages remain. After a signal `patience` is the time for everything.
+    Returns the number of remaining messages. After a signal, `patience` is the total time limit.
     """
     interrupted = bool(stop)
     pending = left(producer, consumed)
@@ -41,9 +41,7 @@ def drain(
         with contextlib.suppress(ConfirmTimeout):
             producer.flush(_STEP_SECONDS)
             if consumed and left(producer, consumed):
-                time.sleep(
-                    _STEP_SECONDS
-                )  # a signal ends it early; groups tell of their progress now and then
+                time.sleep(_STEP_SECONDS)  # groups announce their progress at intervals
         pending = left(producer, consumed)
         progress.show(partial(_waiting, producer, what, pending, consumed))
         if pending < before and not interrupted:
@@ -52,7 +50,7 @@ def drain(
 
 
 def left(producer: Producer, consumed: bool) -> int:
-    """How many messages are not confirmed yet, or with `consumed` not acknowledged by all named groups."""
+    """The number of messages that are not confirmed, or with `consumed` not acknowledged by all named groups."""
     pending = producer.pending()
     if not consumed:
         return pending
@@ -70,19 +68,19 @@ def _waiting(producer: Producer, what: str, pending: int, consumed: bool) -> str
 
 
 def incomplete(producer: Producer) -> Status:
-    """The exit code where messages remain: another one where no site is connected, and some said why."""
+    """The exit code if messages remain, which depends on whether sites are unreachable."""
     sites = producer.status().sites.values()
     away = not any(site.connected for site in sites) and any(site.error for site in sites)
     return Status.UNAVAILABLE if away else Status.INCOMPLETE
 
 
 def describe(producer: Producer, consumed: bool = False) -> str:
-    """In a few words, how each site is, and with `consumed` each named group that is behind."""
+    """A short description of each site, and with `consumed` of each named group that is behind."""
     sites = describe_sites(producer)
     groups = [str(g) for g in producer.status().groups if g.named and g.behind] if consumed else []
     return "; ".join([sites, *groups])
 
 
 def describe_sites(producer: Producer) -> str:
-    """In a few words, how each site is."""
+    """A short description of each site."""
     return ", ".join(f"{name}: {site}" for name, site in producer.status().sites.items())

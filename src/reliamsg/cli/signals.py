@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a condition to look at, not as an exception in the middle of something."""
+"""Ctrl-C and SIGTERM as a condition to check, instead of an exception at any point."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["StopRequest"]
 
 
 class StopRequest:
-    """Notices the first SIGINT or SIGTERM while it is entered; a second one has its usual effect.
+    """Catches the first SIGINT or SIGTERM within its block; a second one has its usual effect.
 
-    For the main thread. `fileno()` becomes readable with the signal, so that it can be waited for.
+    For the main thread only. `fileno()` becomes readable with the signal, for use with select().
     """
 
     def __init__(self, on_stop: Callable[[], None] | None = None) -> None:
-        """`on_stop` is called in the signal handler: it must be safe there."""
+        """`on_stop` is called in the signal handler, and must be safe there."""
         self.signal = 0
         self._on_stop = on_stop
         self._before: dict[int, Any] = {}
@@ -40,15 +40,15 @@ class StopRequest:
 
     @property
     def status(self) -> int:
-        """The exit code that says which signal it was."""
+        """The exit code for the signal."""
         return 128 + self.signal
 
     def fileno(self) -> int:
-        """A file descriptor that is readable once a signal came."""
+        """A file descriptor that is readable after a signal."""
         return self._read
 
     def wait(self, seconds: float) -> bool:
-        """Wait for a signal; whether one came."""
+        """Wait up to `seconds` for a signal; whether one was received."""
         select.select([self], [], [], seconds)
         return bool(self)
 

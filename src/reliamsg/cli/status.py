@@ -1,4 +1,4 @@
-"""Exit codes, and which error means which. The numbers above 63 are those of ``sysexits.h``."""
+"""Exit codes, and the exceptions that cause them. Codes above 63 are those of ``sysexits.h``."""
 
 from __future__ import annotations
 
@@ -8,44 +8,44 @@ from enum import IntEnum
 from reliamsg import errors
 from reliamsg.terminal import printable
 
-__all__ = ["EXIT_CODES_HELP", "Failure", "Status", "one_line", "status_of"]
+__all__ = ["EXIT_CODES_HELP", "Failure", "Status", "counted", "one_line", "status_of"]
 
 
 class Status(IntEnum):
-    """What a command says to the shell."""
+    """The exit code of a command."""
 
     OK = 0
     INCOMPLETE = 1
-    """Something remains: messages unconfirmed, fewer received than asked for, a gap."""
+    """Incomplete: unconfirmed messages, fewer messages than requested, or a gap."""
     UNKNOWN = 2
-    """Evidence is missing, or what it says is open."""
+    """Evidence is missing or inconclusive."""
     USAGE = 64
     DATA = 65
-    """A file is not what it should be, or a line is too long."""
+    """A file is invalid, or a line is too long."""
     NO_INPUT = 66
     UNAVAILABLE = 69
-    """No site could be reached, or one refused what was asked."""
+    """No site could be reached, or a site refused the request."""
     SOFTWARE = 70
     IO = 74
     TEMPORARY = 75
-    """In use by another process; later it may work."""
+    """In use by another process; a later attempt may succeed."""
     INTERRUPTED = 130
-    """128 and the number of the signal: 130 for Ctrl-C, 143 for SIGTERM."""
+    """128 plus the number of the signal: 130 for Ctrl-C, 143 for SIGTERM."""
 
 
 EXIT_CODES_HELP = """\b
 Exit codes:
   0    done
-  1    something remains: messages unconfirmed or missing
+  1    incomplete: messages are unconfirmed or missing
   2    lab chaos, demo, audit, journal verify: something required is missing, or the result is inconclusive
   64   wrong arguments
-  65   a file is not what it should be, or a line is too long
+  65   a file is invalid, or a line is too long
   66   the input can't be read
   69   a site can't be reached, or refuses
-  70   a fault of this program
+  70   internal error
   74   a file can't be written
   75   the outbox, inbox or group is in use by another process
-  130  ended by Ctrl-C (143: by SIGTERM) before everything was done
+  130  interrupted by Ctrl-C (143: by SIGTERM) before completion
 """
 
 _BY_ERROR: tuple[tuple[type[Exception], Status], ...] = (
@@ -69,11 +69,11 @@ _BY_ERROR: tuple[tuple[type[Exception], Status], ...] = (
 )
 
 _LOGIN = re.compile(r"//\S*@")
-"""What may be a login: a password can hold a slash that should have been escaped, and each of several hosts has one."""
+"""Matches logins in URLs, even if a password contains an unescaped slash, or if each of several hosts has a login."""
 
 
 class Failure(Exception):
-    """A command could not do what it should; carries the exit code."""
+    """A command failed; has the exit code."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -81,11 +81,19 @@ class Failure(Exception):
 
 
 def status_of(error: Exception) -> Status:
-    """The exit code for an error that ended a command."""
+    """The exit code for an exception."""
     return next((status for kind, status in _BY_ERROR if isinstance(error, kind)), Status.SOFTWARE)
 
 
+def counted(number: int, noun: str) -> str:
+    """For example "1 message", "2 messages", "3 deliveries"."""
+    if number == 1:
+        return f"1 {noun}"
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}es" if noun.endswith("ch") else f"{noun}s"
+    return f"{number:,} {plural}"
+
+
 def one_line(text: object) -> str:
-    """`text` in one line that is safe to print, without what stands between ``//`` and the last ``@`` of a URL: it may
+    """`text` as one line that is safe to print, without the part between ``//`` and the last ``@`` of a URL, which may
     be a password."""
     return printable(_LOGIN.sub("//", " ".join(str(text).split())))

@@ -1,4 +1,4 @@
-"""``reliamsg sub``: messages as lines, acknowledged when they are written."""
+"""``reliamsg sub``: writes messages as lines, and acknowledges them when they are written."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from reliamsg.cli.options import (
 )
 from reliamsg.cli.progress import Progress
 from reliamsg.cli.signals import StopRequest
-from reliamsg.cli.status import EXIT_CODES_HELP, Failure, Status, one_line
+from reliamsg.cli.status import EXIT_CODES_HELP, Failure, Status, counted, one_line
 from reliamsg.errors import GapError
 from reliamsg.message import Gap, Message
 from reliamsg.terminal import ascii_json, printable, say
@@ -36,26 +36,29 @@ if TYPE_CHECKING:
 __all__ = ["sub"]
 
 _AT_ONCE = 500
-"""Most messages written between two flushes."""
+"""The maximum number of messages between two flushes."""
 _LOOK_SECONDS = 0.25
 _CLOSE_SECONDS = 10.0
 _REACHED = ("connected", "listening", "busy")
-"""States of a site that show that nothing is wrong with how it is reached."""
-_NO_READER = "nobody reads the output"
+"""States of a site that was reached."""
+_NO_READER = "the reader of the output is gone"
 
 
 @click.command(epilog=EXIT_CODES_HELP)
 @click.argument("topic", type=NameType("topic"))
-@click.option("--group", "name", type=NameType("group"), required=True, help="For which group to read.")
+@click.option("--group", "name", type=NameType("group"), required=True, help="The consuming group.")
 @click.option(
-    "--inbox", type=click.Path(dir_okay=False), required=True, help="The group's inbox file; made if absent."
+    "--inbox",
+    type=click.Path(dir_okay=False),
+    required=True,
+    help="The group's inbox file; created if it does not exist.",
 )
 @site_options
-@click.option("--count", type=click.IntRange(min=1), help="End after so many messages.")
-@timeout_option(None, "End when nothing came for so long.")
+@click.option("--count", type=click.IntRange(min=1), help="Exit after this number of messages.")
+@timeout_option(None, "Exit when no message arrived for this time.")
 @click.option(
     "--begin", type=click.Choice(["earliest", "latest"]), default="earliest", show_default=True,
-    help="Where a new group begins with a stream.",
+    help="Where a new group starts in a stream.",
 )  # fmt: skip
 @click.option(
     "--gap-timeout", type=click.FloatRange(min=0, min_open=True), default=30.0, show_default=True,
@@ -63,13 +66,13 @@ _NO_READER = "nobody reads the output"
 )  # fmt: skip
 @click.option(
     "--on-gap", type=click.Choice(["hold", "stop", "skip"]), default="hold", show_default=True,
-    help="When they did not come: hold that stream alone (see `reliamsg inbox gaps`), stop, or say so and go on after"
-    " the gap.",
+    help="If they do not arrive: hold only this stream (see `reliamsg inbox gaps`), stop, or report the gap and"
+    " continue after it.",
 )  # fmt: skip
 @click.option(
     "--standby",
     is_flag=True,
-    help="While another consumer reads for the group, wait; take over when it ends.",
+    help="Wait while another consumer is active for the group; take over when it terminates.",
 )
 @journal_option
 @keys_option
@@ -92,12 +95,12 @@ def sub(
 ) -> int:
     """Write messages of TOPIC to standard output: each body and a newline, in order, once.
 
-    A message is acknowledged after its line was handed to the system. Ends with 0 on Ctrl-C and SIGTERM, when
-    nobody reads the output any more, and after --timeout; with 1 instead where --count was not reached.
+    A message is acknowledged after its line was written. Exits with 0 on Ctrl-C and SIGTERM, when the reader of the
+    output is gone, and after --timeout, but with 1 if --count was not reached.
 
-    With --json a line is an object with id, producer, topic, epoch, seq, key, headers, redelivered and body, or
-    body_base64 where the body is no UTF-8 text. Where standard output is a terminal, control characters and
-    what can't be seen are shown as escapes; anywhere else a body is written byte for byte.
+    With --json each line is an object with id, producer, topic, epoch, seq, key, headers, redelivered and body, or
+    body_base64 if the body is not UTF-8 text. On a terminal, control characters and invisible characters are shown as
+    escapes; otherwise a body is written byte for byte.
     """
     from reliamsg.receiving.consumer import Consumer
 
@@ -126,8 +129,8 @@ def sub(
             held = [stream.gap for stream in last.streams.values() if stream.gap_held]
         finally:
             consumer.close(_CLOSE_SECONDS)
-    of = "" if count is None else f" of {count:,}"
-    ended = f"{reason} after {writer.count:,}{of} messages"
+    of = "" if count is None else f"{writer.count:,} of "
+    ended = f"{reason} after {of}{counted(writer.count if count is None else count, 'message')}"
     away = "" if stop or writer.count == count or reason == _NO_READER else _away(last)
     if away:
         raise Failure(Status.UNAVAILABLE, f"{ended}; no site is connected: {away}")
@@ -135,12 +138,14 @@ def sub(
         raise Failure(stop.status if stop else Status.INCOMPLETE, ended)
     if held and not stop and writer.count != count:
         hint = f"see `reliamsg inbox gaps {inbox}`"
-        raise Failure(Status.INCOMPLETE, f"{reason}, and {len(held):,} streams are held: {held[0]} ({hint})")
+        raise Failure(
+            Status.INCOMPLETE, f"{reason}, and {counted(len(held), 'stream')} held: {held[0]} ({hint})"
+        )
     return Status.OK
 
 
 def _away(status: ConsumerStatus) -> str:
-    """Why no site is connected, as far as sites said; empty where one is, or none has said anything yet."""
+    """The errors of the sites if none is connected; empty if one is, or if there is no error yet."""
     if any(site.state in _REACHED for site in status.sites.values()):
         return ""
     return "; ".join(
@@ -172,7 +177,7 @@ def _read(
     stop: StopRequest,
     progress: Progress,
 ) -> str:
-    """Write messages until there is a reason to end, and return that."""
+    """Write messages until there is a reason to stop, and return the reason."""
     latest = time.monotonic()
     while not stop:
         most = _AT_ONCE if count is None else min(_AT_ONCE, count - writer.count)
@@ -185,21 +190,23 @@ def _read(
             if gap is not None:
                 raise gap
         except GapError as error:
-            hint = "--on-gap skip goes on after it"
-            raise Failure(Status.INCOMPLETE, f"{error} ({hint}); {writer.count:,} messages written") from None
+            hint = "--on-gap skip continues after it"
+            raise Failure(
+                Status.INCOMPLETE, f"{error} ({hint}); {counted(writer.count, 'message')} written"
+            ) from None
         except BrokenPipeError:
             _silence_stdout()
             return _NO_READER
         if messages:
             latest = time.monotonic()
-            progress.show(lambda: f"{writer.count:,} messages")
+            progress.show(lambda: counted(writer.count, "message"))
         elif timeout is not None and time.monotonic() - latest >= timeout:
-            return f"nothing came for {timeout:g} s"
+            return f"no message arrived for {timeout:g} s"
     return "interrupted"
 
 
 def _some(consumer: Consumer, most: int) -> tuple[list[Message], GapError | None]:
-    """Wait a little for a message, and take what else is there, up to a gap."""
+    """Wait briefly for a message, and take all others that are available, up to a gap."""
     messages: list[Message] = []
     try:
         message = consumer.get(_LOOK_SECONDS)
@@ -221,7 +228,7 @@ def _body_line(message: Message) -> bytes:
 
 
 def _shown_line(message: Message) -> bytes:
-    """For a terminal, which would obey some bodies."""
+    """For a terminal: escapes control sequences in bodies."""
     return f"{printable(message.body.decode(errors='backslashreplace'))}\n".encode()
 
 
@@ -244,5 +251,5 @@ def _json_line(message: Message) -> bytes:
 
 
 def _silence_stdout() -> None:
-    """What is still buffered has no reader; the interpreter must not try again at exit."""
+    """Redirect standard output, so that the interpreter does not write the buffer to a closed pipe at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

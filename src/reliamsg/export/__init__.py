@@ -1,1 +1,1 @@
-"""How journals leave a client: segments on their way to a directory or an object store."""
+"""Export of journals: segments, and their targets in directories and object stores."""

@@ -1,25 +1,32 @@
-"""Keeps a running client's journal flowing to its target.
+"""Exports the journal of a running client to its target.
 
-The client's writer thread calls :meth:`Exporter.step`, with the time as an argument, whenever it has done its own work;
-everything that uses the file's state happens there. Reading the rows and writing the segment happens on one thread of
-the exporter's own, so that a target that is slow or away never holds the client up.
+The client's writer thread calls :meth:`Exporter.step` after its other work, with the time as an argument; all access to
+the export state happens there. The exporter's own thread reads the rows and writes the segment, with retries, so that a
+slow or unavailable target never blocks the client.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import random
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception,
+    sleep_using_event,
+    wait_random_exponential,
+)
+
 from reliamsg.config import JournalExport
-from reliamsg.errors import FatalError, ReliamsgError
-from reliamsg.export.segments import Role, check_client, make_segment
+from reliamsg.errors import FatalError, JournalTargetError, ReliamsgError
+from reliamsg.export.segments import JournalSource, check_client, make_segment
 from reliamsg.export.target import open_target
-from reliamsg.store.exported import Cut, Exported
+from reliamsg.store.exported import Cut
 from reliamsg.store.journal import Entry
 from reliamsg.store.segment import Segment
 
@@ -29,80 +36,86 @@ log = logging.getLogger("reliamsg.export")
 
 BACKOFF_MIN_S = 0.5
 BACKOFF_MAX_S = 30.0
-"""Pauses between attempts at a target that fails: exponential with jitter between these two, for ever."""
+"""Bounds of the pauses between attempts to write to a failing target: exponential with jitter, without end."""
 STORE_RETRY_S = 1.0
-"""After the client's own file could not be written."""
+"""Pause after a failed write to the client's own file."""
 
 
 @dataclass(frozen=True, slots=True)
 class JournalStatus:
-    """The export of a client's journal at one moment."""
+    """The state of the export of a client's journal."""
 
     target: str
-    """Without login."""
+    """The target without credentials."""
     backlog_rows: int
     """Rows that are committed and not exported."""
     exported_lsn: int
-    """Every row up to this one is at the target, or was given up."""
+    """Every row up to this one is at the target, or was truncated."""
     full: bool
-    """So much waits that the client has stopped taking or handing out messages."""
+    """The backlog is so large that the client has stopped accepting or delivering messages."""
     error: str
-    """Why the latest attempt failed; empty once one succeeded."""
+    """The error of the latest attempt; empty after a success."""
 
 
 class Exporter:
-    """One client's. All methods but :meth:`status` and :attr:`full` are the writer thread's.
+    """Exports one client's journal. For the writer thread, except :meth:`status`, :attr:`full` and :attr:`why_full`.
 
-    `wake` has :meth:`step` called soon, and may be called on any thread. `probe` is told ``journal_cut``,
+    `wake` is called on the exporter's thread to request a call of :meth:`step`. `probe` is called with ``journal_cut``,
     ``journal_written`` (on the exporter's thread) and ``journal_recorded``.
 
-    Raises :class:`ConfigError` at construction when there is no package for the target's protocol, or the client's name
-    can't be a directory's.
+    The constructor raises :class:`ConfigError` if there is no package for the target's protocol, or if the client's
+    name can't be the name of a directory.
     """
 
     def __init__(
         self,
         export: JournalExport,
-        role: Role,
-        client: str,
-        path: str | os.PathLike[str],
-        exported: Exported,
+        source: JournalSource,
         *,
         wake: Callable[[], None],
         now: float,
         probe: Callable[[str], None] | None = None,
     ) -> None:
         self._export = export
-        self._role: Role = role
-        self._client = check_client(client)
-        self._path = path
-        self._exported = exported
+        self._source = source
+        self._client = check_client(source.client)
+        self._exported = exported = source.exported
         self._probe = probe or _no_probe
         self._target = open_target(export.target)
-        self._worker = _Worker(f"reliamsg-journal-{client}", self._make_and_write, wake)
+        self._closing = threading.Event()
+        self._last_attempt = self._stopped = False
+        self._gave_up = False
+        """An attempt failed after closing had begun."""
+        self._retrying = Retrying(
+            retry=retry_if_exception(_is_transient),
+            wait=wait_random_exponential(multiplier=2 * BACKOFF_MIN_S, max=BACKOFF_MAX_S, min=BACKOFF_MIN_S),
+            stop=lambda _: self._last_attempt,
+            sleep=sleep_using_event(self._closing),
+            before_sleep=self._attempt_failed,
+            reraise=True,
+        )
+        self._worker = _Worker(f"reliamsg-journal-{self._client}", self._write, wake)
         self._segment: Segment | None = None
-        """The pending cut's, once it was made: kept for the next attempt."""
+        """The encoded segment of the pending cut, kept for the next attempt."""
         self._done: Cut | None = None
-        """A cut whose segment is at the target, and not noted yet."""
-        self._failures = 0
-        """In a row."""
+        """A cut whose segment is at the target, which is not recorded yet."""
         self._next_at = now + export.interval
-        """When what waits is cut, if nothing makes it urgent."""
+        """When the next segment is cut, unless it becomes urgent earlier."""
         self._retry_at = now
-        self._closing = False
+        """No access to the client's file before this time."""
         backlog = exported.backlog
         self._excused = backlog if backlog > export.max_backlog_rows else 0
-        """What the file held already does not count until it is gone, or the target fails."""
+        """Rows from before the opening, which do not count until they are exported or the target fails."""
         self.full = False
-        """Nothing more may happen until segments have left. Read on any thread."""
+        """The client must not continue until segments were exported. Read on any thread."""
         self.error = ""
 
     # -- the writer thread ----------------------------------------------------------------------------------
 
     def step(self, now: float, wall_us: int = 0, mono_us: int = 0) -> float | None:
-        """Do what is due; returns when there will be more to do unless rows are added, None for never.
+        """Do the due work. Returns the time of the next work unless rows are added, None if there is none.
 
-        Raises what is fatal to the client's file; other errors of it are logged, and tried again.
+        Raises errors that are fatal to the client's file; after other errors of the file, retries later.
         """
         try:
             self._advance(now)
@@ -110,12 +123,12 @@ class Exporter:
         except FatalError:
             raise
         except ReliamsgError as error:
-            log.warning("%s; the journal's export is tried again", error)
+            log.warning("%s; the journal's export is retried", error)
             self._retry_at = now + STORE_RETRY_S
         return self._deadline()
 
     def _advance(self, now: float) -> None:
-        self._collect(now)
+        self._collect()
         self._record(now)
         self._start(now)
 
@@ -131,34 +144,27 @@ class Exporter:
         exported = self._exported
         waiting = exported.backlog
         return waiting > 0 and (
-            self._closing or waiting >= self._export.segment_rows or exported.has_earlier_boots
+            self._closing.is_set() or waiting >= self._export.segment_rows or exported.has_earlier_boots
         )
 
-    def _collect(self, now: float) -> None:
-        """Take what the worker has done."""
+    def _collect(self) -> None:
+        """Take the outcome of the exporter's thread."""
         outcome = self._worker.take()
         if outcome is None:
             return
         cut, error = outcome
-        if error is None:
-            if self.error:
-                log.info("journal of %s: %s takes segments again", self._client, self._target.shown)
-            self.error = ""
-            self._failures = 0
-            self._retry_at = now
-            self._done = cut
-            return
         if isinstance(error, FatalError):
             raise error
-        if not self.error:
-            log.warning("journal of %s: %s; tried again", self._client, error)
-        self.error = str(error)
-        self._excused = 0
-        self._failures += 1
-        self._retry_at = now + _pause(self._failures)
+        if error is not None:
+            self.error, self._gave_up = str(error), True
+            return
+        if self.error:
+            log.info("journal of %s: %s accepts segments again", self._client, self._target.shown)
+        self.error = ""
+        self._done = cut
 
     def _record(self, now: float) -> None:
-        """The third step."""
+        """The third step of an export."""
         if self._done is None or now < self._retry_at:
             return
         assert self._segment is not None  # made before it was written
@@ -169,8 +175,8 @@ class Exporter:
         self._probe("journal_recorded")
 
     def _start(self, now: float) -> None:
-        """The first step, and having the second one done."""
-        if self._worker.busy or self._done is not None or now < self._retry_at:
+        """The first step of an export, and the start of the second."""
+        if self._worker.busy or self._done is not None or self._gave_up or now < self._retry_at:
             return
         if self._exported.cut_pending is None:
             if not self._exported.backlog or not (self._urgent or now >= self._next_at):
@@ -184,7 +190,9 @@ class Exporter:
         self._worker.put(cut)
 
     def _bound(self, wall_us: int, mono_us: int) -> None:
-        """Hold the backlog within its limit."""
+        """Keep the backlog within its limit."""
+        if self.error:
+            self._excused = 0
         most = self._export.max_backlog_rows + self._excused
         over = self._exported.backlog >= most
         if self._export.when_full == "block":
@@ -193,31 +201,27 @@ class Exporter:
                 log.log(
                     logging.WARNING if over else logging.INFO,
                     "journal of %s: %d rows wait for %s; the client %s",
-                    self._client, self._exported.backlog, self._target.shown, "stops" if over else "goes on",
+                    self._client, self._exported.backlog, self._target.shown, "stops" if over else "continues",
                 )  # fmt: skip
         elif self._exported.backlog > most:
-            # More than need be, so that this is not done for every row.
+            # Some rows more than necessary, so that this does not happen for every new row.
             keep = most - max(1, most // 10) - 1
-            entry = Entry("truncated", group=self._client if self._role == "group" else "")
-            given_up = self._exported.truncate(max(0, keep), entry, wall_us, mono_us)
-            if given_up:
+            entry = Entry("truncated", group=self._client if self._source.role == "group" else "")
+            deleted = self._exported.truncate(max(0, keep), entry, wall_us, mono_us)
+            if deleted:
                 log.error(
-                    "journal of %s: %d rows given up, since %s is away: %s",
-                    self._client, given_up, self._target.shown, self.error or "it does not answer",
+                    "journal of %s: %d rows deleted because %s is unavailable: %s",
+                    self._client, deleted, self._target.shown, self.error or "it does not answer",
                 )  # fmt: skip
 
     def finish(self, deadline: float, clock: Callable[[], float] = time.monotonic) -> int:
-        """Export what is left, ``closed`` included, until `deadline` (by `clock`); returns how many rows stay in the
-        file. Gives up where the target fails. Afterwards the file may be closed."""
-        self._closing = True
+        """Export the remaining rows, ``closed`` included, until `deadline` (by `clock`); returns the number of rows
+        that stay in the file. Gives up at the first failed attempt. Afterwards the file may be closed."""
+        self._closing.set()
+        self._retry_at = clock()
         try:
-            # What is on its way was begun before; its failure says little about now.
-            if self._worker.busy and self._worker.wait(deadline - clock()):
-                self._collect(clock())
-            self._retry_at = clock()
-            self.error = ""
             self._advance(clock())
-            while self._exported.backlog and not self.error:
+            while self._exported.backlog and not self._gave_up:
                 if self._worker.busy and not self._worker.wait(deadline - clock()):
                     self.error = "it did not answer in time"
                     break
@@ -229,18 +233,21 @@ class Exporter:
         if left:
             log.warning(
                 "journal of %s: %d rows stay in %s (%s): they are exported when it is opened again, or by 'reliamsg"
-                " journal export'", self._client, left, os.fspath(self._path), self.error or "it can't be written",
+                " journal export'", self._client, left, os.fspath(self._source.path),
+                self.error or "it can't be written",
             )  # fmt: skip
         return left
 
     def stop(self) -> None:
-        """Export nothing more. What is being written goes on; called again, it does nothing."""
+        """Stop exporting. A running write continues in the background. Idempotent."""
+        self._stopped = True
+        self._closing.set()
         self._worker.end()
 
     # -- any thread -----------------------------------------------------------------------------------------
 
     def status(self) -> JournalStatus:
-        """The export now."""
+        """The current state of the export."""
         exported = self._exported
         return JournalStatus(
             self._target.shown, exported.backlog, exported.exported_lsn, self.full, self.error
@@ -248,24 +255,38 @@ class Exporter:
 
     @property
     def why_full(self) -> str:
-        """What to tell whoever is held up."""
+        """The message for applications whose calls are blocked or refused."""
         return (
-            f"{self._exported.backlog} rows of the journal wait for {self._target.shown}, and at most"
-            f" {self._export.max_backlog_rows} may: {self.error or 'it has not taken them yet'}"
+            f"{self._exported.backlog} rows of the journal wait for {self._target.shown}, and the limit is"
+            f" {self._export.max_backlog_rows}: {self.error or 'it has not accepted them yet'}"
         )
 
     # -- the exporter's thread ------------------------------------------------------------------------------
 
-    def _make_and_write(self, cut: Cut) -> None:
-        """The second step."""
+    def _write(self, cut: Cut) -> None:
+        """The second step of an export, repeated until it succeeds."""
+        self._retrying(self._try_to_write, cut)
+
+    def _try_to_write(self, cut: Cut) -> None:
+        self._last_attempt = self._closing.is_set()
+        if self._stopped:
+            raise JournalTargetError("the export was stopped")
         if self._segment is None:
-            self._segment = make_segment(self._path, self._role, self._client, cut)
+            self._segment = make_segment(self._source, cut)
         self._target.write(self._segment.path, self._segment.data)
         self._probe("journal_written")
 
+    def _attempt_failed(self, state: RetryCallState) -> None:
+        assert state.outcome is not None  # of the attempt
+        error = state.outcome.exception()
+        if not self.error:
+            log.warning("journal of %s: %s; it is retried", self._client, error)
+        self.error = str(error)
+        self._worker.report()
+
 
 class _Worker:
-    """A thread that does one job at a time, started for the first one."""
+    """A thread that executes one job at a time. It is started for the first one."""
 
     def __init__(self, name: str, work: Callable[[Cut], None], done: Callable[[], None]) -> None:
         self._name = name
@@ -283,7 +304,7 @@ class _Worker:
         return self._job is not None
 
     def put(self, job: Cut) -> None:
-        """Have a job done; only while it is not busy."""
+        """Start a job; only while the worker is not busy."""
         with self._changed:
             self._job = job
             self._changed.notify_all()
@@ -292,7 +313,7 @@ class _Worker:
             self._thread.start()
 
     def take(self) -> tuple[Cut, Exception | None] | None:
-        """The outcome of the job, once, when there is one."""
+        """Take the outcome of the job, if there is one."""
         with self._changed:
             outcome, self._outcome = self._outcome, None
             if outcome is not None:
@@ -300,12 +321,18 @@ class _Worker:
             return outcome
 
     def wait(self, timeout: float) -> bool:
-        """Wait for the outcome; False when there is none within `timeout` seconds."""
+        """Wait up to `timeout` seconds for the outcome; False if there is none."""
         with self._changed:
             return self._changed.wait_for(lambda: self._outcome is not None, max(0.0, timeout))
 
+    def report(self) -> None:
+        """Call `done` before the job has ended. Called by the job itself."""
+        with self._changed:
+            if not self._ended:
+                self._done()
+
     def end(self) -> None:
-        """Do no more. A job that hangs is left behind; the thread ends after it."""
+        """Accept no more jobs. The thread terminates after its current job, which is not waited for."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
@@ -323,21 +350,18 @@ class _Worker:
             error: Exception | None = None
             try:
                 self._work(job)
-            except Exception as failure:  # noqa: BLE001  (it is reported where the outcome is taken)
+            except Exception as failure:  # noqa: BLE001  (part of the outcome)
                 error = failure
             with self._changed:
                 self._outcome = job, error
                 self._changed.notify_all()
-                if not self._ended:  # whoever would be woken may be gone
+                if not self._ended:  # the owner may be gone
                     self._done()
 
 
-def _pause(failures: int) -> float:
-    """Seconds until the next attempt, after this many failures in a row."""
-    # Bounded, or the power would overflow in the end.
-    most = min(BACKOFF_MAX_S, BACKOFF_MIN_S * 2.0 ** min(failures, 64))
-    return random.uniform(BACKOFF_MIN_S, most)
+def _is_transient(error: BaseException) -> bool:
+    return isinstance(error, Exception) and not isinstance(error, FatalError)
 
 
 def _no_probe(point: str) -> None:
-    """Nobody is testing crashes here."""
+    """The default `probe`: nothing observes the export."""

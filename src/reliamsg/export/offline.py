@@ -1,19 +1,14 @@
-"""Exporting the journal of a file that nobody has open."""
+"""Exports the journal of a file that no client has open."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import sqlite3
-from pathlib import Path
-from typing import Literal
 
 from reliamsg.errors import ConfigError
-from reliamsg.export.segments import check_client, make_segment
+from reliamsg.export.segments import JournalSource, check_client, make_segment
 from reliamsg.export.target import open_target
-from reliamsg.store.database import Database, Kind, open_readonly, reading
+from reliamsg.store.database import Database, Kind, get_meta, reading
 from reliamsg.store.exported import Exported
-from reliamsg.store.journal import Journal
 
 __all__ = ["export_file"]
 
@@ -21,26 +16,26 @@ __all__ = ["export_file"]
 def export_file(
     path: str | os.PathLike[str], target: str | os.PathLike[str], *, segment_rows: int = 10_000
 ) -> int:
-    """Export all that is left of the journal in an outbox or inbox, in segments of at most `segment_rows` rows.
+    """Export the remaining journal of an outbox or inbox, in segments of at most `segment_rows` rows.
 
-    Returns how many segments were written. What is exported leaves the file. Takes the file as its owner does: raises
-    :class:`OutboxLocked` or :class:`InboxLocked` where it has one, :class:`StoreCorrupt` where it is neither, and
-    :class:`JournalTargetError` where the target can't be written: segments up to there have left, the others stay.
+    Returns the number of segments written. Exported rows are deleted from the file. Locks the file as its owner would:
+    raises :class:`OutboxLocked` or :class:`InboxLocked` if a client has it open. Raises :class:`StoreCorrupt` if it is
+    neither an outbox nor an inbox, and :class:`JournalTargetError` if the target can't be written: earlier segments are
+    exported, the others stay.
     """
     if segment_rows < 1:
         raise ConfigError(f"segment_rows must be at least 1, not {segment_rows!r}")
-    place = open_target(target)
+    destination = open_target(target)
     kind, client = _owner(path)
-    role: Literal["producer", "group"] = "producer" if kind == "outbox" else "group"
     check_client(client)
     database = Database(path, kind, client)
     try:
-        # No row will be written, so that this boot never shows.
-        exported = Exported(database, Journal(""))
+        exported = Exported(database, boot="")  # not used: no rows are written
+        source = JournalSource("producer" if kind == "outbox" else "group", client, database.path, exported)
         count = 0
         while (cut := exported.cut(segment_rows)) is not None:
-            segment = make_segment(database.path, role, client, cut)
-            place.write(segment.path, segment.data)
+            segment = make_segment(source, cut)
+            destination.write(segment.path, segment.data)
             exported.finish(cut, segment.digest)
             count += 1
         return count
@@ -49,13 +44,7 @@ def export_file(
 
 
 def _owner(path: str | os.PathLike[str]) -> tuple[Kind, str]:
-    """What kind of file it is, and whose."""
-    with reading(path), contextlib.closing(open_readonly(Path(path))) as connection:
-        return _kind(connection), connection.execute(
-            "SELECT value FROM meta WHERE name = 'owner'"
-        ).fetchone()[0]
-
-
-def _kind(connection: sqlite3.Connection) -> Kind:
-    outbox = connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'batch'").fetchone()[0]
-    return "outbox" if outbox else "inbox"
+    """The kind of a file, and its owner."""
+    with reading(path) as connection:
+        outbox = connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'batch'").fetchone()[0]
+        return "outbox" if outbox else "inbox", get_meta(connection, "owner", "")

@@ -1,7 +1,7 @@
-"""Where segments go to and are read from: directories, and whatever fsspec has a package for.
+"""Targets of segments: directories, and all file systems that fsspec supports.
 
-A segment's name holds the digest of its bytes, so a name is written once and never again: what is found there
-under the same name must be the same, and anything else is an error, not something to replace.
+A segment's name contains the digest of its content, so each name is written only once: an existing file of the same
+name must have the same content. A different file is an error, and is not replaced.
 """
 
 from __future__ import annotations
@@ -27,49 +27,49 @@ SUFFIX = ".ndjson"
 _WHOLE_PUTS = frozenset(
     {"memory", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss", "r2"}
 )
-"""Protocols whose files appear whole or not at all. Elsewhere a file is written aside and renamed."""
+"""Protocols with atomic writes. With others, a file is written under a temporary name and renamed."""
 _CREDENTIALS = re.compile(r"//[^/\s]*@")
 
 
 class Target(ABC):
-    """A place for segments. `shown` is its name for people, without passwords.
+    """A location for segments. `shown` is its name in messages, without passwords.
 
-    Methods raise :class:`JournalTargetError` when the place can't be reached, read or written. They may take as long as
-    the place takes to answer.
+    Methods raise :class:`JournalTargetError` if the location can't be reached, read or written. They block until it
+    answers.
     """
 
     shown: str
 
     @abstractmethod
     def write(self, path: str, data: bytes) -> None:
-        """Put `data` at `path` (relative, parts separated by ``/``), durably and whole.
+        """Write a file durably and atomically to `path` (relative, with ``/`` as separator).
 
-        Where there is such a file already, it is compared: the same bytes are a success, others raise, and stay.
+        An existing file is compared and never replaced: the call succeeds if it has the same content, and raises
+        otherwise.
         """
 
     @abstractmethod
     def paths(self) -> Iterator[str]:
-        """The relative paths of all files that end in ``.ndjson``, sorted; hidden files and those in hidden
-        directories are left out."""
+        """The relative paths of all files that end in ``.ndjson``, sorted, without hidden files and directories."""
 
     @abstractmethod
     def read(self, path: str) -> bytes:
-        """The bytes of one file."""
+        """The content of a file."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.shown}>"
 
     def _damaged(self, path: str) -> JournalTargetError:
         return JournalTargetError(
-            f"{self.shown}: {path} exists with other bytes than its name promises: it was damaged or edited."
-            " Move it away; nothing is overwritten"
+            f"{self.shown}: {path} exists with other content than its name states: it was damaged or edited."
+            " Move it away; it is not overwritten"
         )
 
 
 def open_target(target: str | os.PathLike[str]) -> Target:
-    """A target by its path or fsspec URL. Nothing is read or written yet.
+    """The target with a path or fsspec URL. It is not accessed yet.
 
-    Raises :class:`ConfigError` where fsspec, or the package that it needs for this protocol, is not installed.
+    Raises :class:`ConfigError` if fsspec, or the package that it needs for the protocol, is not installed.
     """
     text = os.fspath(target)
     if not is_remote(target):
@@ -92,13 +92,15 @@ def open_target(target: str | os.PathLike[str]) -> Target:
     except ImportError as error:
         raise ConfigError(f"{shown_target(target)}: {protocol}:// needs another package: {error}") from None
     except ValueError:
-        raise ConfigError(f"{shown_target(target)}: fsspec knows no protocol {protocol!r}") from None
+        raise ConfigError(
+            f"{shown_target(target)}: fsspec does not support the protocol {protocol!r}"
+        ) from None
     return RemoteTarget(text, protocol)
 
 
 class DirectoryTarget(Target):
-    """A directory, made when the first segment is written. What is made is its owner's alone: directories 0700, files
-    0600, whatever the umask. Only regular files are read; symbolic links below it are not followed."""
+    """A directory, created when the first segment is written. Only its owner has access: directories have mode 0700,
+    files 0600, regardless of the umask. Reads regular files only, and follows no symbolic links below the directory."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -108,7 +110,7 @@ class DirectoryTarget(Target):
         final = self._root / path
         try:
             if self._same(final, data, path):
-                self._sync(final)  # its writer may have ended before it came so far
+                self._sync(final)  # its writer may have crashed before it did so
                 self._sync_directories(final.parent)
                 self._sweep(final)
                 return
@@ -126,7 +128,7 @@ class DirectoryTarget(Target):
             raise self._failed("written", error) from error
 
     def _same(self, final: Path, data: bytes, path: str) -> bool:
-        """Whether the file is there already; raises when it is another one."""
+        """Whether the file exists; raises if its content differs."""
         try:
             found = read_regular(final)
         except FileNotFoundError:
@@ -143,21 +145,21 @@ class DirectoryTarget(Target):
             os.fsync(file.fileno())
 
     def _name(self, aside: Path, final: Path, data: bytes, path: str) -> None:
-        """Give the file its name, unless somebody was faster."""
+        """Give the file its name, unless another process already has."""
         try:
-            os.link(aside, final)  # other than a rename, this never replaces anything
+            os.link(aside, final)  # unlike a rename, never replaces a file
         except FileExistsError:
             if not self._same(final, data, path):
                 raise
         except OSError:
-            # A file system without hard links: the name is still free as far as one can tell.
+            # On a file system without hard links, check before the rename, at the risk of a race.
             if not self._same(final, data, path):
                 os.rename(aside, final)
 
     @staticmethod
     def _sweep(final: Path) -> None:
-        """Remove what a process left aside that was killed while it wrote this file. Another that writes it right now
-        finds it written."""
+        """Remove temporary files of processes that crashed while writing this file. A process that is writing it at
+        present will find it complete."""
         with os.scandir(final.parent) as entries:
             leftovers = [entry.path for entry in entries if entry.name.startswith(f".{final.name}.")]
         for path in leftovers:
@@ -173,7 +175,7 @@ class DirectoryTarget(Target):
             os.close(descriptor)
 
     def _sync_directories(self, directory: Path) -> None:
-        """A new name is durable once its directory is, and so on up to the root's own name."""
+        """Make a new name durable: fsync its directory and all above, up to the parent of the root."""
         top = self._root.parent
         while True:
             self._sync(directory)
@@ -185,7 +187,7 @@ class DirectoryTarget(Target):
         found: list[str] = []
         try:
             if not self._root.is_dir():
-                raise NotADirectoryError(20, "there is no such directory")
+                raise NotADirectoryError(20, "no such directory")
             for directory, names, files in os.walk(self._root, onerror=_reraise):
                 names[:] = [name for name in names if not name.startswith(".")]
                 base = Path(directory).relative_to(self._root)
@@ -206,7 +208,7 @@ class DirectoryTarget(Target):
 
 
 class RemoteTarget(Target):
-    """A place behind an fsspec URL. The connection is made by the first call."""
+    """An fsspec URL. The first call connects."""
 
     def __init__(self, url: str, protocol: str) -> None:
         self._url = url
@@ -273,12 +275,12 @@ class RemoteTarget(Target):
 
     @contextlib.contextmanager
     def _translated(self, what: str) -> Iterator[None]:
-        """Every package behind fsspec has errors of its own."""
+        """Converts the various exceptions of the packages behind fsspec."""
         try:
             yield
         except (JournalTargetError, ConfigError):
             raise
-        except Exception as error:  # noqa: BLE001  (the packages have no common root)
+        except Exception as error:  # noqa: BLE001  (the packages have no common base class)
             text = _CREDENTIALS.sub("//", str(error).replace(self._url, self.shown))
             for secret in self._secrets:
                 text = text.replace(secret, "***")
@@ -287,7 +289,7 @@ class RemoteTarget(Target):
 
 
 def _secrets(url: str) -> list[str]:
-    """What of a URL must not show in other people's error messages, longest first."""
+    """The secrets of a URL, to be removed from error messages of other packages, longest first."""
     found: set[str] = set()
     for part in url.split("::"):
         rest, _, tail = re.sub(r"[?#]", "?", part.partition("://")[2]).partition("?")

@@ -20,8 +20,8 @@ from reliamsg.receiving.sites import SiteReceiver
 from reliamsg.receiving.state import Pending, Shared, log
 from reliamsg.runtime.clock import microseconds
 from reliamsg.runtime.environment import Probe
-from reliamsg.store.inbox import Left
-from reliamsg.store.inbox_rows import Batch, EpochRow, GapRow, HeldFrame, History, StreamRow
+from reliamsg.store.inbox import QuarantineChange
+from reliamsg.store.inbox_rows import Batch, EpochRow, GapRow, HeldFrame, History, HistoryRow
 from reliamsg.store.journal import Entry
 from reliamsg.wire.data import Frame, open_frame
 
@@ -265,7 +265,7 @@ class Committer:
                 log.error("%s; nothing is acknowledged until it can be", error)
             shared.write_failed(error, large=large)
 
-    def _apply(self, plan: _Plan, kept: list[Frame], left: Left) -> None:
+    def _apply(self, plan: _Plan, kept: list[Frame], left: QuarantineChange) -> None:
         shared = self._shared
         released: defaultdict[str, list[object]] = defaultdict(list)
         with shared.lock:
@@ -390,7 +390,7 @@ def _holding(row: HeldFrame) -> Holding:
 def _add_change(batch: Batch, change: StreamChange) -> None:
     stream = change.stream
     if change.history:
-        batch.streams.append(StreamRow(stream, change.parts.epochs.joined, _history(change)))
+        batch.streams.append(HistoryRow(stream, change.parts.epochs.joined, _history(change)))
     finished = {known.epoch for known in change.finished}
     for item in change.epochs:
         known = item.known

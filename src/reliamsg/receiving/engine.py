@@ -133,7 +133,7 @@ class ReceivingEngine:
         self.settings = settings
         self.probe = environment.probe
         core = ConsumerCore(
-            rules, {site.name: site.prefetch for site in sites}, inbox.look_at_clock(environment.wall_us())
+            rules, {site.name: site.prefetch for site in sites}, inbox.note_clock(environment.wall_us())
         )
         lease = Lease(inbox.id, inbox.random_bytes(8), settings.takeover_timeout)
         self.shared = Shared(
@@ -618,7 +618,7 @@ class ReceivingEngine:
         inbox = self.shared.inbox
         some = inbox.load_some(streams)
         inbox.drop_ids([saved.stream for saved in some])
-        kept = inbox.leave_something([saved.stream for saved in some])
+        kept = inbox.streams_with_leftovers([saved.stream for saved in some])
         room = self.shared.core.rules.max_known_streams - inbox.tombstone_count
         batch = Batch()
         for saved in some:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import msgspec
 
@@ -51,7 +51,7 @@ def tombstone_of(saved: SavedStream, below: int) -> Tombstone | None:
             return None
         row, history = before
     joined = saved.joined if saved.joined is not None and saved.joined[0] < below else (row.epoch, 1)
-    return Tombstone(replace(row, prev=None), joined, _trimmed(history))
+    return Tombstone(msgspec.structs.replace(row, prev=None), joined, _trimmed(history))
 
 
 def entry_of(saved: SavedStream, left: Tombstone | None, group: str) -> Entry:

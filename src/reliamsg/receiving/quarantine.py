@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from reliamsg.core.shares import Shares
 from reliamsg.message import Stream
-from reliamsg.store.inbox import Left
+from reliamsg.store.inbox import QuarantineChange
 from reliamsg.store.quarantine import QuarantinedDelivery, QuarantineRows, Selection
 from reliamsg.wire.data import Frame
 
@@ -116,7 +116,7 @@ class Quarantine:
             for reason in (TOO_MANY_STREAMS, HELD, FAR_EPOCH)  # an epoch that has a gap is not far any more
         )
 
-    def committed(self, added: Iterable[QuarantinedDelivery], left: Left) -> None:
+    def committed(self, added: Iterable[QuarantinedDelivery], left: QuarantineChange) -> None:
         """A commit stored what was admitted, and deleted what was replayed."""
         for one in added:
             count = self._admitting.pop((one.stream, one.reason)) - 1

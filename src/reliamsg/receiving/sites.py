@@ -24,7 +24,7 @@ from reliamsg.receiving.state import Shared
 from reliamsg.store.inbox_rows import HeldFrame
 from reliamsg.store.quarantine import QuarantinedDelivery, Selection
 from reliamsg.transport.base import Delivery, is_refusal
-from reliamsg.wire.data import Frame, FrameError, Records, encode, open_frame
+from reliamsg.wire.data import Frame, FrameError, Origin, Records, encode, open_frame
 from reliamsg.wire.limits import MAX_FRAME_BYTES
 
 __all__ = ["SiteReceiver", "SiteState"]
@@ -534,12 +534,13 @@ class SiteReceiver:
             return
         stream = Stream("", what.topic, what.partition)
         headers = dict(delivery.headers) or None
+        # A local frame, for the inbox alone: no producer can have this name.
         data = encode(
-            # The frame is our own, for the inbox; no producer can be called by the empty name.
-            Stream("unsequenced", what.topic, what.partition), 1, 0, self.shared.core.assign(stream), None,
+            Origin(Stream("unsequenced", what.topic, what.partition), 1, 0),
+            self.shared.core.assign(stream),
             (wall, wall),
             Records([delivery.body], None, None if headers is None else [headers]),
-        )  # fmt: skip
+        )
         try:
             frame = open_frame(data)
         except FrameError as error:  # with its headers and our envelope it is over the limit

@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 from reliamsg.config import JournalExport
 from reliamsg.export.exporter import Exporter, JournalStatus
-from reliamsg.export.segments import Role
+from reliamsg.export.segments import JournalSource
 from reliamsg.runtime.clock import microseconds
 from reliamsg.runtime.environment import Environment
-from reliamsg.store.exported import Exported
 
 __all__ = ["CLOSING_EXPORT_S", "ExportStep", "JournalSource", "Stepped"]
 
 CLOSING_EXPORT_S = 0.5
 """A target has this long for the last segment, even if closing has no time left."""
-
-
-@dataclass(frozen=True, slots=True)
-class JournalSource:
-    """Whose journal is exported, and the file that it is in."""
-
-    role: Role
-    client: str
-    path: str | os.PathLike[str]
-    exported: Exported
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +36,7 @@ class ExportStep:
     def __init__(self, export: JournalExport | None, source: JournalSource, environment: Environment) -> None:
         self._clock, self._wall_us = environment.clock, environment.wall_us
         self._exporter = None if export is None else Exporter(
-            export, source.role, source.client, source.path, source.exported,
-            wake=environment.wake, now=environment.clock(), probe=environment.probe,
+            export, source, wake=environment.wake, now=environment.clock(), probe=environment.probe
         )  # fmt: skip
         self.has_target = export is not None
         """Whether the journal leaves its client at all."""

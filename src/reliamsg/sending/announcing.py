@@ -124,7 +124,7 @@ class Announcing:
         pages = engine.membership.book.pages
         status = Status(
             VERSION, engine.producer_id, outbox.epoch, outbox.incarnation, self._number,
-            outbox.journal.told(engine.mono_us()), engine.wall_us(), int(interval * 1000),
+            outbox.journal.lsn_to_announce(engine.mono_us()), engine.wall_us(), int(interval * 1000),
             engine.settings.release == "consumed", to,
             [self._stream(stream, pages[stream], group) for stream in streams], self._heard.get(group),
             list(self._nonces.get(group, ())),

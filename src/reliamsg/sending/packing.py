@@ -12,7 +12,7 @@ from reliamsg.message import digest_sum
 from reliamsg.sending.intake import Column, Group, Item
 from reliamsg.store.journal import Entry
 from reliamsg.store.outbox import NewBatch, Row, StreamRow
-from reliamsg.wire.data import Records, encode
+from reliamsg.wire.data import Origin, Records, encode
 
 if TYPE_CHECKING:
     from reliamsg.keys import KeyRing
@@ -205,11 +205,8 @@ class Packer:
         """Encode a batch; return the sequence number after it."""
         stream, count = builder.stream, len(builder.bodies)
         frame = encode(
-            stream.stream,
-            self.epoch,
-            self._incarnation,
+            Origin(stream.stream, self.epoch, self._incarnation, stream.prev),
             seq,
-            stream.prev,
             times,
             Records(builder.bodies, builder.keys, builder.headers),
             compress=self._compress,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from reliamsg.message import Prev
 from reliamsg.store.rows import Row
-from reliamsg.wire.data import FLAG_ZSTD, Records, encode, open_frame
+from reliamsg.wire.data import FLAG_ZSTD, Origin, Records, encode, open_frame
 
 __all__ = ["cut", "recode"]
 
@@ -33,6 +33,9 @@ def _encode(
 ) -> bytes:
     envelope = open_frame(row.frame).envelope
     return encode(
-        row.stream, epoch, row.incarnation, seq, prev, (envelope.ts_first, envelope.ts_last), records,
-        compress=bool(envelope.flags & FLAG_ZSTD), moved=moved or envelope.moved,
-    )  # fmt: skip
+        Origin(row.stream, epoch, row.incarnation, prev, moved=moved or envelope.moved),
+        seq,
+        (envelope.ts_first, envelope.ts_last),
+        records,
+        compress=bool(envelope.flags & FLAG_ZSTD),
+    )

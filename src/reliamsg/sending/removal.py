@@ -10,6 +10,7 @@ from reliamsg.message import MessageId, Stream
 from reliamsg.sending.book import Page
 from reliamsg.sending.recoding import cut
 from reliamsg.store.journal import Entry
+from reliamsg.store.members import RemovedRange
 from reliamsg.store.outbox import Outbox
 from reliamsg.store.rewriting import Taken
 
@@ -32,7 +33,7 @@ def remove(engine: Engine, outbox: Outbox, first: MessageId, last: MessageId) ->
         return list(gone), [Entry("removed", stream, epoch, incarnation, *span) for span in ours]
 
     taken = outbox.take_out(
-        page.row.id, epoch, first.seq, last.seq, cut, told, engine.wall_us(), engine.mono_us()
+        page.row.id, RemovedRange(epoch, first.seq, last.seq), cut, told, engine.wall_us(), engine.mono_us()
     )
     if not taken.spans:
         return 0

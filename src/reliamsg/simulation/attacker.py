@@ -25,7 +25,7 @@ from reliamsg.wire.control import (
     encode_state,
     encode_status,
 )
-from reliamsg.wire.data import CONTENT_TYPE, Records, encode
+from reliamsg.wire.data import CONTENT_TYPE, Origin, Records, encode
 from reliamsg.wire.limits import MAX_EPOCH, MAX_SEQ
 
 __all__ = ["Attacker"]
@@ -85,7 +85,7 @@ class Attacker:
         if kind in ("message", "unsigned message", "repair"):
             seq = chance.choice([1, 50, FAR])
             ring = None if kind == "unsigned message" else self._ring
-            frame = encode(stream, epoch, INCARNATION, seq, None, (1, 1), Records([b"forged"]), ring=ring)
+            frame = encode(Origin(stream, epoch, INCARNATION), seq, (1, 1), Records([b"forged"]), ring=ring)
             if kind == "repair":
                 broker.send_control(group_address(chance.choice(self._groups)), frame)
             else:
@@ -136,7 +136,7 @@ class Attacker:
         kind = chance.choice(["message", "status", "hello", "state", "group state"])
         if kind == "message":
             prev = chance.choice([None, Prev(max(1, epoch - 1), INCARNATION, 5)])
-            frame = encode(stream, epoch, incarnation, 1, prev, (1, epoch), Records([b"forged"]))
+            frame = encode(Origin(stream, epoch, incarnation, prev), 1, (1, epoch), Records([b"forged"]))
             broker.inject(stream.topic, frame, CONTENT_TYPE)
         elif kind in ("status", "hello"):
             to = status_address(stream.topic, 0) if kind == "status" else producer_address(stream.producer)

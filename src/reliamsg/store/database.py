@@ -1,9 +1,9 @@
-"""Opening the SQLite files: ownership, identity, schema, durability, and what errors mean.
+"""The SQLite files: ownership, identity, schema, durability, and the translation of errors.
 
-Every file is owned by one process at a time, through a lock file beside it, and has one connection that one
-thread uses: SQLite before 3.51.3 can corrupt a WAL file that several connections write to. WAL with
-``synchronous=FULL`` fsyncs once on every commit; ``NORMAL`` would not. Checkpoints are made here, since SQLite
-swallows the errors of those that it makes by itself, a failed fsync among them.
+One process at a time owns a file, through a lock file beside it, and one thread uses its only connection: SQLite
+before 3.51.3 can corrupt a WAL file that several connections write to. WAL with ``synchronous=FULL`` fsyncs once on
+every commit; ``NORMAL`` would not. Checkpoints are made here, because SQLite hides the errors of its automatic
+checkpoints, a failed fsync among them.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from reliamsg.errors import (
     StoreTooNew,
     StoreUnsafe,
 )
-from reliamsg.files import create_private, make_directories, what_it_is
+from reliamsg.files import create_private, make_directories, special_kind
 
-__all__ = ["PAGE_BYTES", "Connect", "Database", "Kind", "open_readonly", "put_meta", "reading"]
+__all__ = ["PAGE_BYTES", "Connect", "Database", "Kind", "get_meta", "open_readonly", "put_meta", "reading"]
 
 Kind = Literal["outbox", "inbox"]
 Connect = Callable[..., sqlite3.Connection]
-"""``sqlite3.connect``, or what takes its place and its arguments."""
+"""``sqlite3.connect``, or a replacement with the same arguments."""
 
 _APPLICATION_ID = {"outbox": 0x524D4F31, "inbox": 0x524D4931}  # "RMO1", "RMI1": PRAGMA application_id
 _LOCKED: dict[Kind, type[FatalError]] = {"outbox": OutboxLocked, "inbox": InboxLocked}
 _WRITE: dict[Kind, type[ReliamsgError]] = {"outbox": OutboxWriteError, "inbox": InboxWriteError}
 _INDETERMINATE: dict[Kind, type[FatalError]] = {"outbox": OutboxIndeterminate, "inbox": InboxIndeterminate}
 
-# After these the transaction is undone and the file is as it was; the same may work later.
+# After these errors the transaction is rolled back and the file unchanged; a retry may succeed.
 _NOT_WRITTEN = {
     sqlite3.SQLITE_FULL,
     sqlite3.SQLITE_READONLY,
@@ -56,35 +56,35 @@ _NOT_WRITTEN = {
     sqlite3.SQLITE_CANTOPEN,
     sqlite3.SQLITE_NOMEM,
 }
-# After these it is unknown what the disk holds, and a second fsync may lie: the kernel marks pages clean that
-# it could not write (https://wiki.postgresql.org/wiki/Fsync_Errors).
+# After these errors the state of the disk is unknown, and a second fsync may report a false success: the kernel marks
+# pages that it could not write as clean (https://wiki.postgresql.org/wiki/Fsync_Errors).
 _UNKNOWN = {sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_DIR_FSYNC}
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
-# What a changed byte that SQLite does not notice does to whoever reads it: a text where a number should be, no JSON, a
-# row that refers to none, a number too large.
+# Errors in Python code that reads a value which was corrupted without SQLite noticing: a text instead of a number,
+# invalid JSON, a reference to a missing row, a number too large.
 _UNREADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 BUSY_TIMEOUT_MS = 5_000
 
 CHECKPOINT_BYTES = 16 * 1024 * 1024
-"""A WAL file above this size is carried over into the database."""
+"""A WAL file above this size is checkpointed."""
 
 PAGE_BYTES = 4096
-"""What a stored frame may take up beyond its size: SQLite writes whole pages."""
+"""Disk space that a stored frame may need beyond its size: SQLite writes whole pages."""
 
 RESERVE_BYTES = 64 * 1024
-"""New messages leave so much of the disk free, for what makes room again: acknowledging and releasing them."""
+"""Disk space that new messages leave free, for the writes that free space: acknowledging and releasing messages."""
 
 
 class Database:
-    """One outbox or inbox file, owned.
+    """An outbox or inbox file, owned and open for writing.
 
-    `owner` is the producer id or group. Opening takes the lock, creates the file (0600, in a directory made
-    0700 if it is missing) and brings its schema up to date.
+    `owner` is the producer id or group. Opening takes the lock, creates the file (mode 0600; a missing directory is
+    created with 0700) and migrates its schema.
 
     Raises :class:`OutboxLocked`/:class:`InboxLocked`, :class:`StoreMismatch`, :class:`StoreCorrupt`,
     :class:`StoreTooNew`, :class:`StoreUnsafe`, or :class:`OutboxWriteError`/:class:`InboxWriteError` when the
-    directory can't be written.
+    directory is not writable.
 
     `connect` is for simulated disks.
     """
@@ -92,53 +92,54 @@ class Database:
     def __init__(
         self, path: str | os.PathLike[str], kind: Kind, owner: str, connect: Connect = sqlite3.connect
     ) -> None:
-        # The lock is named from the real path, so that a symbolic link is no second outbox.
+        # The lock file is named after the real path, so that a symbolic link does not open a second outbox.
         self.path = Path(os.path.realpath(path))
         self.kind: Kind = kind
         self.owner = owner
         self._connect = connect
         self._name, self._wal_name = str(self.path), f"{self.path}-wal"
         self._broken: FatalError | None = None
-        """Why nothing may be written any more."""
+        """The error after which nothing may be written any more."""
         check_safe(path)
         self._lock = self._acquire()
         try:
-            with self.translated():
-                self.connection = self._open()
-        except BaseException:
+            self.connection = self._open()
+        except BaseException as error:
             self._lock.release()
+            if isinstance(error, (sqlite3.Error, *_UNREADABLE)) and not isinstance(error, ReliamsgError):
+                raise self._translate(error) from error
             raise
 
     def close(self) -> None:
-        """Close the connection and give the file up."""
+        """Close the connection and release the lock."""
         try:
             self.connection.close()
         finally:
             self._lock.release()
 
     def checkpoint(self) -> None:
-        """Carry what is committed over into the database file.
+        """Copy committed pages from the WAL into the database file.
 
-        Raises ``…Indeterminate`` when its fsync fails, :class:`StoreCorrupt` when a page is damaged. A reader in the
-        way, or a full disk, only puts it off.
+        Raises ``…Indeterminate`` when its fsync fails and :class:`StoreCorrupt` when a page is damaged. A reader or a
+        full disk only postpones it.
         """
         self._check_whole()
         try:
             self.connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         except sqlite3.Error as error:
-            meaning = self._meaning(error)
-            if isinstance(meaning, FatalError):
-                self._broken = meaning
-                raise meaning from error
+            translated = self._translate(error)
+            if isinstance(translated, FatalError):
+                self._broken = translated
+                raise translated from error
 
     @contextlib.contextmanager
     def transaction(self, adding: int = 0) -> Iterator[sqlite3.Connection]:
-        """One transaction: committed and fsynced when the block ends, undone when it raises. `adding`: bytes of
-        frames that it stores, with :data:`PAGE_BYTES` for each; they must fit without using up the disk.
+        """A transaction: committed and fsynced when the block ends, rolled back when it raises. `adding` is the size of
+        the frames that it stores, plus :data:`PAGE_BYTES` for each; they must fit without filling the disk.
 
-        SQLite's errors come out as this library's: ``…WriteError`` (nothing was stored, try again later),
-        ``…Indeterminate`` (stop) or :class:`StoreCorrupt`. After one of these two, every later transaction raises it
-        again: what the one before should have held may be there, or not, so nothing can be built on it.
+        Raises ``…WriteError`` (nothing was stored; a retry may succeed), ``…Indeterminate`` or :class:`StoreCorrupt`.
+        After one of the latter two, every later transaction raises it again: whether the failed transaction was stored
+        is unknown, so nothing can be built on it.
         """
         self._check_whole()
         connection = self.connection
@@ -153,14 +154,14 @@ class Database:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
-                    self.checkpoint()  # then the next transaction may have the WAL file's room
+                    self.checkpoint()  # so that the next transaction can reuse the WAL file's space
                 raise
         except sqlite3.Error as error:
-            meaning = self._meaning(error)
-            if isinstance(meaning, FatalError):
-                self._broken = meaning
-            raise meaning from error
-        except UnicodeDecodeError as error:  # of SQLite's message, which names what is damaged
+            translated = self._translate(error)
+            if isinstance(translated, FatalError):
+                self._broken = translated
+            raise translated from error
+        except UnicodeDecodeError as error:  # in SQLite's message, which names the damaged object
             self._broken = StoreCorrupt(f"{self.path}: not a usable {self.kind}: {error}")
             raise self._broken from error
         if self._wal_is_long():
@@ -171,9 +172,9 @@ class Database:
             raise type(self._broken)(*self._broken.args)
 
     def _wal_is_long(self) -> bool:
-        """Whether it is time for a checkpoint. SQLite cuts the WAL file down to its limit when it begins anew after
-        one, so above the limit the size says how much waits. Where the disk is nearly full, it is time while the
-        database can still grow by what waits: without that the WAL file would fill the disk for good."""
+        """Whether a checkpoint is due. SQLite truncates the WAL file to its limit when it restarts it after a
+        checkpoint, so above the limit the size tells how much is pending. On a nearly full disk a checkpoint is due
+        while the database can still grow by the pending pages; otherwise the WAL file would fill the disk for good."""
         size = self._wal_bytes()
         if size > CHECKPOINT_BYTES:
             return True
@@ -181,13 +182,13 @@ class Database:
         return free is not None and size > free // 4
 
     def _check_room(self, adding: int) -> None:
-        """Messages go into the WAL file first, and then into the database as well."""
+        """Messages are written to the WAL file first and later copied to the database, so both must have room."""
         free = self._free_bytes()
         if free is None or free >= 2 * adding + RESERVE_BYTES:
             return
         connection = self.connection
         unused = connection.execute("PRAGMA freelist_count").fetchone()[0] * PAGE_BYTES
-        # After a checkpoint, which is frequent here, the WAL file is written from its start again.
+        # After a checkpoint, which is frequent here, SQLite overwrites the WAL file from its start.
         growth = max(0, adding - unused) + max(0, adding + RESERVE_BYTES - self._wal_bytes())
         if growth and free < growth + RESERVE_BYTES // 2:
             raise _WRITE[self.kind](f"{self.path}: not written: the disk is full ({free} bytes are free)")
@@ -199,7 +200,7 @@ class Database:
             return 0
 
     def _free_bytes(self) -> int | None:
-        """What is free on the disk; None where the file system does not tell."""
+        """Free bytes on the disk; None where the file system does not report them."""
         try:
             found = os.statvfs(self._name)
         except OSError:
@@ -207,29 +208,27 @@ class Database:
         return found.f_bavail * found.f_frsize if found.f_blocks else None
 
     @contextlib.contextmanager
-    def translated(self) -> Iterator[None]:
-        """For a block that reads the file and makes something of it: SQLite's errors come out as this library's, and
-        what is stored and makes no sense as :class:`StoreCorrupt`."""
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """The connection, for a block that reads the file and decodes the values: translates SQLite's errors, and
+        raises :class:`StoreCorrupt` for values that can't be decoded."""
         try:
-            yield
-        except sqlite3.Error as error:
-            raise self._meaning(error) from error
+            yield self.connection
         except ReliamsgError:
             raise
-        except _UNREADABLE as error:
-            raise StoreCorrupt(f"{self.path}: not a usable {self.kind}: {error}") from error
+        except (sqlite3.Error, *_UNREADABLE) as error:
+            raise self._translate(error) from error
 
-    def _meaning(self, error: sqlite3.Error) -> ReliamsgError:
+    def _translate(self, error: Exception) -> ReliamsgError:
         code = getattr(error, "sqlite_errorcode", None)
         if code in _UNKNOWN:
-            return _INDETERMINATE[self.kind](f"{self.path}: an fsync failed; what is on the disk is unknown")
+            return _INDETERMINATE[self.kind](
+                f"{self.path}: an fsync failed; the state on the disk is unknown"
+            )
         primary = None if code is None else code & 0xFF
         if primary in _DAMAGED:
             return StoreCorrupt(f"{self.path}: not a usable {self.kind}: {error}")
-        if primary in _NOT_WRITTEN:
-            return _WRITE[self.kind](f"{self.path}: not written: {error}")
-        if primary == sqlite3.SQLITE_IOERR:
-            # A write that failed before the commit's fsync: undone like a full disk.
+        if primary in _NOT_WRITTEN or primary == sqlite3.SQLITE_IOERR:
+            # An I/O error other than a failed fsync precedes the commit's fsync: rolled back as on a full disk.
             return _WRITE[self.kind](f"{self.path}: not written: {error}")
         return StoreCorrupt(f"{self.path}: not a usable {self.kind}: {error}")
 
@@ -237,16 +236,16 @@ class Database:
         directory = self.path.parent
         try:
             make_directories(directory)
-            # Not per thread, as it would be by default: the thread that closes is not the one that opened.
+            # Not thread-local, which is the default: the thread that closes is not the one that opened.
             lock = FileLock(f"{self.path}.lock", timeout=0, mode=0o600, thread_local=False)
             lock.acquire()
         except Timeout:
             if not os.path.exists(f"{self.path}.lock"):
                 raise _WRITE[self.kind](
-                    f"{self.path}: can't be opened for writing: no file can be made there"
+                    f"{self.path}: can't be opened for writing: no file can be created there"
                 ) from None
             raise _LOCKED[self.kind](
-                f"{self.path}: this {self.kind} is open in another process (or elsewhere in this one)"
+                f"{self.path}: this {self.kind} is open in another process (or elsewhere in this process)"
             ) from None
         except OSError as error:
             raise _WRITE[self.kind](f"{self.path}: can't be opened for writing: {error.strerror}") from error
@@ -254,7 +253,7 @@ class Database:
 
     def _open(self) -> sqlite3.Connection:
         if not self.path.exists():
-            # Created before SQLite does, which would use the umask's mode; its -wal and -shm copy ours.
+            # Created here, because SQLite would apply the umask; it gives its -wal and -shm files the same mode.
             try:
                 os.close(create_private(self.path))
             except OSError as error:
@@ -267,11 +266,13 @@ class Database:
             self._check_kind(connection)
             mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
             if mode != "wal":
-                raise StoreCorrupt(f"{self.path}: this file system can't hold a WAL database (mode {mode})")
+                raise StoreCorrupt(
+                    f"{self.path}: this file system does not support WAL databases (mode {mode})"
+                )
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA wal_autocheckpoint = 0")
-            # Some builds (Debian's) overwrite with zeros what is deleted: as much writing again, and on a full disk
-            # no way to make room.
+            # Some builds (Debian's) overwrite deleted content with zeros, which doubles the writes, and on a full disk
+            # makes it impossible to free space.
             connection.execute("PRAGMA secure_delete = FAST")
             connection.execute(f"PRAGMA journal_size_limit = {CHECKPOINT_BYTES}")
             connection.execute("PRAGMA foreign_keys = ON")
@@ -287,15 +288,16 @@ class Database:
         tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
         if found != _APPLICATION_ID[self.kind] and (found or tables):
             other = next((kind for kind, number in _APPLICATION_ID.items() if number == found), None)
-            what = f"an {other}" if other else "a database of something else"
-            raise StoreMismatch(f"{self.path}: this is {what}, not an {self.kind}")
+            actual = f"an {other}" if other else "another application's database"
+            raise StoreMismatch(f"{self.path}: this is {actual}, not an {self.kind}")
 
     def _migrate(self, connection: sqlite3.Connection) -> None:
         steps = migrations(self.kind)
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version > len(steps):
             raise StoreTooNew(
-                f"{self.path}: schema version {version} is newer than this reliamsg knows ({len(steps)}); upgrade it"
+                f"{self.path}: schema version {version} is newer than this reliamsg supports ({len(steps)}):"
+                " upgrade reliamsg"
             )
         if version == len(steps):
             return
@@ -323,33 +325,33 @@ class Database:
 
 
 def check_safe(path: str | os.PathLike[str]) -> None:
-    """Raise :class:`StoreUnsafe` where others than this user could change or replace an outbox or inbox at `path`, or
-    have put something else in its place: its directory, the file, and what SQLite and the lock put beside it."""
+    """Raise :class:`StoreUnsafe` where another user could change or replace an outbox or inbox at `path`, or has
+    already replaced it. Checks its directory, the file, SQLite's files beside it and the lock file."""
     if os.name != "posix":
         return
     user = os.geteuid()
     real = os.path.realpath(path)
     with contextlib.suppress(OSError):
         if os.path.islink(path) and os.lstat(path).st_uid not in (0, user):
-            raise StoreUnsafe(f"{os.fspath(path)}: a symbolic link that another user has made")
+            raise StoreUnsafe(f"{os.fspath(path)}: a symbolic link that another user created")
     if os.path.islink(path) and not os.path.lexists(real):
-        # SQLite would begin a new file at its end, as if nothing had ever been there.
+        # SQLite would create a new file at the target, as if there had never been one.
         raise StoreUnsafe(
-            f"{os.fspath(path)}: a symbolic link to {real}, which does not exist: is its disk there? To begin with an"
-            " empty file, name that path itself, or remove the link"
+            f"{os.fspath(path)}: a symbolic link to {real}, which does not exist: is its disk mounted? To start with an"
+            " empty file, pass that path itself, or remove the link"
         )
     with contextlib.suppress(OSError):
         directory = os.stat(os.path.dirname(real))
         if directory.st_mode & stat.S_IWOTH and not directory.st_mode & stat.S_ISVTX:
             raise StoreUnsafe(
-                f"{real}: anybody can replace files in its directory: chmod o-w {os.path.dirname(real)}"
+                f"{real}: any user can replace files in its directory: chmod o-w {os.path.dirname(real)}"
             )
     for name in (real, *(f"{real}{suffix}" for suffix in ("-wal", "-shm", ".lock"))):
         try:
             found = os.lstat(name)
         except OSError:
-            continue  # it is not there; what else is wrong is said by whoever opens it
-        kind = what_it_is(found.st_mode)
+            continue  # missing; any other problem is reported when the file is opened
+        kind = special_kind(found.st_mode)
         if name != real and kind is not None:
             raise StoreUnsafe(f"{name}: not a file: {kind}")
         if found.st_uid != user:
@@ -357,12 +359,12 @@ def check_safe(path: str | os.PathLike[str]) -> None:
                 f"{name}: belongs to another user (uid {found.st_uid}): run as that user, or chown it"
             )
         if found.st_mode & stat.S_IWOTH:
-            raise StoreUnsafe(f"{name}: anybody can write it: chmod 600 {name}")
+            raise StoreUnsafe(f"{name}: any user can write to it: chmod 600 {name}")
 
 
 @functools.cache
 def migrations(kind: Kind) -> tuple[str, ...]:
-    """The SQL of every schema version of a kind of file, in order: ``sql/outbox/0001.sql`` and so on."""
+    """The SQL of all schema versions of a kind of file, in order: ``sql/outbox/0001.sql`` and so on."""
     folder = resources.files("reliamsg.store") / "sql" / kind
     entries = sorted(folder.iterdir(), key=lambda e: e.name)
     return tuple(entry.read_text() for entry in entries if entry.name.endswith(".sql"))
@@ -380,8 +382,14 @@ def statements(script: str) -> list[str]:
     return found
 
 
+def get_meta(connection: sqlite3.Connection, name: str, default: str) -> str:
+    """The value of a name in the table ``meta``."""
+    found = connection.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
+    return default if found is None else str(found[0])
+
+
 def put_meta(connection: sqlite3.Connection, name: str, value: str) -> None:
-    """Keep a value under a name, in the place of what was there."""
+    """Set the value of a name in the table ``meta``."""
     connection.execute(
         "INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
         (name, value),
@@ -389,22 +397,22 @@ def put_meta(connection: sqlite3.Connection, name: str, value: str) -> None:
 
 
 def open_readonly(path: str | os.PathLike[str]) -> sqlite3.Connection:
-    """Open an outbox or inbox to look at it, also while its owner runs. Never writes, never checkpoints.
+    """Open an outbox or inbox for reading only, even while its owner runs. Never writes, never checkpoints.
 
-    Raises :class:`StoreCorrupt` when it is neither.
+    Raises :class:`StoreCorrupt` when the file is neither.
     """
     real = Path(os.path.realpath(path))
     if not real.is_file():
-        raise StoreCorrupt(f"{real}: there is no such file")
+        raise StoreCorrupt(f"{real}: no such file")
     try:
         try:
-            connection, found = _look("mode=ro", real)
+            connection, found = _connect_readonly("mode=ro", real)
         except sqlite3.OperationalError:
-            # SQLite wants to make files beside it, which a read-only place forbids. Where there is no WAL file,
-            # nobody has it open, and all of it is in the one file.
+            # SQLite creates files beside it, which a read-only directory forbids. Without a WAL file, no process has
+            # the database open, and the one file is complete.
             if os.path.exists(f"{real}-wal"):
                 raise
-            connection, found = _look("immutable=1", real)
+            connection, found = _connect_readonly("immutable=1", real)
     except sqlite3.Error as error:
         raise StoreCorrupt(f"{real}: not an outbox or inbox: {error}") from None
     if found not in _APPLICATION_ID.values():
@@ -414,11 +422,12 @@ def open_readonly(path: str | os.PathLike[str]) -> sqlite3.Connection:
 
 
 @contextlib.contextmanager
-def reading(path: str | os.PathLike[str]) -> Iterator[None]:
-    """For a block that makes something of a file that :func:`open_readonly` opened: raises :class:`StoreCorrupt` where
-    it is damaged. What may work later stays SQLite's error."""
+def reading(path: str | os.PathLike[str]) -> Iterator[sqlite3.Connection]:
+    """A connection of :func:`open_readonly`, for a block that reads and decodes. Raises :class:`StoreCorrupt` where the
+    file is damaged; errors after which a retry may succeed remain ``sqlite3.Error``."""
     try:
-        yield
+        with contextlib.closing(open_readonly(path)) as connection:
+            yield connection
     except ReliamsgError:
         raise
     except sqlite3.Error as error:
@@ -429,8 +438,8 @@ def reading(path: str | os.PathLike[str]) -> Iterator[None]:
         raise StoreCorrupt(f"{path}: not a usable outbox or inbox: {error}") from error
 
 
-def _look(how: str, path: Path) -> tuple[sqlite3.Connection, int]:
-    connection = sqlite3.connect(f"{path.as_uri()}?{how}", uri=True, isolation_level=None)
+def _connect_readonly(mode: str, path: Path) -> tuple[sqlite3.Connection, int]:
+    connection = sqlite3.connect(f"{path.as_uri()}?{mode}", uri=True, isolation_level=None)
     try:
         connection.execute("PRAGMA query_only = ON")
         return connection, connection.execute("PRAGMA application_id").fetchone()[0]

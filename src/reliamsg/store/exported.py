@@ -1,39 +1,39 @@
-"""How far a file's journal has left it: the state of export, and its three steps.
+"""The export state of a file's journal, and the three steps of an export.
 
-1. :meth:`Exported.cut` (a transaction) freezes the rows of the next segment, so that they never change again.
-2. Whoever likes reads them with :func:`read_cut`, and writes the segment to its target.
-3. :meth:`Exported.finish` (one transaction) notes its digest as the next one's parent, and deletes the rows.
+1. :meth:`Exported.cut` (one transaction) freezes the rows of the next segment: they never change again.
+2. Any thread reads them with :func:`read_cut` and writes the segment to its target.
+3. :meth:`Exported.finish` (one transaction) stores the segment's digest as the parent of the next one, and deletes the
+   rows.
 
-After a crash between 1 and 3 the cut is still there, so that the same segment is made again, byte for byte. The
-state is in the table ``meta``: ``journal_exported_lsn``, ``journal_parent`` (the digest of the latest segment) and
-``journal_cut_lsn`` while there is a cut.
+After a crash between 1 and 3 the cut still exists, so that the same segment is written again, byte for byte. The state
+is stored in the table ``meta``: ``journal_exported_lsn``, ``journal_parent`` (the digest of the latest segment) and
+``journal_cut_lsn`` while a cut is pending.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import sqlite3
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import takewhile
 
+import msgspec
+
 from reliamsg.errors import StoreCorrupt
-from reliamsg.store.database import Database, open_readonly, put_meta
+from reliamsg.store.database import Database, put_meta, reading
 from reliamsg.store.journal import Entry, Journal, JournalRow, read_journal
 
 __all__ = ["Cut", "Exported", "read_cut"]
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(msgspec.Struct, frozen=True):
     """The rows of one segment: frozen, consecutive, of one boot."""
 
     first_lsn: int
     last_lsn: int
     parent: str | None
-    """The digest of the segment before; None for the first."""
+    """The digest of the previous segment; None for the first one."""
 
     @property
     def rows(self) -> int:
@@ -41,40 +41,37 @@ class Cut:
 
 
 class Exported:
-    """The state of one file's export. The thread that owns the file calls everything here.
+    """The export state of one file, and its journal for the opening `boot`. Used by the thread that owns the file.
 
-    Counts rows without asking the database: see :attr:`backlog`.
+    Counts rows without a query: see :attr:`backlog`.
     """
 
-    def __init__(self, database: Database, journal: Journal) -> None:
+    def __init__(self, database: Database, boot: str) -> None:
         self._database = database
-        self._journal = journal
-        with database.translated():
-            connection = database.connection
+        with database.reading() as connection:
             meta = dict(connection.execute("SELECT name, value FROM meta WHERE name LIKE 'journal_%'"))
             self.exported_lsn = int(meta.get("journal_exported_lsn", "0"))
-            """Every row up to this one is in a segment that its target has."""
+            """Every row up to this one is in a segment at its target."""
             self.parent: str | None = meta.get("journal_parent")
             found = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'journal'").fetchone()
             newest = int(found[0]) if found is not None else 0
             self.cut_pending: Cut | None = None
-            """What is frozen and not finished."""
+            """The cut that is not finished."""
             if "journal_cut_lsn" in meta:
                 first = self._first_after(connection, self.exported_lsn)
                 if first is None:
                     raise StoreCorrupt(
-                        f"{database.path}: rows of the journal that were to be exported are missing"
+                        f"{database.path}: journal rows that were about to be exported are missing"
                     )
                 self.cut_pending = Cut(first, int(meta["journal_cut_lsn"]), self.parent)
             first = self._first_after(connection, self._frozen)
         self._below = newest if first is None else first - 1
-        """Rows up to this one, above what is frozen, were given up."""
+        """Rows up to this one, above the frozen ones, were truncated."""
         self._earlier_lsn = newest
-        """Rows up to this one are of earlier boots."""
-        self._told: tuple[int, int] | None = None
-        """The row that tells of what was given up, and from which lsn on."""
-        journal.newest_lsn = newest
-        journal.exported_lsn = self._frozen
+        """Rows up to this one belong to earlier boots."""
+        self._truncated_row: tuple[int, int] | None = None
+        """The lsn of the row that records the truncation, and the first lsn that it covers."""
+        self.journal = Journal(boot, newest, self._frozen)
 
     @property
     def _frozen(self) -> int:
@@ -82,18 +79,18 @@ class Exported:
 
     @property
     def _base(self) -> int:
-        """Rows above this one are there and free."""
+        """Rows above this one exist and are not frozen."""
         return max(self._frozen, self._below)
 
     @property
     def backlog(self) -> int:
-        """Rows that are committed and not exported."""
+        """The number of rows that are committed and not exported."""
         frozen = self.cut_pending.rows if self.cut_pending is not None else 0
-        return frozen + self._journal.newest_lsn - self._base
+        return frozen + self.journal.newest_lsn - self._base
 
     @property
     def has_earlier_boots(self) -> bool:
-        """Whether rows of earlier boots wait: nothing will ever be added to them."""
+        """Whether rows of earlier boots remain, to which nothing is added any more."""
         return self.cut_pending is not None or self._base < self._earlier_lsn
 
     @staticmethod
@@ -104,14 +101,14 @@ class Exported:
     # -- the steps ------------------------------------------------------------------------------------------
 
     def cut(self, most_rows: int) -> Cut | None:
-        """Freeze the next segment, of at most `most_rows` rows; None if there are no rows. A pending cut is
-        returned again as it is.
+        """Freeze the next segment, of at most `most_rows` rows; None if there are no rows. Returns the pending cut,
+        unchanged, if there is one.
 
-        Raises ``…WriteError`` (nothing has changed) or what is fatal.
+        Raises ``…WriteError`` (nothing has changed) or a fatal error.
         """
         if self.cut_pending is not None:
             return self.cut_pending
-        if self._journal.newest_lsn <= self._base:
+        if self.journal.newest_lsn <= self._base:
             return None
         with self._database.transaction() as connection:
             found = connection.execute(
@@ -120,16 +117,17 @@ class Exported:
             first, boot = found[0]
             run = takewhile(lambda item: item[1] == (first + item[0], boot), enumerate(found))
             last = first + sum(1 for _ in run) - 1
-            # Even if this is undone: there is no harm in rows that are not extended.
-            self._journal.exported_lsn = max(self._journal.exported_lsn, last)
+            self.journal.freeze(
+                last
+            )  # harmless if the transaction is rolled back: the rows are just not extended
             put_meta(connection, "journal_cut_lsn", str(last))
         self.cut_pending = Cut(first, last, self.parent)
         return self.cut_pending
 
     def finish(self, cut: Cut, digest: str) -> None:
-        """The pending cut's segment, with that digest, is at its target: note it, and delete the rows.
+        """Record that the pending cut's segment, with that digest, is at its target, and delete the rows.
 
-        Raises as :meth:`cut`.
+        Raises as :meth:`cut` does.
         """
         if cut != self.cut_pending:
             raise ValueError("this is not the pending cut")
@@ -141,44 +139,41 @@ class Exported:
         self.exported_lsn, self.parent, self.cut_pending = cut.last_lsn, digest, None
 
     def truncate(self, keep: int, entry: Entry, wall_us: int, mono_us: int) -> int:
-        """Give up the oldest rows that are not frozen, so that the backlog is at most `keep`, and write `entry` (of
-        kind ``truncated``) with what was given up as its detail. Returns how many rows this gave up.
+        """Delete the oldest rows that are not frozen, so that the backlog is at most `keep`, and write `entry` (of kind
+        ``truncated``) with the deleted range as its detail. Returns the number of deleted rows.
 
-        Raises as :meth:`cut`.
+        Raises as :meth:`cut` does.
         """
-        base, newest = self._base, self._journal.newest_lsn
+        base, newest = self._base, self.journal.newest_lsn
         last = min(newest, base + self.backlog - keep)
         if last <= base:
             return 0
-        first = self._frozen + 1  # what was given up before ended where this begins
+        first = self._frozen + 1  # an earlier truncation ended where this one begins
         detail = {"first_lsn": first, "last_lsn": last}
-        done = False
-        try:
-            with self._database.transaction() as connection:
-                # Rows that are gone must not be extended.
-                self._journal.exported_lsn = max(self._journal.exported_lsn, last)
-                # Those among them that tell of rows given up before, beyond what is exported, are said again.
-                details = self._told_by(connection, base, last, first)
-                connection.execute("DELETE FROM journal WHERE lsn > ? AND lsn <= ?", (base, last))
-                told = self._told
-                if told is not None and told[0] > last and told[1] == first:
-                    self._journal.amend(connection, told[0], detail, wall_us)
-                else:
-                    details.append(detail)
-                    told = None
-                for one in details:
-                    self._journal.write(connection, [replace(entry, detail=one)], wall_us, mono_us)
-                told = told or (self._journal.latest_written, first)
-            done = True
-        finally:
-            self._journal.settle(done)
-        self._told = told
+        row = self._truncated_row
+        if row is not None and (row[0] <= last or row[1] != first):
+            row = None
+        entries: list[Entry] = []
+        with self.journal.transaction(self._database, entries, wall_us, mono_us) as connection:
+            self.journal.freeze(last)
+            # Earlier truncations that only the deleted rows record are recorded again.
+            details = self._truncations(connection, base, last, first)
+            connection.execute("DELETE FROM journal WHERE lsn > ? AND lsn <= ?", (base, last))
+            if row is not None:
+                self.journal.amend(connection, row[0], detail, wall_us)
+            else:
+                details.append(detail)
+            entries += [replace(entry, detail=each) for each in details]
+        if row is None:
+            self._truncated_row = (self.journal.newest_lsn, first)
         self._below = last
         return last - base
 
     @staticmethod
-    def _told_by(connection: sqlite3.Connection, base: int, last: int, first: int) -> list[dict[str, int]]:
-        """What rows that are about to be given up tell of others that were, before `first`."""
+    def _truncations(
+        connection: sqlite3.Connection, base: int, last: int, first: int
+    ) -> list[dict[str, int]]:
+        """The details of the ``truncated`` rows above `base` and up to `last` that cover rows before `first`."""
         found = connection.execute(
             "SELECT detail FROM journal WHERE lsn > ? AND lsn <= ? AND kind = 'truncated' ORDER BY lsn",
             (base, last),
@@ -188,13 +183,8 @@ class Exported:
 
 
 def read_cut(path: str | os.PathLike[str], cut: Cut) -> list[JournalRow]:
-    """The rows of a cut, through a connection of its own, which only reads.
-
-    Raises :class:`StoreCorrupt` when the file can't be opened, ``sqlite3.Error`` and ValueError when it is damaged.
-    """
-    with contextlib.closing(open_readonly(path)) as connection:
-        return list(_up_to(read_journal(connection, cut.first_lsn - 1), cut.last_lsn))
-
-
-def _up_to(rows: Iterator[JournalRow], last: int) -> Iterator[JournalRow]:
-    return takewhile(lambda row: row.lsn <= last, rows)
+    """The rows of a cut, read through a separate read-only connection. Raises :class:`StoreCorrupt`."""
+    with reading(path) as connection:
+        return list(
+            takewhile(lambda row: row.lsn <= cut.last_lsn, read_journal(connection, cut.first_lsn - 1))
+        )

@@ -1,7 +1,7 @@
-"""The inbox: what a group has received, and how far it has dealt with it.
+"""The inbox: the messages that a group has received, and its progress.
 
-Everything that one commit must hold comes as one :class:`Batch`, and goes into one transaction together with the
-journal's rows about it. One thread uses an :class:`Inbox` at a time.
+A commit writes one :class:`Batch` in one transaction, together with its journal entries. One thread at a time uses an
+:class:`Inbox`.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import os
 import secrets
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, cast, get_args
 
 import msgspec
 
 from reliamsg.errors import StoreCorrupt
 from reliamsg.message import Prev, Stream
-from reliamsg.store.database import PAGE_BYTES, Connect, Database, put_meta
+from reliamsg.store.database import PAGE_BYTES, Connect, Database, get_meta, put_meta
 from reliamsg.store.exported import Exported
 from reliamsg.store.inbox_rows import (
     Batch,
@@ -30,15 +30,14 @@ from reliamsg.store.inbox_rows import (
     Standing,
     Tombstone,
 )
-from reliamsg.store.journal import Journal
 from reliamsg.store.quarantine import QuarantinedDelivery, QuarantineRows
 
-__all__ = ["MAX_QUARANTINED_FRAME", "Inbox", "Left"]
+__all__ = ["MAX_QUARANTINED_FRAME", "Inbox", "QuarantineChange"]
 
 MAX_QUARANTINED_FRAME = 256 * 1024
-"""Longest part of an unusable message that is kept."""
+"""Samples of unusable messages are truncated to this size."""
 STATES_RESERVED = 2**36
-"""States that an opening may number: thousands a second for months, and 2^27 openings before numbers run out."""
+"""State numbers reserved for each opening: enough for thousands a second for months, and for 2^27 openings."""
 
 
 _UNSETTLED = (
@@ -49,19 +48,19 @@ _UNSETTLED = (
 )
 
 
-class Left(NamedTuple):
-    """What a commit did not store in the quarantine, or deleted from it."""
+class QuarantineChange(NamedTuple):
+    """Deliveries that a commit did not store in the quarantine, or deleted from it."""
 
     known: list[QuarantinedDelivery]
-    """It is there already, from another site or an earlier connection."""
+    """Already stored, from another site or an earlier connection."""
     removed: list[QuarantinedDelivery]
 
 
 class Inbox:
     """A group's inbox, owned and open for writing.
 
-    Raises what :class:`~reliamsg.store.database.Database` raises. `id` names this file for ever, `boot` this
-    opening of it.
+    Raises the same errors as :class:`~reliamsg.store.database.Database`. `id` identifies this file permanently, `boot`
+    this opening of it.
     """
 
     def __init__(
@@ -75,54 +74,46 @@ class Inbox:
         self.random_bytes = random_bytes
         self.path = self._database.path
         self.boot = random_bytes(8).hex()
-        self._journal = Journal(self.boot)
         self._ids: dict[Stream, int] = {}
         self._new_ids: dict[Stream, int] = {}
         self._held_change: Counter[int] = Counter()
-        """By stream's id, by how many bytes its held frames grow with the commit that is being written."""
-        self._dug_up = 0
-        """Tombstones that this commit drops, since their streams are known again."""
+        """By stream id, the change in bytes of held frames by the commit that is being written."""
+        self._tombstones_dropped = 0
+        """Tombstones that this commit deletes because their streams are known again."""
         try:
-            self.exported = Exported(self._database, self._journal)
+            self.exported = Exported(self._database, self.boot)
             with self._database.transaction() as connection:
                 connection.execute(
                     "INSERT OR IGNORE INTO meta (name, value) VALUES ('inbox_id', ?)",
                     (random_bytes(8).hex(),),
                 )
-                self.id = str(self._scalar("SELECT value FROM meta WHERE name = 'inbox_id'"))
-            self.standing: Standing = self._saved_standing()
-            self.takeovers = int(
-                self._scalar("SELECT coalesce(max(value), '0') FROM meta WHERE name = 'takeovers'")
-            )
+            with self._database.reading() as connection:
+                self.id = get_meta(connection, "inbox_id", "")
+                self.standing = self._load_standing(connection)
+                self.takeovers = int(get_meta(connection, "takeovers", "0"))
+                self._held_by_id = Counter(
+                    dict(connection.execute("SELECT stream_id, sum(size) FROM held GROUP BY stream_id"))
+                )
             self.quarantine = QuarantineRows(self._database)
-            self._held_by_id = Counter(self._sizes_held())
             self.held_bytes = self._held_by_id.total()
-            self.dead_letter_count = int(self._scalar("SELECT count(*) FROM dead_letter"))
-            self._has_attempts = bool(self._scalar("SELECT EXISTS (SELECT 1 FROM attempt)"))
-            self.tombstone_count = int(self._scalar("SELECT count(*) FROM tombstone"))
-            self.late_count = int(self._scalar("SELECT count(*) FROM late"))
-            self.late_bytes = int(self._scalar("SELECT coalesce(sum(size), 0) FROM late"))
+            self.dead_letter_count = self._number("SELECT count(*) FROM dead_letter")
+            self._has_attempts = bool(self._number("SELECT EXISTS (SELECT 1 FROM attempt)"))
+            self.tombstone_count = self._number("SELECT count(*) FROM tombstone")
+            self.late_count = self._number("SELECT count(*) FROM late")
+            self.late_bytes = self._number("SELECT coalesce(sum(size), 0) FROM late")
         except BaseException:
             self._database.close()
             raise
 
-    def _sizes_held(self) -> dict[int, int]:
-        with self._database.translated():
-            return dict(
-                self._database.connection.execute("SELECT stream_id, sum(size) FROM held GROUP BY stream_id")
-            )
+    def _number(self, sql: str) -> int:
+        with self._database.reading() as connection:
+            return int(connection.execute(sql).fetchone()[0])
 
-    def _scalar(self, sql: str, *values: object) -> int | str:
-        with self._database.translated():
-            found: int | str = self._database.connection.execute(sql, values).fetchone()[0]
-        return found
-
-    def _saved_standing(self) -> Standing:
-        found = self._scalar("SELECT coalesce(max(value), '') FROM meta WHERE name = 'standing'")
-        for known in get_args(Standing):
-            if found == known:
-                return cast(Standing, known)
-        raise StoreCorrupt(f"{self.path}: {found!r} is no standing of an inbox")
+    def _load_standing(self, connection: sqlite3.Connection) -> Standing:
+        found = get_meta(connection, "standing", "")
+        if found not in get_args(Standing):
+            raise StoreCorrupt(f"{self.path}: unknown standing {found!r}")
+        return cast(Standing, found)
 
     def close(self) -> None:
         self._database.close()
@@ -130,69 +121,62 @@ class Inbox:
     # -- writing ------------------------------------------------------------------------------------------
 
     def reserve_states(self, wall_us: int) -> int:
-        """Returns a number n: the :data:`STATES_RESERVED` after n are for this opening's states, durably. They are
-        above those of every earlier opening, wherever the wall clock (µs since 1970) jumped. What that says counts
-        where the file is new, or an older copy, which does not know how far the numbers were.
+        """Durably reserves the :data:`STATES_RESERVED` numbers after the returned one for the states of this opening.
+        They are above the numbers of every earlier opening even if the wall clock (µs since 1970) was set back; the
+        clock decides where the file is new or an older copy, which does not record the latest numbers.
 
-        Raises what :meth:`commit` raises.
+        Raises the same errors as :meth:`commit`.
         """
         with self._database.transaction() as connection:
-            found = connection.execute("SELECT value FROM meta WHERE name = 'states_reserved'").fetchone()
-            begin = max(wall_us, 0 if found is None else int(found[0]))
+            begin = max(wall_us, int(get_meta(connection, "states_reserved", "0")))
             put_meta(connection, "states_reserved", str(begin + STATES_RESERVED))
         return begin
 
-    def look_at_clock(self, wall_us: int) -> int:
-        """Returns the latest that the clock said at any opening of this inbox (µs since 1970), and keeps it.
+    def note_clock(self, wall_us: int) -> int:
+        """Stores and returns the latest wall clock reading (µs since 1970) of all openings of this inbox.
 
-        Raises what :meth:`commit` raises.
+        Raises the same errors as :meth:`commit`.
         """
         with self._database.transaction() as connection:
-            found = connection.execute("SELECT value FROM meta WHERE name = 'clock_us'").fetchone()
-            latest = max(wall_us, 0 if found is None else int(found[0]))
+            latest = max(wall_us, int(get_meta(connection, "clock_us", "0")))
             put_meta(connection, "clock_us", str(latest))
         return latest
 
     def commit(
         self, batch: Batch, wall_us: int, mono_us: int, before_commit: Callable[[], None] | None = None
-    ) -> Left:
-        """Write all of `batch`, durably, or nothing of it. Returns what takes up no room in the quarantine (any more).
+    ) -> QuarantineChange:
+        """Write `batch` durably, in full or not at all. Returns the deliveries that use no room in the quarantine.
 
-        Raises :class:`InboxWriteError` (nothing was written; may work later), :class:`InboxIndeterminate` or
+        Raises :class:`InboxWriteError` (nothing was written; a retry may succeed), :class:`InboxIndeterminate` or
         :class:`StoreCorrupt`.
         """
-        self._new_ids, self._dug_up = {}, 0
+        self._new_ids, self._tombstones_dropped = {}, 0
         self._held_change.clear()
-        freed = added = revived = late = 0
-        done = False
         known: list[QuarantinedDelivery] = []
         gone: list[QuarantinedDelivery] = []
         adding = sum(len(held.frame) + PAGE_BYTES for held in batch.held)
         adding += sum(len(one.frame) + PAGE_BYTES for one in batch.quarantined)
-        try:
-            with self._database.transaction(adding) as connection:
-                if batch.standing not in (None, self.standing):
-                    put_meta(connection, "standing", batch.standing)
-                if batch.takeovers > self.takeovers:
-                    put_meta(connection, "takeovers", str(batch.takeovers))
-                self._write_streams(connection, batch)
-                freed = self._write_epochs(connection, batch, wall_us)
-                added = self._write_frames(connection, batch)
-                late = self._write_late(connection, batch)
-                revived = self._write_aside(connection, batch, wall_us)
-                if batch.quarantined or batch.unquarantined:
-                    known, gone = self.quarantine.write(connection, batch.quarantined, batch.unquarantined)
-                if batch.forgotten:
-                    self._forget(connection, batch.forgotten)
-                self._journal.write(connection, batch.entries, wall_us, mono_us)
-                self._mark_journalled(connection, batch)
-                if before_commit is not None:
-                    before_commit()
-            done = True
-        finally:
-            self._journal.settle(done)
+        with self.exported.journal.transaction(
+            self._database, batch.entries, wall_us, mono_us, adding
+        ) as connection:
+            if batch.standing not in (None, self.standing):
+                put_meta(connection, "standing", batch.standing)
+            if batch.takeovers > self.takeovers:
+                put_meta(connection, "takeovers", str(batch.takeovers))
+            self._write_streams(connection, batch)
+            freed = self._write_epochs(connection, batch, wall_us)
+            added = self._write_frames(connection, batch)
+            late = self._write_late(connection, batch)
+            revived = self._write_dead_letters(connection, batch, wall_us)
+            if batch.quarantined or batch.unquarantined:
+                known, gone = self.quarantine.write(connection, batch.quarantined, batch.unquarantined)
+            if batch.forgotten:
+                self._forget(connection, batch.forgotten)
+            self._mark_journalled(connection, batch)
+            if before_commit is not None:
+                before_commit()
         self._ids.update(self._new_ids)
-        self.tombstone_count -= self._dug_up
+        self.tombstone_count -= self._tombstones_dropped
         if batch.forgotten:
             self.tombstone_count += sum(left is not None for _, left in batch.forgotten)
             self.drop_ids([stream for stream, _ in batch.forgotten])
@@ -206,8 +190,8 @@ class Inbox:
         self.late_bytes += late
         self.dead_letter_count += len(batch.dead) - revived
         self.late_count += len(batch.late) - len(batch.seen_late)
-        self.quarantine.written(batch.quarantined, known, gone)
-        return Left(known, gone)
+        self.quarantine.committed(batch.quarantined, known, gone)
+        return QuarantineChange(known, gone)
 
     def _id(self, connection: sqlite3.Connection, stream: Stream) -> int:
         found = self._ids.get(stream) or self._new_ids.get(stream)
@@ -221,7 +205,7 @@ class Inbox:
                     stream,
                 ).fetchone()
                 if self.tombstone_count:
-                    self._dug_up += connection.execute(
+                    self._tombstones_dropped += connection.execute(
                         "DELETE FROM tombstone WHERE producer = ? AND topic = ? AND part = ?", stream
                     ).rowcount
             found = self._new_ids[stream] = int(row[0])
@@ -271,8 +255,8 @@ class Inbox:
         )
 
     def _mark_journalled(self, connection: sqlite3.Connection, batch: Batch) -> None:
-        """Remember how far the rows about handing out go: after an unclean stop the next ones end there, so that
-        digest sums of both can be compared."""
+        """Store the end of the journal's rows about deliveries. After a crash the rows about redeliveries end there
+        too, so that the digest sums of both can be compared."""
         ends: dict[tuple[Stream, int], int] = {}
         for entry in batch.entries:
             if entry.kind in ("delivered", "redelivered") and entry.stream is not None:
@@ -285,7 +269,7 @@ class Inbox:
         )
 
     def _write_epochs(self, connection: sqlite3.Connection, batch: Batch, wall_us: int) -> int:
-        """Returns how many bytes of held frames are not needed any more."""
+        """Returns the number of bytes of held frames that were deleted."""
         freed = 0
         for row in batch.epochs:
             stream_id = self._id(connection, row.stream)
@@ -340,7 +324,7 @@ class Inbox:
         return freed
 
     def _write_frames(self, connection: sqlite3.Connection, batch: Batch) -> int:
-        """Returns by how many bytes the held frames grew."""
+        """Returns the number of bytes by which the held frames grew."""
         added = sum(len(f.frame) for f in batch.held)
         for f in batch.held:
             self._held_change[self._id(connection, f.stream)] += len(f.frame)
@@ -362,7 +346,7 @@ class Inbox:
         return added
 
     def _write_late(self, connection: sqlite3.Connection, batch: Batch) -> int:
-        """Returns by how many bytes late frames grew."""
+        """Returns the number of bytes by which the late frames grew."""
         size = sum(len(f.frame) for f in batch.late)
         for number in batch.seen_late:
             for (freed,) in connection.execute(
@@ -371,8 +355,8 @@ class Inbox:
                 size -= freed
         return size
 
-    def _write_aside(self, connection: sqlite3.Connection, batch: Batch, wall_us: int) -> int:
-        """Returns how many dead letters are none any more."""
+    def _write_dead_letters(self, connection: sqlite3.Connection, batch: Batch, wall_us: int) -> int:
+        """Dead letters, and samples of unusable deliveries. Returns the number of dead letters that were deleted."""
         _each(
             connection,
             "INSERT INTO dead_letter (stream_id, epoch, incarnation, seq, key, headers, body, reason, attempts,"
@@ -400,29 +384,27 @@ class Inbox:
     # -- reading ------------------------------------------------------------------------------------------
 
     def quarantined(self) -> dict[tuple[str, str], tuple[int, int]]:
-        """Samples of unusable messages: by site and address, how many, and their bytes."""
-        with self._database.translated():
-            rows = self._database.connection.execute(
+        """Samples of unusable messages: by site and address, their number and bytes."""
+        with self._database.reading() as connection:
+            rows = connection.execute(
                 "SELECT site, address, count(*), sum(length(frame)) FROM quarantine GROUP BY site, address"
             ).fetchall()
         return {(site, address): (count, size) for site, address, count, size in rows}
 
     def load(self) -> list[SavedStream]:
-        """Every stream, as the last commit left it."""
-        with self._database.translated():
-            return list(self._load(self._database.connection, "1", ()))
+        """All streams, as of the last commit."""
+        return self._load("1")
 
     def load_unsettled(self) -> list[SavedStream]:
-        """Every stream of which something is not settled, or that was not left as after a clean stop."""
-        with self._database.translated():
-            return list(self._load(self._database.connection, f"id IN ({_UNSETTLED})", ()))
+        """The streams that are not entirely settled, or not in the state of a clean shutdown."""
+        return self._load(f"id IN ({_UNSETTLED})")
 
     def load_tombstones(self, streams: Sequence[Stream]) -> list[SavedStream]:
-        """Those of these streams that were forgotten, as far as they are remembered."""
+        """Those of these streams that have a tombstone."""
         if not self.tombstone_count:
             return []
-        with self._database.translated():
-            rows = self._database.connection.execute(
+        with self._database.reading() as connection:
+            rows = connection.execute(
                 "SELECT producer, topic, part, epoch, incarnation, position, high_water, journalled, joined_epoch,"
                 f" joined_first, history FROM {_wanted('tombstone')}",
                 (_names(streams),),
@@ -439,10 +421,10 @@ class Inbox:
             )
         return found
 
-    def leave_something(self, streams: Sequence[Stream]) -> set[Stream]:
-        """Those of these streams of which there are dead letters, or messages that were late and not seen yet."""
-        with self._database.translated():
-            rows = self._database.connection.execute(
+    def streams_with_leftovers(self, streams: Sequence[Stream]) -> set[Stream]:
+        """Those of these streams that have dead letters, or late messages that the application has not seen."""
+        with self._database.reading() as connection:
+            rows = connection.execute(
                 f"SELECT producer, topic, part FROM {_wanted('stream')}"
                 " WHERE stream.id IN (SELECT stream_id FROM dead_letter UNION SELECT stream_id FROM late)",
                 (_names(streams),),
@@ -451,70 +433,74 @@ class Inbox:
 
     def load_some(self, streams: Sequence[Stream]) -> list[SavedStream]:
         """Those of these streams that are known."""
-        where = f"id IN (SELECT stream.id FROM {_wanted('stream')})"
-        with self._database.translated():
-            return list(self._load(self._database.connection, where, (_names(streams),)))
+        return self._load(f"id IN (SELECT stream.id FROM {_wanted('stream')})", _names(streams))
 
     def held_bytes_of(self, stream: Stream) -> int:
-        """What of `held_bytes` is a stream's that is in memory."""
+        """The part of `held_bytes` that belongs to a stream in memory."""
         stream_id = self._ids.get(stream)
         return 0 if stream_id is None else self._held_by_id.get(stream_id, 0)
 
     def knows(self, stream: Stream) -> bool:
-        """Whether a stream that is in memory has a row."""
+        """Whether a stream in memory has a row."""
         return stream in self._ids
 
     def drop_ids(self, streams: Sequence[Stream]) -> None:
-        """These streams are not in memory any more."""
+        """Forget the row ids of streams that are no longer in memory."""
         for stream in streams:
             self._ids.pop(stream, None)
 
     @property
     def stream_count(self) -> int:
-        """How many streams are known."""
-        return int(self._scalar("SELECT count(*) FROM stream"))
+        """The number of known streams."""
+        return self._number("SELECT count(*) FROM stream")
 
     @property
     def highest_epoch(self) -> int:
-        """Of all streams."""
-        return int(self._scalar("SELECT coalesce(max(epoch), 0) FROM epoch"))
+        """The highest epoch of all streams."""
+        return self._number("SELECT coalesce(max(epoch), 0) FROM epoch")
 
-    def _load(
-        self, connection: sqlite3.Connection, where: str, values: Sequence[object]
-    ) -> Iterator[SavedStream]:
-        rows = connection.execute(
-            "SELECT id, producer, topic, part, joined_epoch, joined_first, history FROM stream"
-            f" WHERE {where} ORDER BY id",
-            values,
-        ).fetchall()
-        for stream_id, producer, topic, part, joined_epoch, joined_first, history in rows:
-            stream = Stream(producer, topic, part)
-            self._ids[stream] = stream_id
-            gap = connection.execute(
-                "SELECT epoch, first, last, elapsed_s, waited_s FROM gap WHERE stream_id = ?", (stream_id,)
-            ).fetchone()
-            yield SavedStream(
-                stream,
-                None if joined_epoch is None else (joined_epoch, joined_first),
-                msgspec.json.decode(history, type=History),
-                _epochs(connection, stream, stream_id),
-                connection.execute(
+    def _load(self, where: str, *values: object) -> list[SavedStream]:
+        found: list[SavedStream] = []
+        with self._database.reading() as connection:
+            rows = connection.execute(
+                "SELECT id, producer, topic, part, joined_epoch, joined_first, history FROM stream"
+                f" WHERE {where} ORDER BY id",
+                values,
+            ).fetchall()
+            for stream_id, producer, topic, part, joined_epoch, joined_first, history in rows:
+                stream = Stream(producer, topic, part)
+                self._ids[stream] = stream_id
+                gap = connection.execute(
+                    "SELECT epoch, first, last, elapsed_s, waited_s FROM gap WHERE stream_id = ?",
+                    (stream_id,),
+                ).fetchone()
+                held = connection.execute(
                     "SELECT epoch, first, last FROM held WHERE stream_id = ? ORDER BY epoch, last",
                     (stream_id,),
-                ).fetchall(),
-                None if gap is None else GapRow(stream, *gap),
-                connection.execute(
+                ).fetchall()
+                attempts = connection.execute(
                     "SELECT epoch, seq, attempts FROM attempt WHERE stream_id = ?", (stream_id,)
-                ).fetchall(),
-            )
+                ).fetchall()
+                found.append(
+                    SavedStream(
+                        stream,
+                        None if joined_epoch is None else (joined_epoch, joined_first),
+                        msgspec.json.decode(history, type=History),
+                        _epochs(connection, stream, stream_id),
+                        held,
+                        None if gap is None else GapRow(stream, *gap),
+                        attempts,
+                    )
+                )
+        return found
 
     def page(self, stream: Stream, epoch: int, first: int, max_bytes: int) -> list[HeldFrame]:
-        """Held frames from the one that holds `first` on, in order: at least one, if there is any, and about
-        `max_bytes` of them."""
+        """Held frames from the one that contains `first` on, in order, up to `max_bytes` (at least one if there is
+        any)."""
         stream_id = self._ids.get(stream)
         found: list[HeldFrame] = []
-        with self._database.translated():
-            cursor = self._database.connection.execute(
+        with self._database.reading() as connection:
+            cursor = connection.execute(
                 "SELECT id, first, last, site, received_us, frame FROM held"
                 " WHERE stream_id = ? AND epoch = ? AND last >= ? ORDER BY last",
                 (stream_id, epoch, first),
@@ -530,8 +516,8 @@ class Inbox:
 
     def late(self, above: int, limit: int) -> list[HeldFrame]:
         """Late frames that the application has not seen, with an id above `above`, oldest first."""
-        with self._database.translated():
-            rows = self._database.connection.execute(
+        with self._database.reading() as connection:
+            rows = connection.execute(
                 "SELECT late.id, producer, topic, part, epoch, first, last, site, received_us, frame"
                 " FROM late JOIN stream ON stream.id = stream_id WHERE late.id > ? ORDER BY late.id LIMIT ?",
                 (above, limit),
@@ -543,7 +529,7 @@ class Inbox:
 
 
 def _each(connection: sqlite3.Connection, sql: str, rows: Sequence[Sequence[object]]) -> int:
-    """Execute a statement for each of `rows`, which most commits have not; returns how many rows it changed."""
+    """Execute a statement for each of `rows`, if there are any; returns the number of changed rows."""
     return connection.executemany(sql, rows).rowcount if rows else 0
 
 
@@ -568,7 +554,7 @@ def _epochs(connection: sqlite3.Connection, stream: Stream, stream_id: int) -> l
 
 
 def _wanted(table: Literal["stream", "tombstone"]) -> str:
-    """SQL: the rows of a table for the streams that are bound as :func:`_names`."""
+    """SQL for the rows of a table that belong to the streams in one parameter, a value of :func:`_names`."""
     return (
         f"json_each(?) AS wanted JOIN {table} ON producer = wanted.value ->> 0"
         " AND topic = wanted.value ->> 1 AND part = wanted.value ->> 2"

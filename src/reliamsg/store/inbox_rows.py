@@ -1,4 +1,4 @@
-"""What an inbox keeps, as values: what one commit writes, and what is read when it is opened."""
+"""The records of an inbox: those that a commit writes, and those that are loaded."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from reliamsg.store.journal import Entry
 from reliamsg.store.quarantine import QuarantinedDelivery
 
 __all__ = [
-    "Batch", "DeadLetter", "EpochRow", "GapRow", "HeldFrame", "History", "Quarantined", "SavedStream", "Standing",
-    "StreamRow", "Tombstone",
+    "Batch", "DeadLetter", "EpochRow", "GapRow", "HeldFrame", "History", "HistoryRow", "Quarantined", "SavedStream",
+    "Standing", "Tombstone",
 ]  # fmt: skip
 
 Span = tuple[int, int]
 
 Standing = Literal["", "waiting", "took_over"]
-"""How this inbox stands to the others of its group: it may be the only one that ever was; it waited last, so that
-another may have read since; it has taken another's place."""
+"""This inbox in relation to the group's other inboxes. Empty: there may never have been another one; ``waiting``: it
+was a standby last, so another one may have consumed since; ``took_over``: it has taken over from another one."""
 
 
-class History(msgspec.Struct):
-    """What a stream remembers of what is behind it."""
+class History(msgspec.Struct, frozen=True):
+    """The settled past of a stream. Stored as JSON."""
 
     finished: list[tuple[int, int, int]] = []
     """(epoch, incarnation, last)"""
@@ -34,32 +34,30 @@ class History(msgspec.Struct):
     """(epoch, first, last)"""
     forgotten: tuple[int, int] = (0, 0)
     unheard: bool = False
-    """The stream was joined without a word from its producer."""
+    """The group joined the stream without an announcement from its producer."""
     doubt: tuple[int, tuple[int, int] | None] | None = None
-    """(epoch, (epoch, number)) of a :class:`~reliamsg.core.takeover.Uncertainty`."""
+    """(epoch, (epoch, number)) of an :class:`~reliamsg.core.takeover.Uncertainty`."""
     vouched: int = 0
-    """The highest epoch that was vouched for though it was far ahead."""
+    """The highest epoch that was accepted as genuine although it was far ahead."""
     accepted: list[tuple[int, int, int]] = []
-    """(epoch, first, last): accepted as lost, to be passed when it is their turn."""
+    """(epoch, first, last): ranges accepted as lost, to be passed when the stream reaches them."""
     takeover: int = 0
-    """The latest of the inbox's takeovers that `doubt` knows of."""
+    """The latest of the inbox's takeovers that `doubt` includes."""
     joined_after: int | None = None
-    """The epoch before the one in which the group joined, 0 where that was the first; None where that is not known."""
+    """The epoch before the one in which the group joined; 0 if that was the first, None if unknown."""
     unended: list[int] = []
-    """Epochs that were left by a gap of unknown extent."""
+    """Epochs that ended with a gap of unknown extent."""
     answered: tuple[int, int] | None = None
     """The `link` of the :class:`~reliamsg.core.takeover.Uncertainty`."""
 
 
-@dataclass(slots=True)
-class StreamRow:
+class HistoryRow(msgspec.Struct, frozen=True):
     stream: Stream
     joined: tuple[int, int] | None
     history: History
 
 
-@dataclass(slots=True)
-class EpochRow:
+class EpochRow(msgspec.Struct, frozen=True):
     stream: Stream
     epoch: int
     incarnation: int
@@ -70,27 +68,25 @@ class EpochRow:
     last: int | None
     entered: bool
     journalled: int = 0
-    """The journal says that numbers up to this one were handed out. Kept by the inbox itself."""
+    """The journal records deliveries up to this number. Maintained by the inbox itself."""
     used_us: int = 0
-    """When its position changed last, in µs since 1970. Kept by the inbox itself."""
+    """When its position changed last, in µs since 1970. Maintained by the inbox itself."""
     let_go: int = 0
     """Numbers up to this one exist: they arrived, and were left to their producer."""
 
 
-@dataclass(slots=True)
-class GapRow:
+class GapRow(msgspec.Struct, frozen=True):
     stream: Stream
     epoch: int
     first: int
     last: int | None
     elapsed_s: float
     waited_s: float = 0.0
-    """While a producer said that it holds what is missing."""
+    """The part of this time in which a producer announced that it holds the missing messages."""
 
 
-@dataclass(slots=True)
-class HeldFrame:
-    """Numbers `first` to `last` of the batch in `frame`, which may hold more."""
+class HeldFrame(msgspec.Struct, frozen=True):
+    """The numbers `first` to `last` of the batch in `frame`, which may contain more."""
 
     stream: Stream
     epoch: int
@@ -104,7 +100,7 @@ class HeldFrame:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A message that was given up: rejected by the application, or out of deliveries."""
+    """A message that was rejected by the application, or that reached the limit of delivery attempts."""
 
     id: int
     stream: Stream
@@ -117,11 +113,10 @@ class DeadLetter:
     reason: str
     attempts: int
     wall_us: int
-    """When it was given up, in µs since 1970."""
+    """When it became a dead letter, in µs since 1970."""
 
 
-@dataclass(slots=True)
-class Quarantined:
+class Quarantined(msgspec.Struct, frozen=True):
     """A sample of an unusable delivery."""
 
     site: str
@@ -130,10 +125,8 @@ class Quarantined:
     frame: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Tombstone:
-    """What is left of a stream that was forgotten: an epoch, of which everything below its position is settled, and the
-    latest of what was before it."""
+class Tombstone(msgspec.Struct, frozen=True):
+    """The remains of a forgotten stream: an epoch, settled up to its position, and the latest part of its history."""
 
     epoch: EpochRow
     joined: tuple[int, int] | None
@@ -142,44 +135,42 @@ class Tombstone:
 
 @dataclass(slots=True)
 class Batch:
-    """All that one commit holds."""
+    """The content of one commit."""
 
-    streams: list[StreamRow] = field(default_factory=list)
+    streams: list[HistoryRow] = field(default_factory=list)
     epochs: list[EpochRow] = field(default_factory=list)
     finished: list[tuple[Stream, int]] = field(default_factory=list)
-    """Epochs to drop."""
+    """Epochs to delete."""
     gaps: list[GapRow] = field(default_factory=list)
     no_gap: list[Stream] = field(default_factory=list)
     attempts: list[tuple[Stream, int, int, int]] = field(default_factory=list)
     """(stream, epoch, number, attempts)"""
     held: list[HeldFrame] = field(default_factory=list)
     discarded: list[tuple[Stream, int, int, int]] = field(default_factory=list)
-    """(stream, epoch, first, last) of held frames that turned out unreadable."""
+    """(stream, epoch, first, last) of held frames that turned out to be unreadable."""
     late: list[HeldFrame] = field(default_factory=list)
     seen_late: list[int] = field(default_factory=list)
     dead: list[DeadLetter] = field(default_factory=list)
-    """Their ids are not used."""
+    """Their ids are ignored."""
     revived: list[int] = field(default_factory=list)
-    """Ids of dead letters that were replayed with success."""
+    """Ids of dead letters that were replayed successfully."""
     quarantine: list[Quarantined] = field(default_factory=list)
     """Samples of unusable deliveries."""
     quarantined: list[QuarantinedDelivery] = field(default_factory=list)
-    """Whole deliveries to keep in quarantine."""
+    """Whole deliveries to store in quarantine."""
     unquarantined: list[int] = field(default_factory=list)
-    """Ids of those that leave it."""
+    """Ids of deliveries that leave the quarantine."""
     forgotten: list[tuple[Stream, Tombstone | None]] = field(default_factory=list)
-    """Streams to drop with all that is stored of them, but for dead letters and what is late, which they must not have;
-    none of them is in any other part of the batch."""
+    """Streams to delete. They must not have dead letters or late messages, nor be in any other part of the batch."""
     entries: list[Entry] = field(default_factory=list)
     standing: Standing | None = None
-    """None: as it is."""
+    """None: unchanged."""
     takeovers: int = 0
-    """How often the inbox took the place of another; it only rises."""
+    """The number of takeovers from other inboxes; it only increases."""
 
 
-@dataclass(slots=True)
-class SavedStream:
-    """A stream as the inbox holds it."""
+class SavedStream(msgspec.Struct, frozen=True):
+    """A stream as stored in the inbox."""
 
     stream: Stream
     joined: tuple[int, int] | None

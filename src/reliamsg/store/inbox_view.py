@@ -1,44 +1,28 @@
-"""Looking into an inbox file without owning it, also while its owner runs. Nothing here changes anything."""
+"""Reading an inbox file without owning it, even while its owner runs."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import msgspec
 
 from reliamsg.errors import StoreMismatch
 from reliamsg.message import Stream
-from reliamsg.store.database import migrations, open_readonly, reading
+from reliamsg.store.database import migrations, reading
 from reliamsg.store.inbox_rows import DeadLetter, GapRow
 from reliamsg.store.quarantine import QuarantinedDelivery, Selection, read_quarantined
 
 __all__ = [
-    "InboxInfo", "InboxSummary", "StreamInfo", "check_inbox", "find_stream", "inspect_inbox", "list_gaps",
-    "list_quarantined", "list_streams", "page_streams", "read_dead_letters", "summarize_inbox",
+    "InboxSummary", "StreamInfo", "check_inbox", "find_stream", "list_gaps", "list_quarantined", "list_streams",
+    "page_streams", "read_dead_letters", "summarize_inbox",
 ]  # fmt: skip
 
 PAGE_STREAMS = 500
-"""Looked at together; a request with so many fits into its file."""
-
-
-def _dead_letters(connection: sqlite3.Connection, number: int | None, limit: int) -> list[DeadLetter]:
-    rows = connection.execute(
-        "SELECT dead_letter.id, producer, topic, part, epoch, incarnation, seq, key, headers, body, reason, attempts,"
-        " wall_us FROM dead_letter JOIN stream ON stream.id = stream_id WHERE ? IS NULL OR dead_letter.id = ?"
-        " ORDER BY dead_letter.id LIMIT ?",
-        (number, number, limit),
-    )
-    return [
-        DeadLetter(
-            row[0], Stream(*row[1:4]), row[4], int(row[5], 16), row[6], row[7],
-            msgspec.json.decode(row[8], type=dict[str, str]), *row[9:],
-        )
-        for row in rows
-    ]  # fmt: skip
+"""Streams per page; a request with this number of streams fits into its file."""
 
 
 def read_dead_letters(
@@ -46,90 +30,58 @@ def read_dead_letters(
 ) -> list[DeadLetter]:
     """Dead letters of an inbox, oldest first, as of its last commit; only the one with id `number` if given.
 
-    Works while the inbox's owner runs. Raises :class:`StoreCorrupt` when it is no inbox, or a damaged one.
+    Works while the inbox's owner runs. Raises :class:`StoreCorrupt` if the file is not an inbox or is damaged.
     """
-    with reading(path), contextlib.closing(open_readonly(path)) as connection:
-        return _dead_letters(connection, number, limit)
+    with reading(path) as connection:
+        rows = connection.execute(
+            "SELECT dead_letter.id, producer, topic, part, epoch, incarnation, seq, key, headers, body, reason,"
+            " attempts, wall_us FROM dead_letter JOIN stream ON stream.id = stream_id"
+            " WHERE ? IS NULL OR dead_letter.id = ? ORDER BY dead_letter.id LIMIT ?",
+            (number, number, limit),
+        )
+        return [
+            DeadLetter(
+                row[0], Stream(*row[1:4]), row[4], int(row[5], 16), row[6], row[7],
+                msgspec.json.decode(row[8], type=dict[str, str]), *row[9:],
+            )
+            for row in rows
+        ]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class StreamInfo:
-    """A stream as an inbox file shows it."""
+    """A stream of an inbox file."""
 
     stream: Stream
     epoch: int
     position: int
     """The next number of `epoch` that is not settled."""
     held: int
-    """Messages that are stored, in this epoch and later ones."""
+    """Stored messages of this epoch and later ones."""
     gap: GapRow | None
     left: int
-    """Messages behind the gap that are known to exist and are not here, where its producer keeps what came: the group
-    asks for them when it has come to them."""
-
-
-@dataclass(frozen=True, slots=True)
-class InboxInfo:
-    """What an inbox file holds, as of its last commit."""
-
-    group: str
-    inbox_id: str
-    streams: Sequence[StreamInfo]
-    held_messages: int
-    held_bytes: int
-    dead_letters: Sequence[DeadLetter]
-    """The oldest 1,000."""
-    dead_letter_count: int
-    quarantined: int
-    """Samples of unusable deliveries."""
+    """Messages behind the gap that are known to exist but were left to their producer: the group requests them when it
+    reaches them."""
 
 
 @dataclass(frozen=True, slots=True)
 class InboxSummary:
-    """The same in numbers, for inboxes of any size."""
+    """The content of an inbox file in numbers, for inboxes of any size."""
 
     group: str
     inbox_id: str
     streams: int
     gaps: int
-    """Streams that lack something at their heads."""
+    """Streams with a gap at their heads."""
     held_messages: int
     held_bytes: int
     dead_letters: int
     samples: int
-    """Unusable deliveries that are kept to be looked at."""
+    """Samples of unusable deliveries, stored for inspection."""
     quarantined: dict[str, tuple[int, int]]
-    """By reason, whole deliveries in quarantine, and their bytes."""
+    """By reason, the number of whole deliveries in quarantine, and their bytes."""
     forgotten: int
-    """Streams that were forgotten and are remembered as such."""
-
-
-def inspect_inbox(path: str | os.PathLike[str]) -> InboxInfo:
-    """Look into an inbox, also while its owner runs. Changes nothing.
-
-    Raises :class:`StoreCorrupt` when it is none, or a damaged one.
-    """
-    with reading(path), contextlib.closing(open_readonly(path)) as connection:
-        meta = dict(connection.execute("SELECT name, value FROM meta").fetchall())
-        streams = [
-            _stream_info(connection, stream_id, Stream(*names))
-            for stream_id, *names in connection.execute(
-                "SELECT id, producer, topic, part FROM stream ORDER BY producer, topic, part"
-            ).fetchall()
-        ]
-        count, size = connection.execute(
-            "SELECT coalesce(sum(last - first + 1), 0), coalesce(sum(size), 0) FROM held"
-        ).fetchone()
-        return InboxInfo(
-            meta["owner"],
-            meta.get("inbox_id", ""),
-            streams,
-            count,
-            size,
-            _dead_letters(connection, None, 1_000),
-            connection.execute("SELECT count(*) FROM dead_letter").fetchone()[0],
-            connection.execute("SELECT count(*) FROM quarantine").fetchone()[0],
-        )
+    """Forgotten streams that have a tombstone."""
 
 
 def _stream_info(connection: sqlite3.Connection, stream_id: int, stream: Stream) -> StreamInfo:
@@ -148,7 +100,7 @@ def _stream_info(connection: sqlite3.Connection, stream_id: int, stream: Stream)
 
 
 def _left(connection: sqlite3.Connection, stream_id: int, stream: Stream, gap: GapRow | None) -> int:
-    """How many messages behind the gap were left to their producer."""
+    """The number of messages behind the gap that were left to their producer."""
     count = 0
     for epoch, incarnation, position, top, settled in connection.execute(
         "SELECT epoch, incarnation, position, min(let_go, coalesce(last, let_go)) AS top, settled FROM epoch"
@@ -172,27 +124,29 @@ def _left(connection: sqlite3.Connection, stream_id: int, stream: Stream, gap: G
 
 
 @contextlib.contextmanager
-def _looking(path: str | os.PathLike[str]) -> Iterator[sqlite3.Connection]:
-    with reading(path), contextlib.closing(open_readonly(path)) as connection:
+def _reading_inbox(path: str | os.PathLike[str]) -> Iterator[sqlite3.Connection]:
+    with reading(path) as connection:
         tables = {
             name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")
         }
         if "held" not in tables:
-            raise StoreMismatch(f"{path}: this is no inbox")
+            raise StoreMismatch(f"{path}: not an inbox")
         if connection.execute("PRAGMA user_version").fetchone()[0] < len(migrations("inbox")):
-            raise StoreMismatch(f"{path}: an older version wrote this inbox; open it once with this one")
+            raise StoreMismatch(
+                f"{path}: this inbox was written by an older version; open it once with the current version"
+            )
         yield connection
 
 
 def check_inbox(path: str | os.PathLike[str]) -> None:
-    """Raises :class:`StoreCorrupt` or :class:`StoreMismatch` where this is no inbox."""
-    with _looking(path):
+    """Raises :class:`StoreCorrupt` or :class:`StoreMismatch` if the file is not a usable inbox."""
+    with _reading_inbox(path):
         pass
 
 
 def summarize_inbox(path: str | os.PathLike[str]) -> InboxSummary:
-    """What an inbox holds, in numbers. Raises what :func:`check_inbox` raises."""
-    with _looking(path) as connection:
+    """The content of an inbox in numbers. Raises the same errors as :func:`check_inbox`."""
+    with _reading_inbox(path) as connection:
         meta = dict(connection.execute("SELECT name, value FROM meta").fetchall())
 
         def number(sql: str) -> int:
@@ -218,8 +172,8 @@ def summarize_inbox(path: str | os.PathLike[str]) -> InboxSummary:
 
 
 def list_streams(path: str | os.PathLike[str], limit: int) -> list[StreamInfo]:
-    """The first `limit` streams, by name (-1: all). Raises what :func:`check_inbox` raises."""
-    with _looking(path) as connection:
+    """The first `limit` streams, by name (-1: all). Raises the same errors as :func:`check_inbox`."""
+    with _reading_inbox(path) as connection:
         return [
             _stream_info(connection, stream_id, Stream(*names))
             for stream_id, *names in connection.execute(
@@ -232,12 +186,13 @@ def list_streams(path: str | os.PathLike[str], limit: int) -> list[StreamInfo]:
 def page_streams(
     path: str | os.PathLike[str], after: int, unused_since_us: int | None = None
 ) -> tuple[list[Stream], int | None]:
-    """Some streams, in the order in which they became known, and what to give as `after` for more, None where there are
-    none; 0 begins. With `unused_since_us`, in µs since 1970, only those of which nothing was settled since then.
+    """A page of streams, in the order in which they became known, and the value of `after` for the next page, None if
+    there is none. The first page is 0. With `unused_since_us` (µs since 1970), returns only streams without progress
+    since then.
 
-    Raises what :func:`check_inbox` raises.
+    Raises the same errors as :func:`check_inbox`.
     """
-    with _looking(path) as connection:
+    with _reading_inbox(path) as connection:
         rows = connection.execute(
             "SELECT id, producer, topic, part, (SELECT coalesce(max(used_us), 0) FROM epoch WHERE stream_id = id)"
             " FROM stream WHERE id > ? AND producer != '' ORDER BY id LIMIT ?",
@@ -248,8 +203,8 @@ def page_streams(
 
 
 def list_gaps(path: str | os.PathLike[str], limit: int) -> list[GapRow]:
-    """The gaps at streams' heads, longest first (limit -1: all). Raises what :func:`check_inbox` raises."""
-    with _looking(path) as connection:
+    """The gaps at streams' heads, oldest first (limit -1: all). Raises the same errors as :func:`check_inbox`."""
+    with _reading_inbox(path) as connection:
         return [
             GapRow(Stream(producer, topic, part), *gap)
             for producer, topic, part, *gap in connection.execute(
@@ -261,14 +216,14 @@ def list_gaps(path: str | os.PathLike[str], limit: int) -> list[GapRow]:
 
 
 def list_quarantined(path: str | os.PathLike[str], limit: int) -> list[QuarantinedDelivery]:
-    """The oldest deliveries in quarantine, without their frames. Raises what :func:`check_inbox` raises."""
-    with _looking(path) as connection:
+    """The oldest deliveries in quarantine, without frames. Raises the same errors as :func:`check_inbox`."""
+    with _reading_inbox(path) as connection:
         return read_quarantined(connection, Selection(), limit)
 
 
 def find_stream(path: str | os.PathLike[str], name: str) -> Stream | None:
-    """The stream of which anything is known here and that is written so; None where there is none."""
-    with _looking(path) as connection:
+    """The known stream with this written name; None if there is none."""
+    with _reading_inbox(path) as connection:
         for table in ("stream", "quarantined_delivery"):
             for at, character in enumerate(name):
                 if character != "/":

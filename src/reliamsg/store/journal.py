@@ -1,57 +1,59 @@
-"""The journal: what this client did, in ranges of sequence numbers.
+"""The journal: a record of this client's actions, in ranges of sequence numbers.
 
-Rows are written in the same transaction as the state that they describe. A row is extended in place only by
-its direct successor, only while it is the newest of its kind (and site, group, stream and epoch), and never
-once it was exported. Rows about what a group's application was given share one order per group and stream: a
-``delivered`` row is only extended while no other of them came after it, so disorder can't hide in a row.
+A row is written in the same transaction as the state that it describes. It is extended in place only by its direct
+successor, only while it is the newest of its kind (and site, group, stream and epoch), and never after it was exported.
+Rows about deliveries to a group's application share one order per group and stream: a ``delivered`` row is only
+extended while no other of them follows it, so that a row can't hide messages out of order.
 
-Columns (see ``sql/*/0001.sql``): `lsn` rises with every row of a file; `boot` names one opening of it (16 hex
-digits); `wall_us`/`wall_last_us` are the writer's clock in µs since 1970 at the first and latest change,
-`mono_us` its monotonic clock at the first; `first`/`last` are inclusive; `incarnation` is 16 hex digits;
-`digest` is the sum of :func:`reliamsg.message.digest` over the range modulo 2**64 as 16 hex digits; `latency`
-is a JSON object of a hop's histogram, see :mod:`reliamsg.core.histogram`; `detail` is a JSON object.
+Columns (see ``sql/*/0001.sql``): `lsn` increases with every row of a file; `boot` identifies one opening of it (16 hex
+digits); `wall_us`/`wall_last_us` are the writer's clock in µs since 1970 at the first and latest change, `mono_us` is
+its monotonic clock at the first change; `first`/`last` are inclusive; `incarnation` is 16 hex digits;
+`digest` is the sum of :func:`reliamsg.message.digest` over the range modulo 2**64 as 16 hex digits; `latency` is the
+histogram of a hop as a JSON object, see :mod:`reliamsg.core.histogram`; `detail` is a JSON object.
 
-Kinds of a producer: ``opened`` (detail: groups, sites, confirm, release), ``epoch`` (a stream's epoch is entered;
+Kinds of a producer: ``opened`` (detail: groups, sites, confirm, release), ``epoch`` (the first row of a stream's epoch;
 detail: prev), ``enqueued`` (digest; latency publish→durable), ``connected``, ``disconnected`` (site, reason),
 ``confirmed`` (site; latency durable→confirmed), ``nacked``, ``returned``, ``refused`` (site, reason), ``parked``,
-``resumed`` (site), ``published`` (confirm policy met), ``repaired`` (site, group; sent again on its request),
-``consumed`` (group; it told that it is done with the range), ``released``, ``released_unsent`` (site), ``removed``,
-``group_added``, ``group_removed`` (group; epoch and first: the position since when it counts or counted; detail of
-the latter: position, how far it was), ``renumbered`` (the range of the old epoch; detail: epoch, the new one, and
-first, its number there; incarnations stay), ``surpassed`` (group; it had come further than this outbox knows; detail:
-position, entered, known), ``site_forgotten`` (site; detail: unconfirmed), ``fenced`` (detail: epoch and incarnation
-of the owner that is alive), ``closed`` (detail: pending).
+``resumed`` (site), ``published`` (confirm policy met), ``repaired`` (site, group; resent on its request),
+``consumed`` (group; it announced that it has settled the range), ``released``, ``released_unsent`` (site), ``removed``,
+``group_added``, ``group_removed`` (group; epoch and first: the position from which it counts or counted; detail of the
+latter: position, its last known position), ``renumbered`` (the range in the old epoch; detail: epoch, the new one, and
+first, its number there; incarnations stay), ``surpassed`` (group; its position is beyond this outbox's knowledge;
+detail: position, entered, known), ``site_forgotten`` (site; detail: unconfirmed), ``fenced`` (detail: epoch and
+incarnation of the live owner), ``closed`` (detail: pending).
 
 Kinds of a consumer: ``opened`` (detail: topics, sites, inbox, begin, gap_timeout in seconds, on_gap), ``took_over``
-(another inbox of the group had read; detail: from, its name, streams, how many were adopted, and inbox, the own
-name), ``joined`` (first position of a stream; detail: unheard, where nothing of its producer was), ``behind`` (its
-group had settled everything before; detail: from, existed), ``connected`` (site; detail: session_present),
-``disconnected``, ``received`` (site; in its order, first there or not; reason ``repair`` where a producer sent it
-again on request), ``asked`` (a producer was asked for the range), ``heard`` (a producer's status; topic ""; detail:
-epoch, and lsn, how far its journal was committed; only the newest before a ``drained`` row), ``duplicate`` (site;
-known, and not next in its order), ``buffered``, ``delivered`` (digest; latency received→delivered), ``redelivered``
-(the same, flagged; reason ``unjournalled`` where no row says that it had been handed out before: the process ended
-before a commit could), ``acknowledged``, ``gap_opened``, ``gap_held`` (its time is over, and it holds its stream;
-reason), ``gap_closed`` (reason: filled, superseded…), ``declared`` (a gap was passed; reason; detail: elapsed, what
-its clock said, in seconds; until_epoch and extent, where its end is not known), ``before_join``, ``late``,
-``dead_lettered`` (reason), ``replayed``, ``quarantined`` (site, reason; a delivery was put into quarantine whole, and
-its broker may forget it), ``let_go`` (site; a delivery behind a held gap was left to its producer, which keeps it for
+(from another inbox of the group; detail: from, the name of that inbox, streams, the number of adopted streams, and
+inbox, its own name), ``joined`` (first position of a stream; detail: unheard, where its producer had announced
+nothing), ``behind`` (its group had settled everything before; detail: from, existed), ``connected`` (site; detail:
+session_present), ``disconnected``, ``received`` (site; in that site's order, whether or not it was the first copy;
+reason ``repair`` where a producer resent it on request), ``asked`` (a producer was asked to resend the range),
+``heard`` (a producer's status; topic ""; detail: epoch, and lsn, up to which its journal was committed; only the newest
+before a ``drained`` row), ``duplicate`` (site; already received, and not next in that site's order), ``buffered``,
+``delivered`` (digest; latency received→delivered), ``redelivered`` (the same, with the redelivery flag; reason
+``unjournalled`` where no row records the first delivery because the process terminated before the commit),
+``acknowledged``, ``gap_opened``, ``gap_held`` (its timeout has expired, and it holds its stream; reason),
+``gap_closed`` (reason: filled, superseded…), ``declared`` (a gap was declared lost and passed; reason; detail: elapsed,
+the reading of its clock in seconds; until_epoch and extent, where its end is not known), ``before_join``, ``late``,
+``dead_lettered`` (reason), ``replayed``, ``quarantined`` (site, reason; a whole delivery was put into quarantine, and
+its broker may forget it), ``let_go`` (site; a delivery behind a held gap was left to its producer, which retains it for
 the group, and its broker may forget it), ``quarantine_discarded`` (an operator discarded it there), ``forgotten`` (an
-operator had the stream forgotten; the position that is remembered; reason ``forged`` where higher epochs were made
-up, with detail: dropped_epoch, or ``unremembered``), ``rejected`` (site, reason; detail: count, which rises in
-place), ``conflict`` (reason; detail: known, up to where more was known than the opening knew, as epoch, incarnation
-and number, and entered), ``drained`` (site: its queue was seen empty; detail: count, likewise; heard, for each
-producer that a ``heard`` row told of since the last its lsn and the incarnation of the boot that it is of),
-``closed``. A ``connected`` row whose session was gone has ``heard`` likewise.
+operator had the stream forgotten; the position that is remembered; reason ``forged`` where higher epochs were forged,
+with detail: dropped_epoch, or ``unremembered``), ``rejected`` (site, reason; detail: count, which is increased in
+place), ``conflict`` (reason; detail: known, the position up to which more was known than at opening, as epoch,
+incarnation and number, and entered), ``drained`` (site: its queue was seen empty; detail: count, as above; heard, for
+each producer with a ``heard`` row since the last ``drained`` row, its lsn and the incarnation of its boot), ``closed``.
+A ``connected`` row without a present session has ``heard`` too.
 
-Kinds of both: ``truncated``. With detail first_lsn and last_lsn: those rows were given up before they could be
-exported, since the journal's target was away for too long (``when_full="truncate"``); the same row tells of more
-while it is not exported itself. With detail rows: so many rows were given up before they were written, since the
-file could not be written for too long.
+Kinds of both: ``truncated``. With detail first_lsn and last_lsn: these rows were deleted before they could be exported,
+because the journal's target was unavailable for too long (``when_full="truncate"``); the same row is extended until it
+is exported itself. With detail rows: this number of rows was discarded before they were written, because the file was
+not writable for too long.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
@@ -62,6 +64,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from reliamsg.message import Stream
+from reliamsg.store.database import Database
 
 __all__ = ["ORDERED", "Entry", "Journal", "JournalRow", "read_journal"]
 
@@ -70,7 +73,7 @@ _Parsed = TypeVar("_Parsed")
 ORDERED = frozenset(
     {"delivered", "redelivered", "declared", "before_join", "late", "dead_lettered", "replayed"}
 )
-"""Kinds whose order among each other, per group and stream, is evidence."""
+"""Kinds whose relative order, per group and stream, is evidence."""
 
 _EXTENDED = frozenset(
     {
@@ -79,19 +82,19 @@ _EXTENDED = frozenset(
     }
 )  # fmt: skip
 MAX_TIPS = 20_000
-"""Orders of which the newest row is remembered."""
+"""Orders whose newest row is kept in memory."""
 _COUNTED = frozenset({"rejected", "drained"})
-"""Kinds without a range, of which only the number in the newest row's detail rises, unless there is more to say."""
-_TOLD_EVERY_US = 10_000_000
-_TOLD_AT_ONCE = 20
-"""Rows that are told of are not extended any more, so this bounds how many more of them there are: in the long run one
-telling in so many µs, and so many beyond that."""
+"""Kinds without a range: only the count in the newest row's detail is increased, unless an entry has more detail."""
+_ANNOUNCED_EVERY_US = 10_000_000
+_ANNOUNCED_AT_ONCE = 20
+"""Announced rows are not extended any more, which makes more rows; so announcements are limited by a token bucket of
+this size, with one token per interval."""
 _MASK = 2**64 - 1
 
 
 @dataclass(slots=True)
 class Entry:
-    """What a client wants to have journalled. `first` and `last` are 0 where a kind has no range."""
+    """A row to write. `first` and `last` are 0 for kinds without a range."""
 
     kind: str
     stream: Stream | None = None
@@ -108,13 +111,8 @@ class Entry:
     detail: Mapping[str, Any] | None = None
 
     @property
-    def _line(self) -> tuple[Any, ...]:
-        """What an extension must agree in, besides being the successor."""
-        return (self.kind, self.stream, self.epoch, self.incarnation, self.site, self.group, self.reason)
-
-    @property
-    def _order(self) -> tuple[Any, ...]:
-        """Within which order the row must still be the newest."""
+    def order(self) -> tuple[Any, ...]:
+        """The order within which a row can only be extended while it is the newest."""
         if self.kind in ORDERED:
             return ("ordered", self.stream, self.group)
         if self.kind in _COUNTED:
@@ -122,8 +120,7 @@ class Entry:
         return (self.kind, self.stream, self.site, self.group)
 
 
-@dataclass(slots=True)
-class _Tip:
+class _Tip(msgspec.Struct, frozen=True):
     """The newest row of one order: the only one that may be extended."""
 
     lsn: int
@@ -131,90 +128,105 @@ class _Tip:
 
 
 class Journal:
-    """Writes the journal table of one file, inside the caller's transactions.
+    """Writes the journal table of one file, within the caller's transactions. Not thread-safe."""
 
-    Not thread-safe: the store's one thread uses it. `exported_lsn` is the newest row that must not change.
-    """
-
-    def __init__(self, boot: str) -> None:
+    def __init__(self, boot: str, newest_lsn: int = 0, frozen_lsn: int = 0) -> None:
         self.boot = boot
-        self.exported_lsn = 0
-        self.newest_lsn = 0
-        """The newest row that is committed."""
-        self.latest_written = 0
-        """The row that was appended last, committed or not."""
+        self.newest_lsn = newest_lsn
+        """The newest committed row."""
+        self._frozen_lsn = frozen_lsn
+        """Rows up to this one are never extended."""
+        self._last_lsn = newest_lsn
+        """The newest row, committed or not."""
         self._tips: dict[tuple[Any, ...], _Tip] = {}
         self._staged: dict[tuple[Any, ...], _Tip] = {}
-        self._told_lsn = 0
-        self._fenced_lsn = 0
-        """The row that says that this client was fenced: what happened after it can't hide in a row before it."""
-        self._told_us = 0
-        self._tellings = _TOLD_AT_ONCE
+        self._announced_lsn = 0
+        self._announced_us = 0
+        self._announcements_left = _ANNOUNCED_AT_ONCE
 
-    def told(self, mono_us: int) -> int:
-        """How far this journal is committed, for a status: what its rows up to there say is so now already.
+    def lsn_to_announce(self, mono_us: int) -> int:
+        """The row up to which this journal is committed, for a status.
 
-        Whoever then sees a site's queue empty knows that what they say to be confirmed there has left it. So
-        ``confirmed`` rows that are told of are not extended any more, and the answer stays behind
-        :attr:`newest_lsn` for a while when it is asked for often. `mono_us`: the monotonic clock.
+        A consumer that sees a site's queue empty after such a status knows that everything confirmed there up to this
+        row has left the queue. Therefore announced ``confirmed`` rows are not extended any more, and frequent calls
+        return the same row for a while. `mono_us` is the monotonic clock.
         """
-        earned = (mono_us - self._told_us) // _TOLD_EVERY_US
+        earned = (mono_us - self._announced_us) // _ANNOUNCED_EVERY_US
         if earned > 0:
-            self._tellings = min(self._tellings + earned, _TOLD_AT_ONCE)
-            self._told_us = mono_us
-        if self.newest_lsn > self._told_lsn and self._tellings > 0:
-            self._tellings -= 1
-            self._told_lsn = self.newest_lsn
-        return self._told_lsn
+            self._announcements_left = min(self._announcements_left + earned, _ANNOUNCED_AT_ONCE)
+            self._announced_us = mono_us
+        if self.newest_lsn > self._announced_lsn and self._announcements_left > 0:
+            self._announcements_left -= 1
+            self._announced_lsn = self.newest_lsn
+        return self._announced_lsn
+
+    def freeze(self, lsn: int) -> None:
+        """Never extend the rows up to `lsn` again."""
+        self._frozen_lsn = max(self._frozen_lsn, lsn)
+
+    @contextlib.contextmanager
+    def transaction(
+        self, database: Database, entries: Iterable[Entry], wall_us: int, mono_us: int, adding: int = 0
+    ) -> Iterator[sqlite3.Connection]:
+        """A transaction that ends with writing `entries`, to which the block may add. `adding` as in
+        :meth:`Database.transaction`."""
+        committed = False
+        try:
+            with database.transaction(adding) as connection:
+                yield connection
+                self.write(connection, entries, wall_us, mono_us)
+            committed = True
+        finally:
+            self.settle(committed)
 
     def write(
         self, connection: sqlite3.Connection, entries: Iterable[Entry], wall_us: int, mono_us: int
     ) -> None:
-        """Append or extend, in order. Call :meth:`settle` once the transaction's end is known."""
+        """Append or extend rows, in order. The caller must call :meth:`settle` after the transaction."""
         for entry in entries:
-            order = entry._order
+            order = entry.order
             tip = self._staged.get(order) or self._tips.get(order)
-            if tip is not None and _is_count(entry) and tip.lsn > self.exported_lsn:
+            if tip is None or tip.lsn <= self._frozen_lsn:
+                self._staged[order] = self._append(connection, entry, wall_us, mono_us)
+            elif entry.kind in _COUNTED and set(entry.detail or ()) <= {"count"}:
                 self._staged[order] = self._count(connection, tip, entry, wall_us)
             elif (
-                tip is not None
-                and entry.kind in _EXTENDED
-                and tip.entry._line == entry._line
+                entry.kind in _EXTENDED
                 and tip.entry.last + 1 == entry.first
+                and tip.entry.epoch == entry.epoch
+                and tip.entry.incarnation == entry.incarnation
+                and tip.entry.kind == entry.kind
+                and tip.entry.reason == entry.reason
+                and tip.entry.site == entry.site
                 and entry.detail is None
-                and tip.lsn > self._final(entry.kind)
+                and (entry.kind != "confirmed" or tip.lsn > self._announced_lsn)
             ):
                 self._staged[order] = self._extend(connection, tip, entry, wall_us)
             else:
-                self._staged[order] = _Tip(self._append(connection, entry, wall_us, mono_us), entry)
-
-    def _final(self, kind: str) -> int:
-        """Rows of a kind up to this one must not change."""
-        told = self._told_lsn if kind == "confirmed" else 0
-        return max(self.exported_lsn, self._fenced_lsn, told)
+                self._staged[order] = self._append(connection, entry, wall_us, mono_us)
 
     def settle(self, committed: bool) -> None:
-        """The transaction that held the latest writes was committed, or undone."""
+        """Accept the writes since the previous call, whose transaction was committed, or forget them."""
         if committed:
             self._tips.update(self._staged)
             if (
                 len(self._tips) > MAX_TIPS
-            ):  # a row whose tip is forgotten is followed by one more, instead of extended
+            ):  # a row that is not in memory is not extended: one more row follows it
                 self._tips = dict(islice(self._tips.items(), MAX_TIPS // 2, None))
-            self.newest_lsn = max(self.newest_lsn, self.latest_written)
+            self.newest_lsn = max(self.newest_lsn, self._last_lsn)
         else:
-            self.latest_written = self.newest_lsn
+            self._last_lsn = self.newest_lsn
         self._staged.clear()
 
     def amend(
         self, connection: sqlite3.Connection, lsn: int, detail: Mapping[str, Any], wall_us: int
     ) -> None:
-        """Change the detail of a row that is not exported. Call :meth:`settle` as after :meth:`write`."""
+        """Replace the detail of a row that is not exported."""
         connection.execute(
             "UPDATE journal SET wall_last_us = ?, detail = ? WHERE lsn = ?", (wall_us, _dump(detail), lsn)
         )
 
-    def _append(self, connection: sqlite3.Connection, entry: Entry, wall_us: int, mono_us: int) -> int:
+    def _append(self, connection: sqlite3.Connection, entry: Entry, wall_us: int, mono_us: int) -> _Tip:
         stream = entry.stream
         cursor = connection.execute(
             "INSERT INTO journal (boot, kind, wall_us, wall_last_us, mono_us, producer, topic, part, epoch,"
@@ -231,50 +243,42 @@ class Journal:
         )  # fmt: skip
         lsn = cursor.lastrowid
         assert lsn is not None  # an INSERT that did not raise has a row id
-        self.latest_written = lsn
-        if entry.kind == "fenced":
-            self._fenced_lsn = lsn
-        return lsn
+        self._last_lsn = lsn
+        if entry.kind == "fenced":  # no later event may be recorded in a row before it
+            self.freeze(lsn)
+        return _Tip(lsn, entry)
 
     def _extend(self, connection: sqlite3.Connection, tip: _Tip, entry: Entry, wall_us: int) -> _Tip:
         old = tip.entry
         digest = None if old.digest is None else ((old.digest + (entry.digest or 0)) & _MASK)
         latency = _merge(old.latency, entry.latency)
-        merged = Entry(
-            old.kind, old.stream, old.epoch, old.incarnation, old.first, entry.last, old.site, old.group, old.reason,
-            digest, latency, old.detail,
-        )  # fmt: skip
         connection.execute(
             "UPDATE journal SET last = ?, wall_last_us = ?, digest = ?, latency = ? WHERE lsn = ?",
             (
-                merged.last,
+                entry.last,
                 wall_us,
                 None if digest is None else f"{digest:016x}",
                 _dump_latency(latency),
                 tip.lsn,
             ),
         )
+        merged = Entry(
+            old.kind, old.stream, old.epoch, old.incarnation, old.first, entry.last, old.site, old.group, old.reason,
+            digest, latency, old.detail,
+        )  # fmt: skip
         return _Tip(tip.lsn, merged)
 
     def _count(self, connection: sqlite3.Connection, tip: _Tip, entry: Entry, wall_us: int) -> _Tip:
-        """One more of what has no range: only the number in the row's detail rises."""
+        """Increase the count in the row's detail."""
         count = sum((each.detail or {}).get("count", 0) for each in (tip.entry, entry))
         merged = replace(tip.entry, detail={**(tip.entry.detail or {}), "count": count})
-        connection.execute(
-            "UPDATE journal SET wall_last_us = ?, detail = ? WHERE lsn = ?",
-            (wall_us, _dump(merged.detail), tip.lsn),
-        )
+        self.amend(connection, tip.lsn, merged.detail or {}, wall_us)
         return _Tip(tip.lsn, merged)
-
-
-def _is_count(entry: Entry) -> bool:
-    """Whether an entry says no more than that something happened once more."""
-    return entry.kind in _COUNTED and set(entry.detail or {}) <= {"count"}
 
 
 @dataclass(frozen=True, slots=True)
 class JournalRow:
-    """A row as it is read back."""
+    """A row as read from a file or segment."""
 
     lsn: int
     boot: str
@@ -298,8 +302,7 @@ class JournalRow:
 
 
 def read_journal(connection: sqlite3.Connection, after_lsn: int = 0) -> Iterator[JournalRow]:
-    """Every row above `after_lsn`, in order. Raises ValueError at one that is not as it was written, and
-    ``sqlite3.Error``."""
+    """Every row above `after_lsn`, in order. Raises ValueError at a damaged row, and ``sqlite3.Error``."""
     rows = connection.execute(
         "SELECT lsn, boot, kind, wall_us, wall_last_us, mono_us, producer, topic, part, epoch,"
         " incarnation, first, last, site, grp, reason, digest, latency, detail FROM journal WHERE lsn > ? ORDER BY lsn",
@@ -307,7 +310,7 @@ def read_journal(connection: sqlite3.Connection, after_lsn: int = 0) -> Iterator
     )
     for row in rows:
         *head, incarnation, first, last, site, group, reason, digest, latency, detail = row
-        # SQLite checks types when it writes. A damaged page may hold others.
+        # SQLite checks types when it writes, but a damaged page may hold other types.
         if tuple(map(type, row[:16])) != _TYPES:
             raise ValueError("a row is damaged")
         yield JournalRow(
@@ -331,7 +334,7 @@ def _parsed(text: str, kind: type[_Parsed]) -> _Parsed:
 
 
 _encode_json = json.JSONEncoder(separators=(",", ":")).encode
-"""Which, unlike ``json.dumps``, does not make an encoder each time."""
+"""Reuses one encoder, unlike ``json.dumps``."""
 
 
 def _dump(value: Mapping[Any, Any] | None) -> str | None:
@@ -339,7 +342,7 @@ def _dump(value: Mapping[Any, Any] | None) -> str | None:
 
 
 def _dump_latency(value: Mapping[int, int] | None) -> str | None:
-    """Numbers alone, of which every run of messages brings some."""
+    """As :func:`_dump`, but faster, for the integers that every range of messages has."""
     return msgspec.json.encode(value).decode() if value else None
 
 

@@ -1,12 +1,11 @@
-"""Tables of an outbox that are about groups: who must get a stream's messages, how far each of them is, and what was
-taken out. Functions of a connection; :class:`~reliamsg.store.outbox.Outbox` calls them within its transactions.
+"""The tables of an outbox about groups: the groups that must receive a stream's messages, their progress, and removed
+messages. Functions of a connection; :class:`~reliamsg.store.outbox.Outbox` calls them within its transactions.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import msgspec
 
@@ -17,17 +16,16 @@ Position = tuple[int, int]
 
 
 Proofs = Mapping[tuple[str, int, str], bool | None]
-"""By site, stream id and group: whether the group's mark was seen there, or None where the group is not proven."""
+"""By site, stream id and group: whether the group's mark was seen there; None where the group is not proven."""
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(msgspec.Struct, frozen=True):
     """A named group of one stream."""
 
     since: Position
-    """It counts for messages from here on."""
+    """It counts for messages from this position on."""
     position: Position
-    """It has settled what comes before."""
+    """It has settled everything before this position."""
 
 
 class ChainRow(msgspec.Struct, frozen=True):
@@ -38,9 +36,8 @@ class ChainRow(msgspec.Struct, frozen=True):
     last: int
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class RemovedRange:
-    """Numbers of a stream that were taken out on demand, inclusive."""
+class RemovedRange(msgspec.Struct, frozen=True, order=True):
+    """Numbers of a stream that were removed on demand, inclusive."""
 
     epoch: int
     first: int
@@ -48,7 +45,7 @@ class RemovedRange:
 
 
 def load_members(db: sqlite3.Connection) -> dict[int, dict[str, Member]]:
-    """By stream id and group."""
+    """The named groups, by stream id and group."""
     found: dict[int, dict[str, Member]] = {}
     for stream_id, group, *numbers in db.execute(
         "SELECT stream_id, grp, since_epoch, since_next, epoch, next FROM member ORDER BY stream_id, grp"
@@ -59,7 +56,7 @@ def load_members(db: sqlite3.Connection) -> dict[int, dict[str, Member]]:
 
 
 def write_members(db: sqlite3.Connection, members: Mapping[tuple[int, str], Member | None]) -> None:
-    """Name groups of streams, or (None) name them no longer."""
+    """Add groups to streams, or (None) remove them."""
     for (stream_id, group), member in members.items():
         if member is None:
             db.execute("DELETE FROM member WHERE stream_id = ? AND grp = ?", (stream_id, group))
@@ -72,7 +69,7 @@ def write_members(db: sqlite3.Connection, members: Mapping[tuple[int, str], Memb
 
 
 def write_positions(db: sqlite3.Connection, positions: Mapping[tuple[int, str], Position]) -> None:
-    """How far groups are, of those that are still named. Never takes anything back."""
+    """Store the progress of groups that are still named. Never moves a position back."""
     db.executemany(
         "UPDATE member SET epoch = ?, next = ? WHERE stream_id = ? AND grp = ? AND (epoch, next) < (?, ?)",
         [(*position, stream_id, group, *position) for (stream_id, group), position in positions.items()],
@@ -80,7 +77,7 @@ def write_positions(db: sqlite3.Connection, positions: Mapping[tuple[int, str], 
 
 
 def load_proofs(db: sqlite3.Connection) -> dict[tuple[str, int, str], bool]:
-    """The groups that are proven at sites."""
+    """The groups that are proven at sites, by site, stream id and group, and whether their marks were seen."""
     return {
         (site, stream_id, group): bool(marked)
         for site, stream_id, group, marked in db.execute("SELECT site, stream_id, grp, marked FROM proven")
@@ -88,7 +85,7 @@ def load_proofs(db: sqlite3.Connection) -> dict[tuple[str, int, str], bool]:
 
 
 def write_proofs(db: sqlite3.Connection, proofs: Proofs) -> None:
-    """Note which groups are proven at sites, and (None) which are not any more."""
+    """Store which groups are proven at sites, or (None) no longer proven."""
     for key, marked in proofs.items():
         if marked is None:
             db.execute("DELETE FROM proven WHERE site = ? AND stream_id = ? AND grp = ?", key)
@@ -100,7 +97,7 @@ def write_proofs(db: sqlite3.Connection, proofs: Proofs) -> None:
 
 
 def load_chain(db: sqlite3.Connection, stream_id: int) -> list[ChainRow]:
-    """The stream's non-empty epochs that are remembered, oldest first."""
+    """The known non-empty epochs of a stream, oldest first."""
     return [
         ChainRow(epoch, int(incarnation, 16), last)
         for epoch, incarnation, last in db.execute(
@@ -110,13 +107,13 @@ def load_chain(db: sqlite3.Connection, stream_id: int) -> list[ChainRow]:
 
 
 def trim_chain(db: sqlite3.Connection, stream_id: int, below: int) -> None:
-    """Forget the epochs before `below`, and what was removed of them."""
+    """Forget the epochs before `below` and their removed ranges."""
     db.execute("DELETE FROM chain WHERE stream_id = ? AND epoch < ?", (stream_id, below))
     db.execute("DELETE FROM removed WHERE stream_id = ? AND epoch < ?", (stream_id, below))
 
 
 def load_removed(db: sqlite3.Connection) -> dict[int, list[RemovedRange]]:
-    """By stream id, in order."""
+    """The removed ranges, by stream id, in order."""
     found: dict[int, list[RemovedRange]] = {}
     for stream_id, *numbers in db.execute(
         "SELECT stream_id, epoch, first, last FROM removed ORDER BY stream_id, epoch, first"
@@ -128,7 +125,7 @@ def load_removed(db: sqlite3.Connection) -> dict[int, list[RemovedRange]]:
 def replace_removed(
     db: sqlite3.Connection, stream_id: int, epoch: int, ranges: Iterable[tuple[int, int]]
 ) -> None:
-    """Set what was removed of one epoch."""
+    """Replace the removed ranges of one epoch."""
     db.execute("DELETE FROM removed WHERE stream_id = ? AND epoch = ?", (stream_id, epoch))
     db.executemany(
         "INSERT INTO removed (stream_id, epoch, first, last) VALUES (?, ?, ?, ?)",

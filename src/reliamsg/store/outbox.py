@@ -1,23 +1,23 @@
-"""The outbox: what a producer published and may have to send, in one SQLite file.
+"""The outbox: a producer's published messages that may still have to be sent, in one SQLite file.
 
-One thread at a time uses an :class:`Outbox`. Every method is one transaction, fsynced when it returns, unless
-it only reads. After an error nothing of it was stored (``OutboxWriteError``), or it is unknown and the outbox
-must not be used again (``OutboxIndeterminate``).
+One thread at a time uses an :class:`Outbox`. Every method that writes is one transaction, fsynced when it returns.
+After ``OutboxWriteError`` nothing was stored; after ``OutboxIndeterminate`` this is unknown, and the outbox must not be
+used again.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from reliamsg.errors import StoreCorrupt
 from reliamsg.message import Prev, Stream
-from reliamsg.store.database import PAGE_BYTES, Connect, Database, put_meta
+from reliamsg.store.database import PAGE_BYTES, Connect, Database, get_meta, put_meta
 from reliamsg.store.exported import Exported
-from reliamsg.store.journal import Entry, Journal
+from reliamsg.store.journal import Entry
 from reliamsg.store.members import (
     ChainRow,
     Member,
@@ -34,7 +34,7 @@ from reliamsg.store.members import (
     write_positions,
     write_proofs,
 )
-from reliamsg.store.rewriting import Cut, Recode, Taken, renumber, rows_of, take_out
+from reliamsg.store.rewriting import EncodePart, Reencode, Taken, renumber, rows_of, take_out
 from reliamsg.store.rows import COLUMNS, Cursors, NewBatch, Parked, Row, StreamRow
 from reliamsg.wire.data import FrameError, open_frame
 
@@ -49,17 +49,17 @@ __all__ = [
 
 
 EPOCH_STEP = 2**16
-"""Where the clock does not tell epochs apart, one is up to so much above the other, at random (in milliseconds: a
-minute): copies of one file that go on side by side do not meet in one number."""
+"""Where the clock gives no higher epoch, the next one is up to this many milliseconds (a minute) above the current one,
+at random, so that copies of one file that run side by side do not choose the same epoch."""
 
 
 IN_ORDER_ROWS = 64
-"""So many ids are read at a time where a stream is walked through."""
+"""Page size of :meth:`Outbox.in_order`."""
 
 
 class Outbox:
-    """An outbox file, owned. `epoch` and `incarnation` are this opening's, committed when it is
-    constructed."""
+    """An outbox file, owned and open for writing. Its constructor chooses and commits the `epoch` and `incarnation` of
+    this opening."""
 
     def __init__(
         self,
@@ -75,32 +75,32 @@ class Outbox:
         try:
             self.path = self._db.path
             self.producer = producer
-            self.journal = Journal(boot)
-            self.exported = Exported(self._db, self.journal)
+            self.exported = Exported(self._db, boot)
+            self.journal = self.exported.journal
             self._random_bytes = random_bytes
             self.incarnation = int.from_bytes(random_bytes(8), "big")
-            with self._db.translated(), self._db.transaction() as connection:
-                stored = int(self._meta(connection, "epoch", "0"))
+            with self._db.reading(), self._db.transaction() as connection:
+                stored = int(get_meta(connection, "epoch", "0"))
                 self.fresh = stored == 0
-                """Whether nobody has owned this file before."""
+                """Whether the file is opened for the first time."""
                 wall_ms = wall_us // 1000
                 self.epoch = wall_ms if wall_ms > stored else self._epoch_above(stored)
                 put_meta(connection, "epoch", str(self.epoch))
                 put_meta(connection, "incarnation", f"{self.incarnation:016x}")
-            with self._db.translated():
-                self.streams = self._load_streams()
-                self.offered = int(self._meta(self._db.connection, "offered", "0"))
+            with self._db.reading() as connection:
+                self.streams = self._load_streams(connection)
+                self.offered = int(get_meta(connection, "offered", "0"))
                 self._own_from = self.epoch
-                """What is in epochs below this one was stored before: a copy of this file may have offered it."""
+                """Epochs below this one were stored by earlier openings: a copy of this file may have offered them."""
         except BaseException:
             self._db.close()
             raise
         self._by_id = {row.id: row for row in self.streams.values()}
         self._sites: dict[str, Cursors] = {}
-        """What :meth:`progress` stored last: most sites are where they were."""
+        """The progress of the sites as stored last: most calls of :meth:`progress` change only a few of them."""
 
     def close(self) -> None:
-        """Close the file and give it up."""
+        """Close the file and release its lock."""
         self._db.close()
 
     def _epoch_above(self, epoch: int) -> int:
@@ -109,11 +109,11 @@ class Outbox:
     # -- storing ------------------------------------------------------------------------------------------
 
     def stream(self, topic: str, partition: int) -> StreamRow:
-        """The row of a stream, made if there is none. (A transaction of its own: streams are few.)"""
+        """The row of a stream, created if there is none."""
         return self.make_streams([(topic, partition)])[0]
 
     def make_streams(self, names: Iterable[tuple[str, int]]) -> list[StreamRow]:
-        """The rows of several streams, by topic and partition, made in one transaction where there are none."""
+        """The rows of streams, by topic and partition. Missing rows are created in one transaction."""
         names = list(names)
         missing = [name for name in dict.fromkeys(names) if name not in self.streams]
         if missing:
@@ -133,34 +133,26 @@ class Outbox:
     def append(
         self, batches: Sequence[NewBatch], entries: Iterable[Entry], wall_us: int, mono_us: int
     ) -> list[Row]:
-        """Store batches and what the journal says of them. On return they are on the disk."""
+        """Store batches and their journal entries. They are durable on return."""
         rows: list[Row] = []
         epoch, incarnation = self.epoch, f"{self.incarnation:016x}"
         ends: dict[int, int] = {}
         adding = sum(len(batch.frame) + PAGE_BYTES for batch in batches)
-        with self._written(entries, wall_us, mono_us, adding) as connection:
+        with self.journal.transaction(self._db, entries, wall_us, mono_us, adding) as connection:
             for batch in batches:
                 stream = batch.stream
+                size = len(batch.frame)
                 cursor = connection.execute(
                     "INSERT INTO batch (stream_id, epoch, incarnation, seq, count, size, wall_us, frame)"
                     " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                    (
-                        stream.id,
-                        epoch,
-                        incarnation,
-                        batch.seq,
-                        batch.count,
-                        len(batch.frame),
-                        wall_us,
-                        batch.frame,
-                    ),
+                    (stream.id, epoch, incarnation, batch.seq, batch.count, size, wall_us, batch.frame),
                 )
                 number = cursor.lastrowid
                 assert number is not None  # an INSERT that did not raise has a row id
                 rows.append(
                     Row(
                         number, stream.id, stream.stream, epoch, self.incarnation,
-                        batch.seq, batch.count, len(batch.frame), wall_us, batch.frame,
+                        batch.seq, batch.count, size, wall_us, batch.frame,
                     )
                 )  # fmt: skip
                 ends[stream.id] = batch.seq + batch.count - 1
@@ -170,7 +162,7 @@ class Outbox:
                 [(stream_id, epoch, incarnation, last) for stream_id, last in ends.items()],
             )
         for stream_id, last in ends.items():
-            self._by_id[stream_id].next_seq = last + 1
+            self._by_id[stream_id].set_last(last)
         return rows
 
     def progress(
@@ -183,9 +175,9 @@ class Outbox:
         positions: Mapping[tuple[int, str], Position] | None = None,
         proofs: Proofs | None = None,
     ) -> None:
-        """Store how far each site is, below which row everything is published, how far groups are, by stream id and
-        group, and which of them are proven at sites."""
-        with self._written(entries, wall_us, mono_us) as connection:
+        """Store the progress of sites, the row below which everything is published, and, by stream id and group, the
+        positions of groups and the sites where they are proven."""
+        with self.journal.transaction(self._db, entries, wall_us, mono_us) as connection:
             for name, cursors in sites.items():
                 known = self._sites.get(name)
                 if cursors != known:
@@ -205,83 +197,83 @@ class Outbox:
         mono_us: int,
         settings: Mapping[str, str] | None = None,
     ) -> None:
-        """Name groups of streams, by stream id and group, or (None) name them no longer. `settings`: what whoever looks
-        into the outbox, or drains it in its owner's place, has to know: when batches leave (``release``), and at which
-        sites groups have to be proven (``proves_at``)."""
-        with self._written(entries, wall_us, mono_us) as connection:
+        """Add groups to streams, by stream id and group, or (None) remove them. `settings` is for other processes that
+        inspect or drain the outbox: when batches are released (``release``), and at which sites groups have to be
+        proven (``proves_at``)."""
+        with self.journal.transaction(self._db, entries, wall_us, mono_us) as connection:
             write_members(connection, members)
             for name, value in (settings or {}).items():
                 put_meta(connection, name, value)
 
     def note_lacking(self, gaps: Iterable[tuple[Stream, str, tuple[int, int, int]]]) -> None:
-        """Keep what holds groups up (epoch, first and last number), for whoever looks into the file."""
+        """Store the gaps that hold groups up (epoch, first and last number), for processes that inspect the file."""
         text = json.dumps([[group, stream.topic, stream.partition, *gap] for stream, group, gap in gaps])
         with self._db.transaction() as connection:
             put_meta(connection, "lacking", text)
 
     def offer(self) -> None:
-        """From now on any batch may be sent, so none can be given another epoch."""
+        """Record that any batch may be sent from now on, so that none can be moved to another epoch."""
         with self._db.transaction() as connection:
             put_meta(connection, "offered", str(self.epoch))
         self.offered = self.epoch
 
     def next_epoch(self) -> None:
-        """Begin another epoch for what is published from now on, behind what was offered."""
+        """Begin another epoch, for messages published from now on."""
         with self._db.transaction() as connection:
             put_meta(connection, "epoch", str(self.epoch + 1))
         self.epoch += 1
-        with self._db.translated():
+        with self._db.reading() as connection:
             for row in self.streams.values():
-                row.prev, row.next_seq = self._previous(row.id), 1
+                row.set_prev(self._previous(connection, row.id))
+                row.set_last(0)
 
-    def renumber(self, above: int, recode: Recode, wall_us: int, mono_us: int) -> dict[int, int]:
-        """Give the current epoch, and every one whose batches this file never offered, a number above `above`. What was
-        stored before this opening says so from now on (:data:`~reliamsg.wire.data.FLAG_MOVED`).
+    def renumber(self, above: int, reencode: Reencode, wall_us: int, mono_us: int) -> dict[int, int]:
+        """Give numbers above `above` to the current epoch and to all earlier epochs whose batches this file never
+        offered. Batches of earlier openings are marked as moved (:data:`~reliamsg.wire.data.FLAG_MOVED`).
 
-        Returns which epoch became which, in order, the current one last. Row ids, sequence numbers and incarnations
-        stay; nothing else knows of the old epochs yet.
+        Returns the new numbers by old number, in order, the current epoch last. Row ids, sequence numbers and
+        incarnations stay. The caller must not have used the old epochs elsewhere.
         """
-        with self._db.translated():
-            found = self._db.connection.execute(
+        with self._db.reading() as connection:
+            found = connection.execute(
                 "SELECT DISTINCT epoch FROM chain WHERE epoch > ? UNION SELECT ? ORDER BY 1",
                 (self.offered, self.epoch),
             ).fetchall()
         base = self._epoch_above(max(above, self.epoch))
         epochs = {old: base + number for number, (old,) in enumerate(found)}
         entries: list[Entry] = []
-        with self._written(entries, wall_us, mono_us) as connection:
+        with self.journal.transaction(self._db, entries, wall_us, mono_us) as connection:
             streams = {row.id: row.stream for row in self.streams.values()}
-            entries += renumber(connection, streams, epochs, self._own_from, recode)
+            entries += renumber(connection, streams, epochs, self._own_from, reencode)
             put_meta(connection, "epoch", str(epochs[self.epoch]))
         self.epoch = epochs[self.epoch]
         self._own_from = epochs.get(self._own_from, self._own_from)
-        with self._db.translated():
+        with self._db.reading() as connection:
             for row in self.streams.values():
-                row.prev = self._previous(row.id)
+                row.set_prev(self._previous(connection, row.id))
         return epochs
 
     def take_out(
-        self, stream_id: int, epoch: int, first: int, last: int, cut: Cut,
-        told: Callable[[Taken], tuple[Iterable[tuple[int, int]], Iterable[Entry]]], wall_us: int, mono_us: int,
+        self, stream_id: int, removed: RemovedRange, encode: EncodePart,
+        describe: Callable[[Taken], tuple[Iterable[tuple[int, int]], Iterable[Entry]]], wall_us: int, mono_us: int,
     ) -> Taken:  # fmt: skip
-        """Remove messages. `told` says, given what became of their batches, all ranges of the epoch that are removed
-        now, and what the journal says."""
+        """Remove messages. `describe` returns, given the effect on their batches, all ranges of the epoch that are now
+        removed, and the journal entries."""
         entries: list[Entry] = []
-        with self._written(entries, wall_us, mono_us) as connection:
-            stream = self._by_id[stream_id].stream
-            taken = take_out(connection, stream, stream_id, epoch, first, last, cut)
-            removed, notes = told(taken)
-            replace_removed(connection, stream_id, epoch, removed)
-            entries += notes
+        with self.journal.transaction(self._db, entries, wall_us, mono_us) as connection:
+            taken = take_out(connection, self._by_id[stream_id].stream, stream_id, removed, encode)
+            ranges, described = describe(taken)
+            replace_removed(connection, stream_id, removed.epoch, ranges)
+            entries += described
         return taken
 
     def trim_chain(self, stream_id: int, below: int) -> None:
-        """Forget epochs of a stream that nobody needs to know of any more: those before `below`."""
+        """Forget the epochs of a stream before `below`."""
         with self._db.transaction() as connection:
             trim_chain(connection, stream_id, below)
 
     def forget_sites(self, names: Iterable[str]) -> None:
-        """Drop the cursors of sites that are not named any more."""
+        """Delete the progress of sites that are no longer configured."""
         with self._db.transaction() as connection:
             gone = [(name,) for name in names]
             connection.executemany("DELETE FROM site WHERE name = ?", gone)
@@ -290,34 +282,19 @@ class Outbox:
 
     def remove(self, ids: Sequence[int], entries: Iterable[Entry], wall_us: int, mono_us: int) -> None:
         """Delete rows."""
-        with self._written(entries, wall_us, mono_us) as connection:
+        with self.journal.transaction(self._db, entries, wall_us, mono_us) as connection:
             connection.executemany("DELETE FROM batch WHERE id = ?", [(number,) for number in ids])
 
     def note(self, entries: Iterable[Entry], wall_us: int, mono_us: int) -> None:
         """Write journal rows alone."""
-        with self._written(entries, wall_us, mono_us):
+        with self.journal.transaction(self._db, entries, wall_us, mono_us):
             pass
-
-    @contextlib.contextmanager
-    def _written(  # type: ignore[no-untyped-def]
-        self, entries: Iterable[Entry], wall_us: int, mono_us: int, adding: int = 0
-    ):
-        """A transaction with journal rows in it."""
-        committed = False
-        try:
-            with self._db.transaction(adding) as connection:
-                yield connection
-                self.journal.write(connection, entries, wall_us, mono_us)
-            committed = True
-        finally:
-            self.journal.settle(committed)
 
     # -- reading ------------------------------------------------------------------------------------------
 
     def site_cursors(self) -> dict[str, Cursors]:
-        """Every site that this outbox knows."""
-        with self._db.translated():
-            db = self._db.connection
+        """The stored progress, by site."""
+        with self._db.reading() as db:
             parked: dict[str, list[Parked]] = {}
             for name, *rest in db.execute("SELECT site, stream_id, cursor, attempts, reason FROM parked"):
                 parked.setdefault(name, []).append(Parked(*rest))
@@ -327,24 +304,23 @@ class Outbox:
             }
 
     def published(self) -> int:
-        """Below this row everything was published, as of the latest :meth:`progress`."""
-        with self._db.translated():
-            return int(self._meta(self._db.connection, "published", "1"))
+        """The row below which everything was published, as of the latest :meth:`progress`."""
+        with self._db.reading() as connection:
+            return int(get_meta(connection, "published", "1"))
 
     def bounds(self) -> tuple[int, int]:
-        """The oldest row that is held and the newest that ever was; (top + 1, top) where none is held."""
-        with self._db.translated():
-            db = self._db.connection
+        """The oldest stored row and the newest that was ever stored; (top + 1, top) where none is stored."""
+        with self._db.reading() as db:
             first = db.execute("SELECT min(id) FROM batch").fetchone()[0]
             found = db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'batch'").fetchone()
             top = int(found[0]) if found is not None else 0
             return (int(first) if first is not None else top + 1), top
 
     def held(self) -> list[tuple[int, int]]:
-        """All rows that are held, as runs of ids, first and last."""
+        """All stored rows, as ranges of ids, first and last."""
         runs: list[tuple[int, int]] = []
-        with self._db.translated():
-            for (number,) in self._db.connection.execute("SELECT id FROM batch ORDER BY id"):
+        with self._db.reading() as connection:
+            for (number,) in connection.execute("SELECT id FROM batch ORDER BY id"):
                 if runs and number == runs[-1][1] + 1:
                     runs[-1] = (runs[-1][0], number)
                 else:
@@ -352,19 +328,20 @@ class Outbox:
         return runs
 
     def page(self, first: int, stream_id: int | None, max_bytes: int) -> list[Row]:
-        """Rows from `first` on, in order, of one stream or (None) all: at least one if there is any.
+        """Rows from `first` on, in order, of one stream or (None) all, up to `max_bytes` (at least one if there is
+        any).
 
-        Raises :class:`StoreCorrupt` when one of them is not what was stored.
+        Raises :class:`StoreCorrupt` when one of them is damaged.
         """
         where, values = ("", ()) if stream_id is None else (" AND stream_id = ?", (stream_id,))
         rows: list[Row] = []
         size = 0
-        with self._db.translated():
-            found = self._db.connection.execute(
+        with self._db.reading() as connection:
+            found = connection.execute(
                 f"SELECT {COLUMNS}, frame FROM batch WHERE id >= ?{where} ORDER BY id", (first, *values)
             )
-            for values_found in found:
-                rows.append(self._checked(self._row(*values_found)))
+            for row in found:
+                rows.append(self._checked(self._row(row)))
                 size += rows[-1].size
                 if size >= max_bytes:
                     break
@@ -372,48 +349,48 @@ class Outbox:
         return rows
 
     def rows(self, first: int, last: int, limit: int) -> list[Row]:
-        """The rows `first` to `last` without their frames, at most `limit` of them."""
-        with self._db.translated():
-            found = self._db.connection.execute(
+        """At most `limit` of the rows `first` to `last`, without their frames."""
+        with self._db.reading() as connection:
+            found = connection.execute(
                 f"SELECT {COLUMNS}, x'' FROM batch WHERE id BETWEEN ? AND ? ORDER BY id LIMIT ?",
                 (first, last, limit),
             )
-            return [self._row(*values) for values in found]
+            return [self._row(row) for row in found]
 
     def members(self) -> dict[int, dict[str, Member]]:
         """The named groups, by stream id and group."""
-        with self._db.translated():
-            return load_members(self._db.connection)
+        with self._db.reading() as connection:
+            return load_members(connection)
 
     def proofs(self) -> dict[tuple[str, int, str], bool]:
         """The groups that are proven at sites, by site, stream id and group, and whether their marks were seen."""
-        with self._db.translated():
-            return load_proofs(self._db.connection)
+        with self._db.reading() as connection:
+            return load_proofs(connection)
 
     def chain(self, stream_id: int) -> list[ChainRow]:
         """A stream's non-empty epochs, oldest first."""
-        with self._db.translated():
-            return load_chain(self._db.connection, stream_id)
+        with self._db.reading() as connection:
+            return load_chain(connection, stream_id)
 
     def removed(self) -> dict[int, list[RemovedRange]]:
-        """What was taken out, by stream id."""
-        with self._db.translated():
-            return load_removed(self._db.connection)
+        """The removed ranges, by stream id."""
+        with self._db.reading() as connection:
+            return load_removed(connection)
 
     def oldest(self, stream_id: int) -> Position | None:
-        """Epoch and first number of the oldest batch of a stream; None where none is held."""
-        with self._db.translated():
-            found = self._db.connection.execute(
+        """Epoch and first number of the oldest batch of a stream; None where none is stored."""
+        with self._db.reading() as connection:
+            found = connection.execute(
                 "SELECT epoch, seq FROM batch WHERE stream_id = ? ORDER BY epoch, seq LIMIT 1", (stream_id,)
             ).fetchone()
             return None if found is None else (int(found[0]), int(found[1]))
 
     def in_order(self, stream_id: int) -> Iterator[int]:
-        """The ids of a stream's batches in the order of their epochs and numbers, read by and by."""
+        """The ids of a stream's batches in the order of their epochs and numbers, read in pages."""
         at = (0, 0)
         while True:
-            with self._db.translated():
-                found = self._db.connection.execute(
+            with self._db.reading() as connection:
+                found = connection.execute(
                     "SELECT id, epoch, seq FROM batch WHERE stream_id = ? AND (epoch, seq) > (?, ?)"
                     " ORDER BY epoch, seq LIMIT ?",
                     (stream_id, *at, IN_ORDER_ROWS),
@@ -424,16 +401,16 @@ class Outbox:
             at = found[-1][1:]
 
     def numbered(self, stream_id: int, epoch: int, first: int, last: int, max_bytes: int) -> list[Row]:
-        """The batches that hold any of the numbers `first` to `last` of an epoch, by number, up to `max_bytes` (at
+        """The batches that contain any of the numbers `first` to `last` of an epoch, by number, up to `max_bytes` (at
         least one if there is any).
 
-        Raises :class:`StoreCorrupt` when one of them is not what was stored.
+        Raises :class:`StoreCorrupt` when one of them is damaged.
         """
         rows: list[Row] = []
         size = 0
-        with self._db.translated():
+        with self._db.reading() as connection:
             stream = self._by_id[stream_id].stream
-            for row in rows_of(self._db.connection, stream, stream_id, epoch, first, last):
+            for row in rows_of(connection, stream, stream_id, epoch, first, last):
                 rows.append(self._checked(row))
                 size += row.size
                 if size >= max_bytes:
@@ -441,14 +418,13 @@ class Outbox:
         return rows
 
     def unsettled(self, stream_id: int, position: Position) -> int | None:
-        """The lowest row of a stream that is not all before `position`; None where all that are held are."""
-        with self._db.translated():
-            db = self._db.connection
+        """The lowest row of a stream that is not entirely before `position`; None where all stored rows are."""
+        with self._db.reading() as db:
             found = db.execute(
                 "SELECT max(seq) FROM batch WHERE stream_id = ? AND epoch = ? AND seq < ?",
                 (stream_id, *position),
             ).fetchone()[0]
-            # Read from the index alone. All of it, since what is left behind a removed range has a later row.
+            # Answered from the index alone; in full, because messages behind a removed range have a later row.
             found = db.execute(
                 "SELECT min(id) FROM batch WHERE stream_id = ? AND (epoch, seq) >= (?, ?)"
                 " AND NOT (epoch = ? AND seq + count <= ?)",
@@ -457,19 +433,19 @@ class Outbox:
             return None if found is None else int(found)
 
     def rows_of_stream(self, stream_id: int, first: int, limit: int) -> list[Row]:
-        """A stream's rows from `first` on without their frames, at most `limit` of them."""
-        with self._db.translated():
-            found = self._db.connection.execute(
+        """At most `limit` of a stream's rows from `first` on, without their frames."""
+        with self._db.reading() as connection:
+            found = connection.execute(
                 f"SELECT {COLUMNS}, x'' FROM batch WHERE stream_id = ? AND id >= ? ORDER BY id LIMIT ?",
                 (stream_id, first, limit),
             )
-            return [self._row(*values) for values in found]
+            return [self._row(row) for row in found]
 
     def gated(self) -> int | None:
-        """The lowest row that was never offered; None where all were."""
-        with self._db.translated():
+        """The lowest row that was never offered; None where all were offered."""
+        with self._db.reading() as connection:
             found = [
-                self._db.connection.execute(
+                connection.execute(
                     "SELECT min(id) FROM batch WHERE stream_id = ? AND epoch > ?", (row.id, self.offered)
                 ).fetchone()[0]
                 for row in self.streams.values()
@@ -477,46 +453,44 @@ class Outbox:
         return min((int(number) for number in found if number is not None), default=None)
 
     def never_offered(self) -> int:
-        """The lowest epoch of which nothing was offered: this opening's own, or that of an earlier one."""
-        with self._db.translated():
-            (found,) = self._db.connection.execute(
+        """The lowest epoch of which nothing was offered: that of this opening or of an earlier one."""
+        with self._db.reading() as connection:
+            (found,) = connection.execute(
                 "SELECT min(epoch) FROM chain WHERE epoch > ?", (self.offered,)
             ).fetchone()
         return self.epoch if found is None else int(found)
 
     def stream_ids(self, stream_id: int, first: int) -> list[int]:
         """The ids of a stream's rows from `first` on."""
-        with self._db.translated():
+        with self._db.reading() as connection:
             return [
                 number
-                for (number,) in self._db.connection.execute(
+                for (number,) in connection.execute(
                     "SELECT id FROM batch WHERE stream_id = ? AND id >= ? ORDER BY id", (stream_id, first)
                 )
             ]
 
     def totals(self, first: int = 0, last: int = 2**63 - 1) -> tuple[int, int]:
-        """Messages and bytes of the rows `first` to `last`."""
-        with self._db.translated():
-            count, size = self._db.connection.execute(
+        """The numbers of messages and bytes in the rows `first` to `last`."""
+        with self._db.reading() as connection:
+            count, size = connection.execute(
                 "SELECT coalesce(sum(count), 0), coalesce(sum(size), 0) FROM batch WHERE id BETWEEN ? AND ?",
                 (first, last),
             ).fetchone()
             return int(count), int(size)
 
-    def _row(
-        self, number: int, stream_id: int, epoch: int, incarnation: str, seq: int, count: int, size: int,
-        wall_us: int, frame: bytes,
-    ) -> Row:  # fmt: skip
-        stream = self._by_id[stream_id].stream
-        return Row(number, stream_id, stream, epoch, int(incarnation, 16), seq, count, size, wall_us, frame)
+    def _row(self, columns: tuple[Any, ...]) -> Row:
+        """The row with :data:`COLUMNS` and a frame."""
+        number, stream_id, epoch, incarnation, *rest = columns
+        return Row(number, stream_id, self._by_id[stream_id].stream, epoch, int(incarnation, 16), *rest)
 
     def _checked(self, row: Row) -> Row:
-        """`row`, if it and its frame are what was stored: a damaged one must not be sent."""
+        """Returns `row` if it agrees with its intact frame: a damaged one must not be sent."""
         try:
             frame = open_frame(row.frame)
             envelope = frame.envelope
-            named = (envelope.stream, envelope.epoch, envelope.incarnation, envelope.seq, envelope.count)
-            sound = frame.intact() and named == (row.stream, row.epoch, row.incarnation, row.seq, row.count)
+            claimed = (envelope.stream, envelope.epoch, envelope.incarnation, envelope.seq, envelope.count)
+            sound = frame.intact() and claimed == (row.stream, row.epoch, row.incarnation, row.seq, row.count)
         except FrameError:
             sound = False
         if not sound:
@@ -525,31 +499,25 @@ class Outbox:
             )
         return row
 
-    def _load_streams(self) -> dict[tuple[str, int], StreamRow]:
-        db = self._db.connection
-        found: dict[tuple[str, int], StreamRow] = {}
-        for number, topic, partition in db.execute("SELECT id, topic, part FROM stream"):
-            found[topic, partition] = StreamRow(
-                number, Stream(self.producer, topic, partition), self._previous(number)
+    def _load_streams(self, db: sqlite3.Connection) -> dict[tuple[str, int], StreamRow]:
+        return {
+            (topic, partition): StreamRow(
+                number, Stream(self.producer, topic, partition), self._previous(db, number)
             )
-        return found
+            for number, topic, partition in db.execute("SELECT id, topic, part FROM stream")
+        }
 
-    def _previous(self, stream_id: int) -> Prev | None:
+    def _previous(self, db: sqlite3.Connection, stream_id: int) -> Prev | None:
         """A stream's newest non-empty epoch before the current one."""
-        found = self._db.connection.execute(
+        found = db.execute(
             "SELECT epoch, incarnation, last FROM chain WHERE stream_id = ? AND epoch < ? ORDER BY epoch DESC LIMIT 1",
             (stream_id, self.epoch),
         ).fetchone()
         return None if found is None else Prev(found[0], int(found[1], 16), found[2])
 
-    @staticmethod
-    def _meta(connection: sqlite3.Connection, name: str, default: str) -> str:
-        found = connection.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
-        return default if found is None else str(found[0])
-
 
 def _write_cursors(connection: sqlite3.Connection, name: str, cursors: Cursors, had_parked: bool) -> None:
-    """Store how far a site is. `had_parked`: there may be parked streams of it, which are not any more."""
+    """Store the progress of a site. `had_parked`: rows of streams that were parked may have to be deleted."""
     connection.execute(
         "INSERT INTO site (name, cursor) VALUES (?, ?)"
         " ON CONFLICT (name) DO UPDATE SET cursor = excluded.cursor",

@@ -1,4 +1,4 @@
-"""Looking into an outbox file without owning it, also while its owner runs. Nothing here changes anything."""
+"""Reading an outbox file without owning it, even while its owner runs."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import contextlib
 import json
 import os
 import sqlite3
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from reliamsg.errors import StoreMismatch
 from reliamsg.message import Stream
-from reliamsg.store.database import open_readonly, reading
+from reliamsg.store.database import reading
 from reliamsg.store.members import Position
 from reliamsg.store.outbox import Row
 
@@ -19,7 +20,7 @@ __all__ = ["MemberInfo", "OutboxInfo", "inspect_outbox", "list_batches"]
 
 @dataclass(frozen=True)
 class MemberInfo:
-    """A named group of one stream, as an outbox file shows it."""
+    """A named group of one stream of an outbox file."""
 
     group: str
     topic: str
@@ -29,16 +30,16 @@ class MemberInfo:
     position: Position
     """It has settled everything before this (epoch, number), as of the latest commit."""
     behind: int
-    """Messages that are held and that it has not settled."""
+    """Stored messages that it has not settled."""
     unseen_at: tuple[str, ...] = ()
-    """Sites at which nothing proved that it exists, so that their confirms do not count."""
+    """Sites where its existence is not proven, so that their confirms do not count."""
     lacks: tuple[int, int, int] | None = None
-    """Epoch, first and last number of the gap that holds it up, as it said last."""
+    """Epoch, first and last number of the gap that holds it up, as it announced last."""
 
 
 @dataclass(frozen=True)
 class OutboxInfo:
-    """What an outbox holds, as seen from outside."""
+    """The content of an outbox file, as of its last commit."""
 
     producer: str
     epoch: int
@@ -48,25 +49,26 @@ class OutboxInfo:
     oldest_us: int | None
     """When the oldest batch was stored, in µs since 1970."""
     unpublished: int
-    """Messages above the published cursor: at least those whose confirm policy is not met."""
+    """Messages above the published cursor: all whose confirm policy is not met, and possibly others."""
     sites: dict[str, int]
-    """Messages that each site has not confirmed, as of the latest stored cursor."""
+    """By site, the messages that it has not confirmed, as of the latest stored cursor."""
     parked: list[tuple[str, str, str]]
     """(site, stream, reason)"""
     groups: dict[str, list[str]]
-    """By topic, the groups that are named."""
+    """By topic, the named groups."""
     members: list[MemberInfo]
-    """How far each of them is with each stream."""
+    """The progress of each of them in each stream."""
     release: str
-    """What was asked for when it was opened last: ``confirmed`` or ``consumed``."""
+    """The release policy of the latest opening: ``confirmed`` or ``consumed``."""
 
 
 def inspect_outbox(path: str | os.PathLike[str]) -> OutboxInfo:
-    """Look at an outbox without touching it, also while its owner runs.
+    """Read an outbox, even while its owner runs.
 
-    Raises :class:`StoreCorrupt` when it is none, or a damaged one, and :class:`StoreMismatch` for an inbox.
+    Raises :class:`StoreCorrupt` if the file is neither an outbox nor an inbox or is damaged, and
+    :class:`StoreMismatch` for an inbox.
     """
-    with reading(path), contextlib.closing(_readonly(path)) as db:
+    with _reading_outbox(path) as db:
         meta = dict(db.execute("SELECT name, value FROM meta").fetchall())
         batches, messages, size, oldest = db.execute(
             "SELECT count(*), coalesce(sum(count), 0), coalesce(sum(size), 0), min(wall_us) FROM batch"
@@ -107,7 +109,7 @@ def _members(
     db: sqlite3.Connection, proves_at: list[str], lacking: list[tuple[str, str, int, int, int, int]]
 ) -> list[MemberInfo]:
     if not db.execute("SELECT count(*) FROM sqlite_master WHERE name = 'member'").fetchone()[0]:
-        return []  # the file of an earlier version, which nobody has opened since
+        return []  # a file of an earlier version that has not been opened since
     found = db.execute(
         "SELECT m.grp, s.topic, s.part, m.since_epoch, m.since_next, m.epoch, m.next, ("
         "  SELECT coalesce(sum(min(b.count, CASE WHEN b.epoch = m.epoch THEN b.seq + b.count - m.next"
@@ -128,7 +130,7 @@ def _members(
         unseen = tuple(site for site in proves_at if (site, group, topic, part) not in proven)
         gap = lacks.get((group, topic, part))
         if gap is not None and gap[0::2] < tuple(position):
-            gap = None  # it has gone on since
+            gap = None  # the group has passed it since
         members.append(
             MemberInfo(group, topic, part, (since_epoch, since), tuple(position), behind, unseen, gap)
         )
@@ -136,18 +138,17 @@ def _members(
 
 
 def _groups(meta: dict[str, str], members: list[MemberInfo]) -> dict[str, list[str]]:
-    groups: dict[str, list[str]] = json.loads(
-        meta.get("groups", "{}")
-    )  # where version 1 of the schema has them
+    # Version 1 of the schema has them in this table.
+    groups: dict[str, list[str]] = json.loads(meta.get("groups", "{}"))
     for member in members:
         groups.setdefault(member.topic, []).append(member.group)
     return groups
 
 
 def list_batches(path: str | os.PathLike[str], limit: int) -> list[Row]:
-    """The oldest batches of an outbox, without their frames, also while its owner runs. Raises as
-    :func:`inspect_outbox` does."""
-    with reading(path), contextlib.closing(_readonly(path)) as db:
+    """The oldest batches of an outbox, without their frames, even while its owner runs. Raises the same errors as
+    :func:`inspect_outbox`."""
+    with _reading_outbox(path) as db:
         owner = db.execute("SELECT value FROM meta WHERE name = 'owner'").fetchone()[0]
         found = db.execute(
             "SELECT b.id, b.stream_id, s.topic, s.part, b.epoch, b.incarnation, b.seq, b.count, b.size, b.wall_us"
@@ -162,12 +163,9 @@ def list_batches(path: str | os.PathLike[str], limit: int) -> list[Row]:
         ]  # fmt: skip
 
 
-def _readonly(path: str | os.PathLike[str]) -> sqlite3.Connection:
-    connection = open_readonly(path)
-    try:
+@contextlib.contextmanager
+def _reading_outbox(path: str | os.PathLike[str]) -> Iterator[sqlite3.Connection]:
+    with reading(path) as connection:
         if connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'batch'").fetchone()[0] != 1:
             raise StoreMismatch(f"{path}: this is an inbox, not an outbox")
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+        yield connection

@@ -1,7 +1,7 @@
-"""The quarantine of an inbox: whole deliveries that are sound but can't be taken in now.
+"""The quarantine of an inbox: valid deliveries that can't be accepted at present.
 
-Not to be confused with the samples of unusable deliveries (table ``quarantine``), which may be cut: what is here is
-complete and committed, so brokers may forget it.
+Unlike the samples of unusable deliveries (table ``quarantine``), which may be truncated, these deliveries are complete
+and durable, so that brokers may forget them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -40,15 +39,14 @@ class QuarantinedDelivery(msgspec.Struct, frozen=True):
     received_us: int
     """When it arrived, in µs since 1970."""
     frame: bytes = b""
-    """Empty where it was not asked for."""
+    """Empty where it was not requested."""
     id: int = 0
     replay: bool = False
-    """It is to be taken in as if it arrived again."""
+    """It is to be processed as if it arrived again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """Which deliveries are meant: those that agree with everything that is not None."""
+class Selection(msgspec.Struct, frozen=True):
+    """Selects the deliveries that match every field that is not None."""
 
     ids: tuple[int, ...] | None = None
     reason: str | None = None
@@ -57,7 +55,7 @@ class Selection:
 
     @property
     def where(self) -> tuple[str, list[object]]:
-        """As SQL, and its values."""
+        """The condition in SQL, and its parameters."""
         terms, values = ["1"], list[object]()
         if self.ids is not None:
             terms.append("id IN (SELECT value FROM json_each(?))")
@@ -75,17 +73,17 @@ class Selection:
 
 
 class QuarantineRows:
-    """The table, as the inbox's owner uses it. Used by the inbox's thread, but for `streams`."""
+    """The quarantine of an open inbox. Used by the inbox's thread, except where a method says otherwise."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._streams: Counter[int] = Counter()
-        """By stream and reason, of which only a hash is kept, how many deliveries are committed."""
+        """The number of committed deliveries by a hash of stream and reason."""
         self._reasons: Counter[str] = Counter()
         self.sources: dict[tuple[str, str], tuple[int, int]] = {}
-        """What there was when the inbox was opened: by reason and site, deliveries and their bytes."""
-        with database.translated():
-            for reason, site, producer, topic, part, count, size in database.connection.execute(
+        """At opening: by reason and site, the number of deliveries and their bytes."""
+        with database.reading() as connection:
+            for reason, site, producer, topic, part, count, size in connection.execute(
                 "SELECT reason, site, producer, topic, part, count(*), sum(size) FROM quarantined_delivery"
                 " GROUP BY reason, site, producer, topic, part"
             ):
@@ -96,8 +94,8 @@ class QuarantineRows:
     def write(
         self, connection: sqlite3.Connection, adding: Sequence[QuarantinedDelivery], removing: Sequence[int]
     ) -> tuple[list[QuarantinedDelivery], list[QuarantinedDelivery]]:
-        """Store and delete within the caller's transaction. Returns those that were stored before and need no second
-        row, and those that are deleted. Call :meth:`written` when the transaction is committed."""
+        """Store and delete deliveries within the caller's transaction. Returns the deliveries that were stored before,
+        and the deleted ones. The caller must call :meth:`committed` after the transaction."""
         known: list[QuarantinedDelivery] = []
         for one in adding:
             prev = one.prev
@@ -116,13 +114,13 @@ class QuarantineRows:
                 known.append(one)
         return known, self._delete(connection, Selection(ids=tuple(removing))) if removing else []
 
-    def written(
+    def committed(
         self,
         added: Sequence[QuarantinedDelivery],
         known: Sequence[QuarantinedDelivery],
         removed: Sequence[QuarantinedDelivery],
     ) -> None:
-        """That is committed."""
+        """Count the deliveries of a committed :meth:`write`."""
         for sign, some in ((1, added), (-1, known), (-1, removed)):
             for one in some:
                 self._count(one.stream, one.reason, sign)
@@ -137,60 +135,59 @@ class QuarantineRows:
             del self._reasons[reason]
 
     def may_hold(self, stream: Stream, reason: str) -> bool:
-        """Whether anything of the stream is there for this reason; rarely, also where another stream's is. May be asked
-        on any thread."""
+        """Whether deliveries of the stream are stored for this reason; rarely true because of another stream.
+        Thread-safe."""
         return self.count(stream, reason) > 0
 
     def count(self, stream: Stream, reason: str) -> int:
-        """How much of the stream is there for this reason; rarely, with another stream's. May be asked on any
-        thread."""
+        """The number of the stream's deliveries for this reason, rarely including another stream's. Thread-safe."""
         return self._streams.get(hash((stream, reason)), 0)
 
     def has(self, reason: str) -> bool:
-        """Whether anything is there for this reason."""
+        """Whether any delivery is stored for this reason."""
         return reason in self._reasons
 
     def streams_of(self, reason: str) -> list[Stream]:
-        """All streams of which something is there for this reason."""
+        """All streams with deliveries for this reason."""
         if reason not in self._reasons:
             return []
-        with self._database.translated():
-            rows = self._database.connection.execute(
+        with self._database.reading() as connection:
+            rows = connection.execute(
                 "SELECT DISTINCT producer, topic, part FROM quarantined_delivery WHERE reason = ?", (reason,)
             ).fetchall()
         return [Stream(*row) for row in rows]
 
-    def some_streams(self, reason: str, most: int) -> list[Stream]:
-        """Streams of which something is there for this reason, and is not about to be replayed."""
-        if most <= 0 or reason not in self._reasons:
+    def some_streams(self, reason: str, limit: int) -> list[Stream]:
+        """At most `limit` streams with deliveries for this reason that are not marked for replay."""
+        if limit <= 0 or reason not in self._reasons:
             return []
-        with self._database.translated():
-            rows = self._database.connection.execute(
+        with self._database.reading() as connection:
+            rows = connection.execute(
                 "SELECT DISTINCT producer, topic, part FROM quarantined_delivery"
                 " WHERE reason = ? AND replay = 0 LIMIT ?",
-                (reason, most),
+                (reason, limit),
             ).fetchall()
         return [Stream(*row) for row in rows]
 
     def reaches_below(
-        self, stream: Stream, reason: str, position: tuple[int, int], but: Collection[int]
+        self, stream: Stream, reason: str, position: tuple[int, int], excluded: Collection[int]
     ) -> bool:
-        """Whether any delivery of the stream, but those with an id in `but`, is there for this reason and begins at
-        `position` (epoch and number) or before."""
+        """Whether a delivery of the stream for this reason begins at or before `position` (epoch and number), apart
+        from those with an `excluded` id."""
         if not self.may_hold(stream, reason):
             return False
-        with self._database.translated():
-            cursor = self._database.connection.execute(
+        with self._database.reading() as connection:
+            cursor = connection.execute(
                 "SELECT id FROM quarantined_delivery WHERE producer = ? AND topic = ? AND part = ? AND reason = ?"
                 " AND (epoch, first) <= (?, ?)",
                 (*stream, reason, *position),
             )
-            found = any(number not in but for (number,) in cursor)
+            found = any(number not in excluded for (number,) in cursor)
             cursor.close()
         return found
 
     def replay_streams(self, streams: Sequence[Stream], reason: str) -> None:
-        """Mark what is there of these streams for this reason; see :meth:`mark`."""
+        """Mark the deliveries of these streams for this reason for replay."""
         with self._database.transaction() as connection:
             connection.executemany(
                 "UPDATE quarantined_delivery SET replay = 1"
@@ -198,18 +195,18 @@ class QuarantineRows:
                 [(*stream, reason) for stream in streams],
             )
 
-    def page(self, but: Collection[int], max_bytes: int) -> list[QuarantinedDelivery]:
-        """Deliveries to be taken in again, in the order of their streams, at least one if there is any and about
-        `max_bytes` of them; none of those with an id in `but`."""
+    def page(self, excluded: Collection[int], max_bytes: int) -> list[QuarantinedDelivery]:
+        """Deliveries that are marked for replay, in the order of their streams, up to `max_bytes` (at least one if
+        there is any), without those with an `excluded` id."""
         found: list[QuarantinedDelivery] = []
         size = 0
-        with self._database.translated():
-            cursor = self._database.connection.execute(
+        with self._database.reading() as connection:
+            cursor = connection.execute(
                 f"SELECT {_COLUMNS}, frame FROM quarantined_delivery WHERE replay = 1"
                 " ORDER BY producer, topic, part, epoch, first"
             )
             for row in cursor:
-                if row[0] in but:
+                if row[0] in excluded:
                     continue
                 found.append(_delivery(row))
                 size += row[13]
@@ -219,9 +216,9 @@ class QuarantineRows:
         return found
 
     def mark(self, which: Selection, replay: bool) -> int:
-        """Have deliveries taken in again, durably, or leave them where they are; returns how many changed.
+        """Durably mark or unmark deliveries for replay; returns the number of changed deliveries.
 
-        Raises what :meth:`~reliamsg.store.inbox.Inbox.commit` raises.
+        Raises the same errors as :meth:`~reliamsg.store.inbox.Inbox.commit`.
         """
         where, values = which.where
         with self._database.transaction() as connection:
@@ -231,13 +228,14 @@ class QuarantineRows:
             ).rowcount
 
     def requalify(self, ids: Sequence[int], reason: str) -> list[QuarantinedDelivery]:
-        """These stay where they are for another reason than before, durably; returns them as they were.
+        """Durably change the reason of deliveries and unmark them; returns them as they were before.
 
-        Raises what :meth:`~reliamsg.store.inbox.Inbox.commit` raises.
+        Raises the same errors as :meth:`~reliamsg.store.inbox.Inbox.commit`.
         """
-        where, values = Selection(ids=tuple(ids)).where
+        which = Selection(ids=tuple(ids))
+        where, values = which.where
         with self._database.transaction() as connection:
-            before = _select(connection, Selection(ids=tuple(ids)), -1)
+            before = read_quarantined(connection, which, -1)
             connection.execute(
                 f"UPDATE quarantined_delivery SET reason = ?, replay = 0 WHERE {where}", (reason, *values)
             )
@@ -248,8 +246,8 @@ class QuarantineRows:
 
     def select(self, which: Selection) -> list[QuarantinedDelivery]:
         """Matching deliveries, without their frames."""
-        with self._database.translated():
-            return _select(self._database.connection, which, -1)
+        with self._database.reading() as connection:
+            return read_quarantined(connection, which, -1)
 
     def _delete(self, connection: sqlite3.Connection, which: Selection) -> list[QuarantinedDelivery]:
         where, values = which.where
@@ -259,19 +257,15 @@ class QuarantineRows:
         return [_delivery(row) for row in rows]
 
 
-def _select(connection: sqlite3.Connection, which: Selection, limit: int) -> list[QuarantinedDelivery]:
+def read_quarantined(
+    connection: sqlite3.Connection, which: Selection, limit: int
+) -> list[QuarantinedDelivery]:
+    """The oldest `limit` matching deliveries (-1: all), without their frames."""
     where, values = which.where
     rows = connection.execute(
         f"SELECT {_COLUMNS} FROM quarantined_delivery WHERE {where} ORDER BY id LIMIT ?", (*values, limit)
     )
     return [_delivery(row) for row in rows]
-
-
-def read_quarantined(
-    connection: sqlite3.Connection, which: Selection, limit: int
-) -> list[QuarantinedDelivery]:
-    """The oldest `limit` matching deliveries of an inbox that is only read, without their frames."""
-    return _select(connection, which, limit)
 
 
 def _delivery(row: tuple[object, ...]) -> QuarantinedDelivery:

@@ -1,9 +1,9 @@
-"""What an operator asks of the consumer that owns an inbox: files in a directory beside it.
+"""Requests of an operator to the consumer that owns an inbox: files in a directory beside it.
 
-An inbox has one owner, and SQLite must not be written by two processes, so whoever is not the owner leaves a request.
-The owner carries it out within a second, commits that, and leaves an answer; where none runs, the next one does it when
+An inbox has one owner, and two processes must not write to an SQLite file, so other processes leave a request. The
+owner executes it within a second, commits, and leaves an answer; without a running owner, the next one executes it when
 it opens the inbox. A request is a file ``<inbox>.requests/<name>.json``, written under another name and renamed, so
-that it is there whole or not at all. Carrying one out twice does no harm.
+that it is never read in part. Requests are idempotent.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ log = logging.getLogger("reliamsg.store")
 MAX_REQUEST_BYTES = 1024 * 1024
 MAX_AT_ONCE = 100
 POLL_S = 0.05
-"""How often an answer is looked for."""
+"""Interval of checks for an answer."""
 
 
 class Request(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is to be done; which fields count depends on `action`."""
+    """An operator's request; `action` decides which other fields are used."""
 
     action: Literal["accept", "replay", "discard", "forget"]
     stream: Stream | None = None
@@ -47,14 +47,14 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What became of it."""
+    """The result of a request."""
 
     done: bool
     text: str
 
 
 class RequestBox:
-    """The directory, as the inbox's owner sees it. Nothing here raises: what is unreadable is logged and removed."""
+    """The directory of requests, for the inbox's owner. No method raises: unreadable files are logged and removed."""
 
     def __init__(self, inbox: Path) -> None:
         self._path = _directory(inbox)
@@ -64,7 +64,7 @@ class RequestBox:
         try:
             names = sorted(name for name in os.listdir(self._path) if name.endswith(".json"))
         except OSError:
-            return []  # nobody ever asked for anything
+            return []  # no request was ever made
         found: list[tuple[str, Request]] = []
         for name in names[:MAX_AT_ONCE]:
             try:
@@ -75,7 +75,7 @@ class RequestBox:
         return found
 
     def answer(self, name: str, answer: Answer) -> None:
-        """The request was carried out, and that is durable."""
+        """Answer a request whose effect is durable."""
         with contextlib.suppress(OSError):
             _write(self._path, f"{name.removesuffix('.json')}.answer", msgspec.json.encode(answer))
         self._remove(name)
@@ -88,8 +88,8 @@ class RequestBox:
 
 
 def ask(inbox: Path, request: Request, timeout: float) -> Answer | None:
-    """Leave a request, durably, and wait up to `timeout` seconds for the answer; None where there was none, since no
-    consumer runs: then the request stays. Raises OSError."""
+    """Durably leave a request, and wait up to `timeout` seconds for the answer. Returns None if no consumer answered;
+    the request stays for the next one. Raises OSError."""
     directory = _directory(inbox)
     directory.mkdir(mode=0o700, exist_ok=True)
     name = f"{time.time_ns():020}-{secrets.token_hex(8)}"
@@ -111,14 +111,14 @@ def _directory(inbox: Path) -> Path:
 
 
 def _read(path: Path) -> bytes:
-    """A file of this user's; no link, no device, nothing that blocks."""
+    """Read a regular file of this user; refuses links and devices, and never blocks."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     with os.fdopen(descriptor, "rb") as file:
         about = os.fstat(descriptor)
         if not stat.S_ISREG(about.st_mode) or about.st_size > MAX_REQUEST_BYTES:
-            raise ValueError("not a small file")
+            raise ValueError("not a regular file, or too large")
         if about.st_uid not in (os.getuid(), 0):
-            raise ValueError("it belongs to another user")
+            raise ValueError("the file belongs to another user")
         return file.read(MAX_REQUEST_BYTES)
 
 
@@ -130,8 +130,8 @@ def _write(directory: Path, name: str, data: bytes) -> None:
         file.flush()
         os.fsync(descriptor)
     os.rename(part, directory / name)
-    above = os.open(directory, os.O_RDONLY)
+    parent = os.open(directory, os.O_RDONLY)
     try:
-        os.fsync(above)
+        os.fsync(parent)
     finally:
-        os.close(above)
+        os.close(parent)

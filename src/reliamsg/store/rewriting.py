@@ -1,50 +1,49 @@
-"""The two occasions on which what an outbox holds is changed: messages that were never offered to a site get another
-epoch, and messages are taken out on demand. Functions of a connection, each within its caller's transaction.
+"""The two operations that change stored batches: renumbering, which moves messages that were never offered to a site to
+another epoch, and the removal of messages on demand. Functions of a connection, within the caller's transaction.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 
 import msgspec
 
 from reliamsg.message import Prev, Stream
 from reliamsg.store.journal import Entry
-from reliamsg.store.members import load_chain
+from reliamsg.store.members import RemovedRange, load_chain
 from reliamsg.store.rows import COLUMNS, Row
 
-__all__ = ["Cut", "Recode", "Taken"]
+__all__ = ["EncodePart", "Reencode", "Taken"]
 
 PAGE_ROWS = 100
 
 
-Recode = Callable[[Row, int, Prev | None, bool], bytes]
-"""The frame of a row's messages under another epoch and predecessor; whether a copy may have published them."""
+Reencode = Callable[[Row, int, Prev | None, bool], bytes]
+"""Returns the frame of a row's messages for another epoch and predecessor; the flag tells that a copy of the file may
+have published them."""
 
-Cut = Callable[[Row, int, int], bytes]
-"""The frame of some of a row's messages: the numbers from first to last."""
+EncodePart = Callable[[Row, int, int], bytes]
+"""Returns the frame of a row's messages with the numbers first to last."""
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """What became of the batches that held removed messages."""
+class Taken(msgspec.Struct, frozen=True):
+    """The effect of a removal on the stored batches."""
 
     gone: tuple[Row, ...]
-    """Batches of which nothing is left."""
+    """Batches that were deleted."""
     cut: tuple[tuple[Row, Row], ...]
-    """Before and after: batches of which a part is left."""
+    """Batches that were shortened: before and after."""
     added: tuple[Row, ...]
-    """New batches, for what is left behind a hole."""
+    """New batches, for messages behind a removed range in the middle of a batch."""
     spans: tuple[tuple[int, int], ...]
-    """The numbers that were held and are not any more, lowest first."""
+    """The removed numbers that were stored, lowest first."""
 
 
 def rows_of(
     db: sqlite3.Connection, stream: Stream, stream_id: int, epoch: int, first: int, last: int
 ) -> Iterator[Row]:
-    """The batches of an epoch that hold any of the numbers `first` to `last`, by number, read in pages."""
+    """The batches of an epoch that contain any of the numbers `first` to `last`, by number, read in pages."""
     found = db.execute(
         "SELECT max(seq) FROM batch WHERE stream_id = ? AND epoch = ? AND seq <= ?", (stream_id, epoch, first)
     ).fetchone()[0]
@@ -70,12 +69,12 @@ def renumber(
     streams: Mapping[int, Stream],
     epochs: Mapping[int, int],
     own_from: int,
-    recode: Recode,
+    reencode: Reencode,
 ) -> list[Entry]:
-    """Move whole epochs: `epochs` says which becomes which, in the same order. Sequence numbers and incarnations stay.
-    Those below `own_from` a copy of the file may have offered.
+    """Renumber whole epochs: `epochs` maps old to new numbers, in the same order. Sequence numbers and incarnations
+    stay. A copy of the file may have offered the epochs below `own_from`.
 
-    Returns what the journal has to say: epoch by epoch, since what is journalled under one ends all that came before.
+    Returns the journal entries, epoch by epoch: an entry in one epoch ends all earlier epochs.
     """
     entries: dict[int, list[Entry]] = {new: [] for new in epochs.values()}
     for stream_id, stream in streams.items():
@@ -84,7 +83,7 @@ def renumber(
             new = epochs.get(link.epoch)
             if new is not None:
                 for row in rows_of(db, stream, stream_id, link.epoch, 1, link.last):
-                    frame = recode(row, new, prev, link.epoch < own_from)
+                    frame = reencode(row, new, prev, link.epoch < own_from)
                     db.execute(
                         "UPDATE batch SET epoch = ?, size = ?, frame = ? WHERE id = ?",
                         (new, len(frame), frame, row.id),
@@ -109,18 +108,19 @@ def renumber(
 
 
 def take_out(
-    db: sqlite3.Connection, stream: Stream, stream_id: int, epoch: int, first: int, last: int, cut: Cut
+    db: sqlite3.Connection, stream: Stream, stream_id: int, removed: RemovedRange, encode: EncodePart
 ) -> Taken:
-    """Take the messages `first` to `last` out of their batches.
+    """Remove messages from their batches.
 
-    What is left before them keeps its row, and so does what is left behind them, if there is nothing before; otherwise
-    that goes into a new row.
+    The messages before them keep their row. The messages behind them keep it if there are none before, and get a new
+    row otherwise.
     """
+    first, last = removed.first, removed.last
     spans: list[tuple[int, int]] = []
     gone: list[Row] = []
     changed: list[tuple[Row, Row]] = []
     added: list[Row] = []
-    for row in list(rows_of(db, stream, stream_id, epoch, first, last)):
+    for row in list(rows_of(db, stream, stream_id, removed.epoch, first, last)):
         spans.append((max(first, row.seq), min(last, row.last)))
         parts = [
             (low, high) for low, high in ((row.seq, min(row.last, first - 1)), (max(row.seq, last + 1), row.last))
@@ -131,7 +131,7 @@ def take_out(
             gone.append(row)
             continue
         for number, (low, high) in enumerate(parts):
-            frame = cut(row, low, high)
+            frame = encode(row, low, high)
             after = msgspec.structs.replace(row, seq=low, count=high - low + 1, size=len(frame), frame=frame)
             if number == 0:
                 db.execute(

@@ -1,9 +1,8 @@
-"""What an outbox holds, as it is handed in and out."""
+"""The records of an outbox."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -12,11 +11,11 @@ from reliamsg.message import Prev, Stream
 __all__ = ["COLUMNS", "Cursors", "NewBatch", "Parked", "Row", "StreamRow"]
 
 COLUMNS = "id, stream_id, epoch, incarnation, seq, count, size, wall_us"
-"""Of a batch, all but its frame, in the order of a :class:`Row`'s fields."""
+"""The columns of a batch without its frame, in the order of the fields of :class:`Row`."""
 
 
 class Row(msgspec.Struct, frozen=True):
-    """A batch as the outbox holds it."""
+    """A stored batch."""
 
     id: int
     stream_id: int
@@ -28,22 +27,28 @@ class Row(msgspec.Struct, frozen=True):
     size: int
     wall_us: int
     frame: bytes
-    """Empty where it was not asked for."""
+    """Empty where it was not requested."""
 
     @property
     def last(self) -> int:
         return self.seq + self.count - 1
 
 
-@dataclass(slots=True)
-class StreamRow:
-    """A stream of this outbox, and where it stands in the current epoch."""
+class StreamRow(msgspec.Struct):
+    """A stream of an outbox, and its position in the current epoch."""
 
     id: int
     stream: Stream
     prev: Prev | None
-    """Its last non-empty epoch before the current one."""
+    """The last non-empty epoch before the current one."""
     next_seq: int = 1
+
+    def set_prev(self, prev: Prev | None) -> None:
+        self.prev = prev
+
+    def set_last(self, last: int) -> None:
+        """The last number that is stored in the current epoch; 0 if there is none."""
+        self.next_seq = last + 1
 
 
 class NewBatch(msgspec.Struct, frozen=True):
@@ -55,8 +60,7 @@ class NewBatch(msgspec.Struct, frozen=True):
     frame: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Parked:
+class Parked(msgspec.Struct, frozen=True):
     """A stream that is parked at a site."""
 
     stream_id: int
@@ -65,9 +69,8 @@ class Parked:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Cursors:
-    """How far a site is, as it is stored."""
+class Cursors(msgspec.Struct, frozen=True):
+    """The stored progress of a site."""
 
     cursor: int
     parked: Sequence[Parked] = ()

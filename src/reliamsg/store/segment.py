@@ -1,11 +1,10 @@
-"""Segments: the form in which a journal leaves its client.
+"""Segments: the file format of exported journals.
 
-A segment is a file of JSON lines (NDJSON, UTF-8, each line ended by ``\\n``). The first line is its header, each
-further one a journal row, in order of `lsn`. Its name holds the SHA-256 of all its bytes and its header the one of
-the segment before it, so that a segment that is missing, edited or cut can be told from the others; see
-``docs/reference/journal.md``.
+A segment is a file of JSON lines (NDJSON, UTF-8, each line ended by ``\\n``). The first line is its header, and each
+other line a journal row, in order of `lsn`. Its name contains the SHA-256 of its content, and its header that of the
+previous segment, which reveals missing, edited and truncated segments; see ``docs/reference/journal.md``.
 
-This is the form alone: no files are touched here.
+This module encodes and decodes only; it does not access files.
 """
 
 from __future__ import annotations
@@ -37,24 +36,24 @@ __all__ = [
 ]
 
 FORMAT = "reliamsg.journal"
-"""What a header calls itself."""
+"""The format name in a header."""
 VERSION = 1
-"""The version of this form. A reader refuses a higher one."""
+"""The format version. A reader rejects higher versions."""
 Role = Literal["producer", "group"]
 _MAX_LSN_DIGITS = 19  # of 2**63
 _UNREADABLE = (ValueError, RecursionError)
-"""What JSON that is none, is no UTF-8 or nests too deep makes its decoder raise."""
+"""Errors of the JSON decoder for input that is malformed, not UTF-8 or nested too deeply."""
 _BOOT = re.compile(r"[0-9a-f]{16}")
 _HEX = re.compile(r"[0-9a-f]{1,16}")
 _NAME = re.compile(r"(?P<boot>[0-9a-f]{16})-(?P<first>[0-9]{19})-(?P<digest>[0-9a-f]{64})\.ndjson")
 
 
 class SegmentError(ValueError):
-    """Bytes that are no segment of this version; the message says why, without the file's name."""
+    """Data that is not a segment of this version; the message tells why, without the file's name."""
 
 
 class SegmentCut(SegmentError):
-    """The header can be read, and promises other rows than there are."""
+    """The header is readable, but its number of rows differs from the actual number."""
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,17 +65,17 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     client: str
     """The producer's or the group's name."""
     boot: str
-    """The one opening of the client's file that all rows are from: 16 hex digits."""
+    """The opening of the client's file that all rows belong to: 16 hex digits."""
     first_lsn: int
     last_lsn: int
     rows: int
     parent: str | None
-    """The digest of the segment before this one; None for a client's first."""
+    """The digest of the previous segment; None for a client's first one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """What a segment's file name says."""
+    """The parts of a segment's file name."""
 
     boot: str
     first_lsn: int
@@ -96,20 +95,20 @@ class Segment:
     digest: str
     """SHA-256 of `data`, as hex digits."""
     path: str
-    """Where it belongs below a target, with ``/`` between the parts:
+    """Its path below a target, with ``/`` as separator:
     ``role=…/client=…/date=YYYY-MM-DD/BOOT-FIRST_LSN-DIGEST.ndjson``. The date (UTC) is that of its first row."""
 
 
 def encode(role: Role, client: str, rows: Sequence[JournalRow], parent: str | None) -> Segment:
-    """Make a segment of consecutive rows of one boot; there must be at least one.
+    """Encode at least one row, consecutive and of one boot.
 
-    The same rows and parent give the same bytes.
+    The same rows and parent result in the same bytes.
     """
     first, last = rows[0], rows[-1]
     if any(row.boot != first.boot for row in rows) or last.lsn - first.lsn + 1 != len(rows):
-        raise ValueError("a segment takes consecutive rows of one boot")
+        raise ValueError("a segment requires consecutive rows of one boot")
     if _BOOT.fullmatch(first.boot) is None:  # it becomes part of the file's name
-        raise ValueError("a boot that is not 16 hexadecimal digits")
+        raise ValueError("a boot must have 16 hexadecimal digits")
     header = Header(
         role=role, client=client, boot=first.boot, first_lsn=first.lsn, last_lsn=last.lsn, rows=len(rows), parent=parent
     )  # fmt: skip
@@ -122,25 +121,25 @@ def encode(role: Role, client: str, rows: Sequence[JournalRow], parent: str | No
 
 
 def decode(data: bytes) -> tuple[Header, list[JournalRow]]:
-    """Read a segment. Raises :class:`SegmentError` for what is none, is of a later version, or is cut.
+    """Decode a segment. Raises :class:`SegmentError` for other data, later versions and truncated segments.
 
-    The digest is the caller's to check: only the name holds it.
+    The caller has to check the digest, which only the file's name contains.
     """
     lines = data.split(b"\n")
     header = _header(lines[0])
     if lines[-1] != b"" or len(lines) != header.rows + 2:
-        raise SegmentCut(f"{max(0, len(lines) - 2)} whole rows instead of {header.rows}")
+        raise SegmentCut(f"{max(0, len(lines) - 2)} complete rows instead of {header.rows}")
     if header.last_lsn - header.first_lsn + 1 != header.rows:
-        raise SegmentError("its rows are not those that its header names")
+        raise SegmentError("its rows do not match its header")
     rows = [row_from_json(line) for line in lines[1:-1]]
     expected = list(range(header.first_lsn, header.last_lsn + 1))
     if [row.lsn for row in rows] != expected or any(row.boot != header.boot for row in rows):
-        raise SegmentError("its rows are not those that its header names")
+        raise SegmentError("its rows do not match its header")
     return header, rows
 
 
 def parse_name(name: str) -> Name | None:
-    """What a file's name says of its segment; None if it is no segment's name."""
+    """Parse a file name; None if it is not the name of a segment."""
     found = _NAME.fullmatch(name)
     return Name(found["boot"], int(found["first"]), found["digest"]) if found else None
 
@@ -154,12 +153,12 @@ def _header(line: bytes) -> Header:
     try:
         found = msgspec.json.decode(line)
     except _UNREADABLE:
-        raise SegmentError("not a journal segment: its first line is no header") from None
+        raise SegmentError("not a journal segment: the first line is not a header") from None
     if not isinstance(found, dict) or found.get("format") != FORMAT:
-        raise SegmentError("not a journal segment: its first line is no header")
+        raise SegmentError("not a journal segment: the first line is not a header")
     version = found.get("version")
     if not isinstance(version, int) or version > VERSION:
-        raise SegmentError(f"written by a newer version (form {version}): update reliamsg")
+        raise SegmentError(f"written by a newer version (format {version}): upgrade reliamsg")
     try:
         return msgspec.convert(found, Header)
     except msgspec.MsgspecError as error:
@@ -167,8 +166,7 @@ def _header(line: bytes) -> Header:
 
 
 def row_as_dict(row: JournalRow) -> dict[str, Any]:
-    """A row as it stands in a segment: numbers of 64 bits that are no counts are hex digits, as in the database;
-    what is empty is left out."""
+    """A row as in a segment: 64-bit identifiers are hex digits, as in the database; empty fields are omitted."""
     found: dict[str, Any] = {
         "lsn": row.lsn, "boot": row.boot, "kind": row.kind,
         "wall_us": row.wall_us, "wall_last_us": row.wall_last_us, "mono_us": row.mono_us,
@@ -192,7 +190,7 @@ def row_as_dict(row: JournalRow) -> dict[str, Any]:
 
 
 def row_from_json(line: bytes) -> JournalRow:
-    """A row from its line. Raises :class:`SegmentError`."""
+    """Decode a row. Raises :class:`SegmentError`."""
     try:
         found = msgspec.json.decode(line, type=_Line)
         return JournalRow(
@@ -208,7 +206,7 @@ def row_from_json(line: bytes) -> JournalRow:
 
 
 def _number(digits: str) -> int:
-    """64 bits without a sign."""
+    """Parse an unsigned 64-bit number."""
     if _HEX.fullmatch(digits) is None:
         raise ValueError(f"not up to 16 hexadecimal digits: {digits[:40]!r}")
     return int(digits, 16)
@@ -219,7 +217,7 @@ _Int = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 
 
 class _Line(msgspec.Struct):
-    """A row's line. Names that are not known here are passed over."""
+    """A row's line. Unknown fields are ignored."""
 
     lsn: _Long
     boot: str

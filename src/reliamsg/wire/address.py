@@ -1,7 +1,7 @@
-"""How topics, partitions and groups become broker addresses, and back.
+"""Converts topics, partitions and groups to broker addresses, and back.
 
-`TOPIC` for partition 0, `TOPIC~N` above it. Names can't contain ``~`` or ``:``, so no two addresses are the
-same, and `/` in a topic stays what it is in MQTT.
+The address of partition 0 is `TOPIC`, that of partition N is `TOPIC~N`. Names can't contain ``~`` or ``:``, so
+addresses are unique, and `/` in a topic separates levels as usual in MQTT.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from reliamsg.errors import ConfigError
 from reliamsg.wire.limits import MAX_PARTITION
 
 EXCHANGE = "reliamsg"
-"""The durable AMQP topic exchange that everything goes through."""
+"""The durable AMQP topic exchange for all messages and control frames."""
 
 CONTROL_PREFIX = "reliamsg:"
-"""How every control address begins."""
+"""The prefix of every control address."""
 
 _STATUS_PREFIX = CONTROL_PREFIX + "status:"
 _CALL_PREFIX = CONTROL_PREFIX + "call:"
 _PRODUCER_PREFIX = CONTROL_PREFIX + "producer:"
 _GROUP_PREFIX = CONTROL_PREFIX + "group:"
-# A level of their own below, so that access rules can name all of them: `reliamsg:proof:/+`.
+# These addresses have a separate level, so that one access rule covers all of them: `reliamsg:proof:/+`.
 _PROOF_PREFIX = CONTROL_PREFIX + "proof:/"
 _CREATED_PREFIX = CONTROL_PREFIX + "created:/"
 
 _MAX_ADDRESS_BYTES = 255
-"""What RabbitMQ takes as a routing key, which it makes of MQTT topics."""
+"""The limit for routing keys in RabbitMQ, which also apply to MQTT topics."""
 
 
 def topic_address(topic: str, partition: int = 0) -> str:
@@ -37,7 +37,7 @@ def topic_address(topic: str, partition: int = 0) -> str:
 
 
 def parse_address(address: str) -> tuple[str, int] | None:
-    """Topic and partition of an address; None where it is not one of ours."""
+    """Topic and partition of an address; None if it is not a topic address of this library."""
     topic, tilde, number = address.partition("~")
     partition = 0
     if tilde:
@@ -54,27 +54,27 @@ def parse_address(address: str) -> tuple[str, int] | None:
 
 
 def group_queue(topic: str, partition: int, group: str) -> str:
-    """The AMQP queue that collects a topic's messages for a group."""
+    """The AMQP queue with a topic's messages for a group."""
     return f"reliamsg:{topic}:{partition}:{group}"
 
 
 def lock_queue(topic: str, partition: int, group: str) -> str:
-    """The exclusive AMQP queue whose owner is the group's one active consumer."""
+    """The exclusive AMQP queue that the group's active consumer owns."""
     return f"reliamsg:lock:{topic}:{partition}:{group}"
 
 
 def control_queue(name: str) -> str:
-    """The exclusive AMQP queue that one connection hears control frames through."""
+    """The exclusive AMQP queue from which one connection receives control frames."""
     return f"reliamsg:control:{name}"
 
 
 def client_id(group: str) -> str:
-    """The MQTT client id, and with it the persistent session, of a group."""
+    """The MQTT client id of a group, and thereby of its persistent session."""
     return f"reliamsg:{group}"
 
 
 def substitute_id(group: str, number: int) -> str:
-    """An MQTT client id that a group reads with while its session can't be had."""
+    """An MQTT client id with which a group consumes while its session is unavailable."""
     return f"reliamsg:{group}:substitute{number}"
 
 
@@ -85,52 +85,52 @@ def control_id(name: str) -> str:
 
 # -- control addresses ----------------------------------------------------------------------------------------
 #
-# All begin with CONTROL_PREFIX. No topic does, since names have no colon.
+# All begin with CONTROL_PREFIX. No topic does, because names contain no colon.
 
 
 def status_address(topic: str, partition: int = 0) -> str:
-    """Where producers of a topic announce what they hold; every group of the topic listens."""
+    """For producers to announce their messages of a topic; every group of the topic listens."""
     return f"{_STATUS_PREFIX}{topic_address(topic, partition)}"
 
 
 def call_address(topic: str, partition: int = 0) -> str:
-    """Where a group calls for a topic's producers, whoever they are; they listen."""
+    """For groups to call unknown producers of a topic; all its producers listen."""
     return f"{_CALL_PREFIX}{topic_address(topic, partition)}"
 
 
 def producer_address(producer: str) -> str:
-    """Where groups tell a producer their state; the producer, and a live twin of it, listens."""
+    """For groups to announce their state to a producer; the producer and any running duplicate of it listen."""
     return f"{_PRODUCER_PREFIX}{producer}"
 
 
 def group_address(group: str) -> str:
-    """Where a group's inboxes listen: for answers, repairs, and each other's beacons."""
+    """For answers, repairs and heartbeats; a group's inboxes listen."""
     return f"{_GROUP_PREFIX}{group}"
 
 
 def proof_address(topic: str, partition: int, group: str) -> str:
-    """Where a group's MQTT session subscribes so that producers can ask the broker whether it exists. Nothing is ever
-    read from it."""
+    """A group's MQTT session subscribes to this address so that producers can ask the broker whether the session
+    exists. No messages are consumed from it."""
     return _of_group(_PROOF_PREFIX, topic, partition, group)
 
 
 def created_address(topic: str, partition: int, group: str) -> str:
-    """Where a group leaves a retained mark that its MQTT session exists."""
+    """For the retained mark of a group that its MQTT session exists."""
     return _of_group(_CREATED_PREFIX, topic, partition, group)
 
 
-def nobodys_address() -> str:
-    """A proof address that nobody can have subscribed to, other than with a wildcard: different each time."""
+def unused_proof_address() -> str:
+    """A random proof address, to which nobody can have subscribed except with a wildcard."""
     return _PROOF_PREFIX + secrets.token_hex(16)
 
 
 def is_created(address: str) -> bool:
-    """Whether an address is one of marks, which brokers retain."""
+    """Whether an address is one of :func:`created_address`."""
     return address.startswith(_CREATED_PREFIX)
 
 
 def _of_group(prefix: str, topic: str, partition: int, group: str) -> str:
-    # As many levels whatever the topic: a subscription with a wildcard then matches all proof addresses or none.
+    # The same number of levels for every topic: a subscription with a wildcard matches all proof addresses or none.
     address = f"{prefix}{topic_address(topic, partition).replace('/', '::')}:{group}"
     if len(address.encode()) <= _MAX_ADDRESS_BYTES:
         return address
@@ -138,20 +138,20 @@ def _of_group(prefix: str, topic: str, partition: int, group: str) -> str:
 
 
 def is_control(address: str) -> bool:
-    """Whether an address is one of those above, or of their kind in a later version."""
+    """Whether an address is a control address, of this or a later version."""
     return address.startswith(CONTROL_PREFIX)
 
 
 def is_group(address: str) -> bool:
-    """Whether an address is a group's own control address."""
+    """Whether an address is one of :func:`group_address`."""
     return address.startswith(_GROUP_PREFIX)
 
 
 def is_status(address: str) -> bool:
-    """Whether an address is one where producers announce what they hold."""
+    """Whether an address is one of :func:`status_address`."""
     return address.startswith(_STATUS_PREFIX)
 
 
 def is_call(address: str) -> bool:
-    """Whether an address is one where groups call for producers."""
+    """Whether an address is one of :func:`call_address`."""
     return address.startswith(_CALL_PREFIX)

@@ -1,7 +1,7 @@
-"""What applications may publish: checks of body, key and headers before anything is stored.
+"""Checks of bodies, keys and headers, before a message is stored and after it was received.
 
-The rules are the same for every wire form and site, so that a message that was accepted once can go anywhere:
-text is what both AMQP short strings and MQTT 5 user properties carry.
+The rules are the same for every wire format and site, so that an accepted message can be sent to any site: text is
+limited to the common subset of AMQP short strings and MQTT 5 user properties.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ __all__ = [
 Bytes = bytes | bytearray | memoryview
 
 RESERVED_PREFIX = "rm-"
-"""Headers that begin with this, in any case, are the protocol's own."""
+"""Headers with this prefix, in any case, are reserved for the protocol."""
 
 
 def check_body(body: Bytes) -> bytes:
-    """Return `body` as bytes; a mutable one is copied, so that later changes do not reach the message.
+    """Return `body` as bytes. A mutable body is copied, so that later changes do not affect the message.
 
     Raises :class:`ConfigError` for anything but bytes, :class:`MessageTooLarge` over 4 MiB.
     """
@@ -43,12 +43,12 @@ def check_body(body: Bytes) -> bytes:
             hint = "; encode it first" if isinstance(body, str) else ""
             raise ConfigError(f"a body must be bytes, not {type(body).__name__}{hint}")
         size = body.nbytes if isinstance(body, memoryview) else len(body)
-        if size <= MAX_MESSAGE_BYTES:  # else there is nothing to copy
+        if size <= MAX_MESSAGE_BYTES:  # do not copy a body that is refused
             return bytes(body)
     else:
         size = len(body)
     if size > MAX_MESSAGE_BYTES:
-        raise MessageTooLarge(f"a body of {size} bytes; at most {MAX_MESSAGE_BYTES} are possible")
+        raise MessageTooLarge(f"a body of {size} bytes; the limit is {MAX_MESSAGE_BYTES}")
     return body  # type: ignore[return-value]  # of type bytes: every other type has returned
 
 
@@ -68,62 +68,63 @@ def check_key(key: str | None) -> str | None:
 
 
 def check_headers(headers: Mapping[str, str] | None) -> dict[str, str] | None:
-    """Return a copy of `headers`, None for none, or raise :class:`ConfigError`.
+    """Return a copy of `headers`, None if there are none, or raise :class:`ConfigError`.
 
-    Names and values are strings without control characters, in UTF-8 at most 255 bytes and 8 KiB each and 64 KiB
-    together, at most 64 of them (else :class:`MessageTooLarge`). Names aren't empty and don't begin with ``rm-``.
+    Names and values are strings without control characters. At most 64 headers are allowed, in UTF-8 with 255 bytes for
+    a name, 8 KiB for a value and 64 KiB in total (else :class:`MessageTooLarge`). Names must not be empty nor begin
+    with ``rm-``.
     """
     if headers is None:
         return None
     if not isinstance(headers, Mapping):
         raise ConfigError(f"headers must be a mapping of strings, not {type(headers).__name__}")
     if len(headers) > MAX_HEADERS:
-        raise MessageTooLarge(f"{len(headers)} headers; at most {MAX_HEADERS} are possible")
+        raise MessageTooLarge(f"{len(headers)} headers; the limit is {MAX_HEADERS}")
     total = 0
     for name, value in headers.items():
         total += _check_header_name(name)
         total += _check_text(f"header {name!r}", value, MAX_HEADER_VALUE_BYTES)
     if total > MAX_HEADERS_BYTES:
-        raise MessageTooLarge(f"headers of {total} bytes; at most {MAX_HEADERS_BYTES} are possible")
+        raise MessageTooLarge(f"headers of {total} bytes; the limit is {MAX_HEADERS_BYTES}")
     return dict(headers) or None
 
 
-# -- batches that were decoded ---------------------------------------------------------------------------------
+# -- decoded batches ------------------------------------------------------------------------------------------
 #
-# What arrives must be what could have been published. Most columns are cleared as a whole, by the bytes that do not
-# occur in them: checking message by message would take several times as long as decoding.
+# Received messages must obey the rules for publishing. Most columns are accepted as a whole because certain bytes do
+# not occur in them: checking message by message would take several times as long as decoding.
 
 _MAX_SEEN_NAMES = 2_000
 _seen_names: set[str] = set()
-"""Names of headers that were found sound: most messages have the same few."""
+"""Cache of valid header names: most messages use the same few."""
 
 _LENGTHS = bytes((0xDA, 0xDB, 0xDE, 0xDF))
-"""How msgpack begins each text of more than 255 bytes and each map of more than 15 items."""
+"""The first bytes in msgpack of texts of more than 255 bytes and maps of more than 15 items."""
 _UNSAFE = bytes((*range(0x20), 0x7F, 0xC2, 0xEF, *range(0xF0, 0xF5)))
-"""How UTF-8 begins each of the :func:`reliamsg.config.unsafe_characters`, and some others."""
+"""The first bytes in UTF-8 of all :func:`reliamsg.config.unsafe_characters`, and of some others."""
 _SAFE = bytes(sorted({*range(256)} - {*_UNSAFE}))
 _USUAL = bytes(sorted({*_SAFE} - {*_LENGTHS}))
 _SLICE_BYTES = 256 * 1024
-"""So much of a column is copied at once."""
+"""Columns are scanned in slices of this size."""
 
 
 class Signs(NamedTuple):
-    """What may be in a column of texts, or of maps of texts; where a sign is False, it is not."""
+    """Possible contents of a column of texts, or of maps of texts. False means that the column does not contain it."""
 
     long: bool
     """A text of more than 255 bytes, or a map of more than 15 items."""
     unsafe: bool
-    """Characters that brokers don't carry."""
+    """Characters that brokers do not transmit."""
 
 
 _NO_SIGNS = Signs(long=False, unsafe=False)
 
 
 def signs_in(column: msgspec.Raw | bytes) -> Signs:
-    """What a column in msgpack has to be checked for. Any byte of it may also mean something else, such as the length
-    of a text: then a check is made for nothing."""
+    """The checks that a column in msgpack needs. A byte may also be, for example, the length of a text: then a check is
+    made without need."""
     view = memoryview(column)
-    head = {0xDC: 3, 0xDD: 5}.get(view[0], 1)  # of the array: its bytes say how many items there are
+    head = {0xDC: 3, 0xDD: 5}.get(view[0], 1)  # the size of the array's header
     signs = _NO_SIGNS
     for at in range(head, len(view), _SLICE_BYTES):
         found = bytes(view[at : at + _SLICE_BYTES]).translate(None, _USUAL)
@@ -161,14 +162,14 @@ def check_header_column(column: Iterable[dict[str, str] | None], signs: Signs) -
 
 
 def _are_sound(values: list[str], present: list[dict[str, str]]) -> bool:
-    """Whether no value has an unsafe character, and none can be too long, nor all of a message together."""
+    """Whether no value has an unsafe character, and neither a value nor a message's headers can be too long."""
     longest = max(map(len, values), default=0)
     if not all(map(str.isascii, values)):
-        longest *= 4  # bytes of a letter, at most
+        longest *= 4  # the maximum number of bytes per character
     return (
         longest <= MAX_HEADER_VALUE_BYTES
         and max(map(len, present), default=0) * (longest + MAX_HEADER_BYTES) <= MAX_HEADERS_BYTES
-        # Some at a time: fresh memory for all of them costs more than the look.
+        # In slices: allocating memory for all of them costs more than the check.
         and all(_is_safe("".join(values[at : at + 50])) for at in range(0, len(values), 50))
     )
 
@@ -201,9 +202,9 @@ def _check_text(what: str, text: str, limit: int) -> int:
         except UnicodeEncodeError:
             raise ConfigError(f"{what} is not valid Unicode text") from None
     if size > limit:
-        raise MessageTooLarge(f"{what} is {size} bytes long; at most {limit} are possible")
+        raise MessageTooLarge(f"{what} is {size} bytes long; the limit is {limit}")
     if not (text.isascii() and text.isprintable()):
         bad = unsafe_characters(text)
         if bad:
-            raise ConfigError(f"{what} contains {', '.join(map(repr, bad))}, which brokers don't carry")
+            raise ConfigError(f"{what} contains {', '.join(map(repr, bad))}, which brokers do not transmit")
     return size

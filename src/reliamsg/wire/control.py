@@ -1,20 +1,20 @@
 """The control frames: a producer's status and a group's state.
 
-Both are snapshots. Losing, repeating or reordering them does no harm, since every value in them only ever rises.
+Both are snapshots whose values only increase, so that lost, repeated and reordered frames are harmless.
 
 ::
 
     offset  bytes
-    0       4      b"RMC1": the form of the head
+    0       4      b"RMC1": the format of the head
     4       1      kind: 1 status, 2 state, 3 mark
     5       2      length of the body, big-endian
     7       4      CRC-32 of kind and body
     11      ...    body: msgpack array, Status or State
     ...     ...    nothing, or a signature: length of the key id (1 byte), key id, HMAC-SHA-256 (32 bytes)
 
-Signed are the magic, the kind, the address that the frame is for, the key id, and the body's bytes. What is not
-signed rightly is refused before the body is decoded. Frames are at most MAX_CONTROL_BYTES long; what does not fit
-goes in several, each with some of the streams, and the same `number`.
+The signature covers the magic, the kind, the destination address, the key id, and the body's bytes. A frame without a
+valid signature is rejected before the body is decoded. Frames are at most MAX_CONTROL_BYTES long; a larger snapshot is
+sent in several frames with the same `number`, each with some of the streams.
 """
 
 from __future__ import annotations
@@ -71,12 +71,12 @@ __all__ = [
 
 MAGIC = b"RMC1"
 VERSION = 1
-"""Of the bodies. Fields are only ever added at their ends; another version is another meaning."""
+"""The version of the bodies. New fields are only added at the end; any other change requires a new version."""
 _HEAD = struct.Struct(">4sBHI")
 _STATUS, _STATE, _MARK = 1, 2, 3
 
 MAX_INBOX = 100
-"""Characters of an inbox's name."""
+"""The maximum length of an inbox's name, in characters."""
 
 Position = tuple[int, int]
 """Epoch and next number."""
@@ -87,35 +87,35 @@ Span3 = tuple[int, int, int]
 Role = Literal["active", "standby", "call"]
 
 
-# msgspec compares these lengths with the header of an array, before it builds the array.
+# msgspec checks these lengths before it builds an array.
 _Spans = Annotated[list[Span3], msgspec.Meta(max_length=MAX_SPANS)]
 
 
 class ChainEpoch(msgspec.Struct, array_like=True, frozen=True):
-    """One epoch of a stream, as its producer tells it."""
+    """An epoch of a stream, as its producer announces it."""
 
     epoch: int
     incarnation: int
     first: int
-    """The lowest number that is still held; `last` + 1 where none is."""
+    """The lowest number that is still stored; `last` + 1 if none is."""
     last: int
-    """The highest number given so far."""
+    """The highest number assigned so far."""
 
 
 class StreamStatus(msgspec.Struct, array_like=True, frozen=True):
-    """What a producer says about one stream."""
+    """A producer's announcement about one stream."""
 
     topic: str
     partition: int
     chain: Annotated[list[ChainEpoch], msgspec.Meta(max_length=MAX_CHAIN)]
-    """Oldest first: all epochs of which anything is held, one before, and back to the slowest named group."""
+    """Oldest first: all epochs with stored messages, the one before, and all back to the slowest named group."""
     removed: _Spans = []
-    """Ranges that were removed on purpose and will never come."""
+    """Ranges that were removed on demand and will never arrive."""
     since: Annotated[dict[str, Position], msgspec.Meta(max_length=MAX_NAMED_GROUPS)] = {}
-    """For each named group, from which position on the producer counts it."""
+    """For each named group, the position from which it counts."""
     reached: tuple[Position, Position] | None = None
-    """In an answer to one group: the position that it told, and the one before which it may have handed out everything.
-    An inbox that never was there takes the place of another one, and learns it here."""
+    """In an answer to one group: its announced position, and the position up to which it may have delivered messages.
+    An inbox that takes over from a lost one learns them here."""
 
 
 class Status(msgspec.Struct, array_like=True, frozen=True):
@@ -126,29 +126,29 @@ class Status(msgspec.Struct, array_like=True, frozen=True):
     epoch: int
     incarnation: int
     number: int
-    """Rises within an incarnation; the frames of one status share it."""
+    """Increases within an incarnation; the frames of one status share it."""
     lsn: int
-    """The newest row of the producer's journal that was committed."""
+    """The newest committed row of the producer's journal."""
     ts_us: int
     """By the producer's clock, in µs since 1970."""
     interval_ms: int
-    """The next status of these streams comes within so long; 0: none is promised."""
+    """The next status of these streams is sent within this time; 0 if none is promised."""
     consumed: bool
-    """Whether messages are kept until every named group has acknowledged them."""
+    """Whether messages are retained until every named group has acknowledged them."""
     to: str
     """The address that it is sent to."""
     streams: Annotated[list[StreamStatus], msgspec.Meta(max_length=MAX_CONTROL_STREAMS)] = []
     heard: tuple[str, int] | None = None
-    """In an answer to one group: the inbox of which the latest state or call was heard before, and its number."""
+    """In an answer to one group: the inbox that sent the latest state or call received before, and its number."""
     nonces: Annotated[
         list[Annotated[bytes, msgspec.Meta(max_length=MAX_NONCE_BYTES)]],
         msgspec.Meta(max_length=MAX_ANSWERED),
     ] = []
-    """In an answer to one group: what its inboxes drew and sent with those, of the latest few. No recording has it."""
+    """In an answer to one group: the random nonces of its latest states and calls. No recorded status contains them."""
 
 
 class StreamState(msgspec.Struct, array_like=True, frozen=True):
-    """What a group says about one stream. All of it is committed."""
+    """A group's committed state of one stream."""
 
     topic: str
     partition: int
@@ -157,38 +157,38 @@ class StreamState(msgspec.Struct, array_like=True, frozen=True):
     entered: tuple[int, int]
     """The highest epoch entered, and its incarnation; (0, 0) for none."""
     high_water: int
-    """Numbers of the entered epoch below this may have been handed out."""
+    """Numbers of the entered epoch below this may have been delivered."""
     missing: _Spans = []
     """Ranges that are known to exist and have not arrived, lowest first."""
     wanted: _Spans = []
-    """Which of them are to be sent again now."""
+    """The missing ranges that are to be resent now."""
     declared: _Spans = []
-    """Ranges that were passed without having arrived, latest last."""
+    """Ranges that were declared lost and passed, latest last."""
     accepted: _Spans = []
-    """Ranges that were accepted as lost and not passed yet, lowest first. A standby that takes over goes by them."""
+    """Ranges that were accepted as lost and not passed yet, lowest first, for a standby that takes over."""
 
 
 class State(msgspec.Struct, array_like=True, frozen=True):
-    """A group's state, as one of its inboxes tells it."""
+    """A group's state, as one of its inboxes announces it."""
 
     version: int
     group: str
     inbox: str
     number: int
-    """Rises within a run of the consumer; the frames of one state share it."""
+    """Increases within a run of the consumer; the frames of one state share it."""
     ts_us: int
     """By the consumer's clock, in µs since 1970."""
     to: str
     """The address that it is sent to."""
     producer: str
-    """Whom it is for; "" in calls and beacons."""
+    """The receiving producer; "" in calls and heartbeats."""
     role: Role
     nonce: Annotated[bytes, msgspec.Meta(max_length=MAX_NONCE_BYTES)]
-    """In states for producers and in calls: CHALLENGE_BYTES random bytes, drawn when the inbox began to read. An answer
-    names them."""
+    """In states for producers and in calls: CHALLENGE_BYTES random bytes, chosen when the inbox started to consume. An
+    answer repeats them."""
     streams: Annotated[list[StreamState], msgspec.Meta(max_length=MAX_CONTROL_STREAMS)] = []
     takeover_ms: int = 0
-    """In beacons: the inbox's ``takeover_timeout``; 0 where it does not say."""
+    """In heartbeats: the inbox's ``takeover_timeout``; 0 if unknown."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -198,19 +198,19 @@ _Streams = TypeVar("_Streams", StreamStatus, StreamState)
 
 
 def is_control_frame(data: bytes) -> bool:
-    """Whether `data` says that it is a control frame, of whatever version."""
+    """Whether `data` is a control frame, of any version."""
     return data[:3] == MAGIC[:3]
 
 
-# -- out ------------------------------------------------------------------------------------------------------
+# -- encoding ------------------------------------------------------------------------------------------------------
 
 
 def encode_status(status: Status, ring: KeyRing | None = None) -> list[bytes]:
     """The frames of a status, signed if a ring is given, to be sent to ``status.to``.
 
-    Of a chain over its limit the newest epochs go, the oldest of these as one of which nothing is held: a chain always
-    begins with what came before. Removed ranges over their limit go in further entries of the stream.
-    Raises ValueError for a stream with over MAX_NAMED_GROUPS groups in `since`.
+    A chain over its limit is reduced to its newest epochs, the first of them without stored messages, because a chain
+    always begins with the epoch before. Removed ranges over their limit are sent in further entries of the stream.
+    Raises ValueError for a stream with more than MAX_NAMED_GROUPS groups in `since`.
     """
     streams = [part for stream in status.streams for part in _parts_of_status(stream)]
     return [
@@ -222,7 +222,8 @@ def encode_status(status: Status, ring: KeyRing | None = None) -> list[bytes]:
 def encode_state(state: State, ring: KeyRing | None = None) -> list[bytes]:
     """The frames of a state, signed if a ring is given, to be sent to ``state.to``.
 
-    Of ranges over their limit, the lowest of `missing`, `wanted` and `accepted` go, and the latest of `declared`.
+    Ranges over their limit are reduced to the lowest of `missing`, `wanted` and `accepted`, and the latest of
+    `declared`.
     """
     streams = [_cut_state(stream) for stream in state.streams]
     return [
@@ -233,7 +234,7 @@ def encode_state(state: State, ring: KeyRing | None = None) -> list[bytes]:
 
 def _parts_of_status(stream: StreamStatus) -> list[StreamStatus]:
     if len(stream.since) > MAX_NAMED_GROUPS:
-        raise ValueError(f"{len(stream.since)} groups of a stream; at most {MAX_NAMED_GROUPS} can be told")
+        raise ValueError(f"{len(stream.since)} groups of a stream; the limit is {MAX_NAMED_GROUPS}")
     if len(stream.chain) <= MAX_CHAIN and len(stream.removed) <= MAX_SPANS:
         return [stream]
     chain = stream.chain
@@ -259,7 +260,7 @@ def _cut_state(stream: StreamState) -> StreamState:
 
 
 def _portions(streams: Sequence[_Streams], taken: int) -> Iterator[list[_Streams]]:
-    """The streams, in portions that fit into a frame of which `taken` bytes are used."""
+    """The streams, in portions that fit into a frame of which `taken` bytes are in use."""
     room = MAX_CONTROL_BYTES - _HEAD.size - 1 - MAX_KEY_ID_BYTES - SIGNATURE_BYTES - taken - 4
     some: list[_Streams] = []
     left = room
@@ -291,16 +292,16 @@ def _canonical(kind: int, to: str, key_id: str, body: bytes) -> tuple[bytes, ...
     return (b"reliamsg control", MAGIC, bytes([kind]), to.encode(), key_id.encode(), body)
 
 
-# -- in -------------------------------------------------------------------------------------------------------
+# -- decoding -------------------------------------------------------------------------------------------------------
 
 
 def encode_mark(address: str, ring: KeyRing | None = None) -> bytes:
-    """The mark that a group leaves at an address of :func:`~reliamsg.wire.address.created_address`."""
+    """The mark of a group for an address of :func:`~reliamsg.wire.address.created_address`."""
     return _seal(_MARK, b"", address, ring)
 
 
 def is_mark(data: bytes, address: str, ring: KeyRing | None = None) -> bool:
-    """Whether what was found at an address is a mark that belongs there; with a ring, one that it has signed."""
+    """Whether `data` is a valid mark for its address; with a ring, one that is signed with one of its keys."""
     head = _HEAD.pack(MAGIC, _MARK, 0, _checksum(_MARK, b""))
     if data[: len(head)] != head or len(data) > MAX_CONTROL_BYTES:
         return False
@@ -313,16 +314,16 @@ def is_mark(data: bytes, address: str, ring: KeyRing | None = None) -> bool:
 
 
 def open_control(data: bytes, address: str, ring: KeyRing | None = None) -> Status | State:
-    """Verify a frame that came in at `address` and decode it.
+    """Verify and decode a frame that arrived at `address`.
 
-    With a ring, only what is signed with one of its keys is taken. Raises :class:`FrameError` with reason
+    With a ring, the frame must be signed with one of its keys. Raises :class:`FrameError` with reason
     ``oversized``, ``malformed``, ``corrupt`` (the checksum), ``unsigned``, ``forged``, ``unknown-version`` or
-    ``misaddressed`` (it is for another address).
+    ``misaddressed`` (for another address).
     """
     if len(data) > MAX_CONTROL_BYTES:
         raise FrameError("oversized", f"{len(data)} bytes, limit {MAX_CONTROL_BYTES}")
     if len(data) < _HEAD.size:
-        raise FrameError("malformed", "shorter than a frame's head")
+        raise FrameError("malformed", "shorter than the head of a frame")
     magic, kind, size, crc = _HEAD.unpack_from(data)
     if magic != MAGIC:
         raise FrameError("unknown-version" if is_control_frame(data) else "malformed", "not a control frame")
@@ -335,7 +336,7 @@ def open_control(data: bytes, address: str, ring: KeyRing | None = None) -> Stat
         _authenticate(kind, address, body, data[_HEAD.size + size :], ring)
     frame = _decode(kind, body)
     if frame.to != address or not (_is_for(frame) if isinstance(frame, State) else _may_be_at(frame)):
-        raise FrameError("misaddressed", f"for {frame.to!r}, came in at {address!r}")
+        raise FrameError("misaddressed", f"for {frame.to!r}, arrived at {address!r}")
     return frame
 
 
@@ -345,7 +346,7 @@ def _authenticate(kind: int, address: str, body: bytes, trailer: bytes, ring: Ke
     key_id = trailer[1 : 1 + trailer[0]].decode("ascii", "replace")
     signature = trailer[1 + trailer[0] :]
     if len(signature) != SIGNATURE_BYTES or not is_key_id(key_id):
-        raise FrameError("forged", "what follows the body is no signature")
+        raise FrameError("forged", "the data behind the body is not a signature")
     if not ring.verifies(key_id, signature, _canonical(kind, address, key_id, body)):
         raise FrameError("forged", f"not signed with a trusted key {key_id!r} for this address")
 
@@ -365,19 +366,20 @@ def _decode(kind: int, body: bytes) -> Status | State:
     if frame.version != VERSION:
         raise FrameError("unknown-version", f"version {frame.version}")
     if not (_sound_status(frame) if isinstance(frame, Status) else _sound_state(frame)):
-        raise FrameError("malformed", "a name, number or count is out of its range")
+        raise FrameError("malformed", "a name, number or count is out of range")
     return frame
 
 
 def _why_not(body: bytes) -> str:
-    """The reason for a body that can't be decoded: a later version need not have the same fields."""
-    # The version is the first of over 8 and under 16 fields: one byte for the array, one for a small number.
+    """The reason for a body that can't be decoded: a later version may have other fields."""
+    # The version is the first of 9 to 15 fields: one byte for the array, one for a small number.
     later = len(body) > 1 and body[0] & 0xF0 == 0x90 and VERSION < body[1] < 0x80
     return "unknown-version" if later else "malformed"
 
 
 def _may_be_at(status: Status) -> bool:
-    """Whether a status may be at its address: a group's, its producer's own, or that of all its streams' topic."""
+    """Whether a status may be sent to its address: a group's, its producer's, or the status address of all its
+    streams."""
     to = status.to
     if is_group(to) or to == producer_address(status.producer):
         return True
@@ -385,8 +387,8 @@ def _may_be_at(status: Status) -> bool:
 
 
 def _is_for(state: State) -> bool:
-    """Whether a state's address is the one that its kind goes to."""
-    if state.producer:  # the group's other inboxes may be told as well
+    """Whether a state's address is that of its kind."""
+    if state.producer:  # may be sent to the group's other inboxes too
         return state.role != "call" and state.to in (
             producer_address(state.producer),
             group_address(state.group),
@@ -396,7 +398,7 @@ def _is_for(state: State) -> bool:
     return state.to == group_address(state.group)
 
 
-# -- ranges ---------------------------------------------------------------------------------------------------
+# -- validation ---------------------------------------------------------------------------------------------------
 
 
 def _sound_status(status: Status) -> bool:

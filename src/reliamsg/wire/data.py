@@ -1,18 +1,18 @@
-"""The data frame: one batch of one stream, encoded once, stored and sent as it is.
+"""The data frame: one batch of one stream, encoded once, then stored and sent unchanged.
 
 ::
 
     offset  bytes
-    0       4      b"RMB1": the form of the envelope, which does not change with versions of the body
+    0       4      b"RMB1": the format of the envelope, independent of the version of the body
     4       2      length of the envelope, big-endian
     6       4      CRC-32 of the envelope
     10      ...    envelope: msgpack array, see Envelope
-    ...     ...    body: msgpack, in the version that the envelope names, compressed if it says so
+    ...     ...    body: msgpack, in the version and with the compression that the envelope names
 
-The envelope can be read and verified without touching the body; a body that is damaged or of an unknown
-version still tells which messages it would have held.
+The envelope can be read and verified without the body. It identifies the messages even if the body is damaged or of an
+unknown version.
 
-A signed frame (:mod:`reliamsg.keys`) has the key's id and the signature in its envelope. Signed are the topic's
+A signed frame (:mod:`reliamsg.keys`) has the key id and the signature in its envelope. The signature covers the topic's
 address, the key id, all other fields of the envelope, and the body's bytes. A repair is the same frame at another
 address, so its signature is the same.
 """
@@ -56,6 +56,7 @@ __all__ = [
     "Envelope",
     "Frame",
     "FrameError",
+    "Origin",
     "Records",
     "encode",
     "frames_of",
@@ -71,13 +72,13 @@ MAGIC = b"RMB1"
 BODY_VERSION = 1
 FLAG_ZSTD = 1
 FLAG_MOVED = 2
-"""The messages had another epoch before, under which a copy of their outbox may have published them."""
+"""The messages were in another epoch before, in which a copy of their outbox may have published them."""
 KNOWN_FLAGS = FLAG_ZSTD | FLAG_MOVED
 _HEAD = struct.Struct(">4sHI")
 
 
 class FrameError(ValueError):
-    """A frame that can't be used. `reason` is one of a few fixed words, for counting and for journals."""
+    """An unusable frame. `reason` is one of a few fixed words, for counters and journals."""
 
     def __init__(self, reason: str, detail: str = "") -> None:
         super().__init__(f"{reason}: {detail}" if detail else reason)
@@ -85,7 +86,7 @@ class FrameError(ValueError):
 
 
 class Envelope(msgspec.Struct, array_like=True, frozen=True):
-    """What is known of a batch without decoding it. Fields are only ever added at the end."""
+    """The description of a batch, readable without decoding it. New fields are only added at the end."""
 
     version: int
     flags: int
@@ -100,17 +101,17 @@ class Envelope(msgspec.Struct, array_like=True, frozen=True):
     prev: tuple[int, int, int] | None
     """(epoch, incarnation, last sequence number) of the stream's previous non-empty epoch."""
     ts_first: int
-    """When the oldest message of the batch was published, by the producer's clock, in µs since 1970."""
+    """Time of publishing of the oldest message, by the producer's clock, in µs since 1970."""
     ts_last: int
-    """The same for the newest."""
+    """Time of publishing of the newest message."""
     body_size: int
-    """Bytes that follow the envelope."""
+    """Size of the body, as it follows the envelope."""
     body_crc: int
-    """CRC-32 of those bytes."""
+    """CRC-32 of the body, as it follows the envelope."""
     raw_size: int
-    """Size of the body before compression; `body_size` where it is not compressed."""
+    """Size of the body before compression; `body_size` if it is not compressed."""
     key_id: str | None = None
-    """The key that the frame is signed with; None for an unsigned one."""
+    """The id of the signing key; None for an unsigned frame."""
     signature: bytes | None = None
 
     @property
@@ -132,8 +133,20 @@ class Envelope(msgspec.Struct, array_like=True, frozen=True):
         return bool(self.flags & FLAG_MOVED)
 
 
+class Origin(msgspec.Struct, frozen=True):
+    """The stream and epoch of a batch."""
+
+    stream: Stream
+    epoch: int
+    incarnation: int
+    prev: Prev | None = None
+    """The stream's previous non-empty epoch."""
+    moved: bool = False
+    """Whether the messages may have been published before, in another epoch."""
+
+
 class Records(msgspec.Struct, array_like=True, frozen=True):
-    """The messages of a batch, by column. `keys` and `headers` are None when no message has any."""
+    """The messages of a batch, by column. `keys` and `headers` are None if no message has any."""
 
     bodies: list[bytes]
     keys: list[str | None] | None = None
@@ -141,15 +154,15 @@ class Records(msgspec.Struct, array_like=True, frozen=True):
 
 
 class _Columns(msgspec.Struct, array_like=True, frozen=True):
-    """The columns of :class:`Records` before anything of them is built."""
+    """The columns of :class:`Records`, not decoded."""
 
     bodies: msgspec.Raw
     keys: msgspec.Raw = msgspec.Raw(b"\xc0")
     headers: msgspec.Raw = msgspec.Raw(b"\xc0")
 
 
-# msgspec compares the lengths of arrays, maps and byte strings with their heads, before it builds them. A text is built
-# first: it takes at most four times the bytes that it came in. Its length is in characters; bytes are compared later.
+# msgspec checks the lengths of arrays, maps and byte strings before it builds them. It builds a text first, which takes
+# at most four times its encoded size, and checks its length in characters; bytes are checked later.
 _HeaderName = Annotated[str, msgspec.Meta(max_length=MAX_HEADER_BYTES)]
 _HeaderValue = Annotated[str, msgspec.Meta(max_length=MAX_HEADER_VALUE_BYTES)]
 _Headers = Annotated[dict[_HeaderName, _HeaderValue], msgspec.Meta(max_length=MAX_HEADERS)]
@@ -158,10 +171,10 @@ _Body = Annotated[bytes, msgspec.Meta(max_length=MAX_MESSAGE_BYTES)]
 _StoredHeaders = Annotated[dict[str, str], msgspec.Meta(max_length=MAX_STORED_HEADERS)]
 
 MAX_RECORD_BYTES = MAX_MESSAGE_BYTES + MAX_KEY_BYTES + MAX_HEADERS_BYTES + MAX_HEADERS * 6 + 64
-"""Most that one message with its key and headers takes in a body."""
+"""The maximum size of one message with key and headers in a body."""
 
 _SIGNED_FIELDS = Envelope.__struct_fields__.index("key_id")
-"""The fields before the key id and the signature. One that is added behind them is not signed, and must not matter."""
+"""The fields before the key id and the signature. Fields added behind them are not signed and must not be relied on."""
 _encode_msgpack = msgspec.msgpack.Encoder().encode
 _decode_envelope = msgspec.msgpack.Decoder(Envelope).decode
 _decode_columns = msgspec.msgpack.Decoder(_Columns).decode
@@ -174,26 +187,26 @@ _decode_stored_headers = msgspec.msgpack.Decoder(list[_StoredHeaders | None]).de
 _NIL = b"\xc0"
 _THREE_COLUMNS = b"\x93"
 _ZSTD_WINDOW_BYTES = 8 * 1024 * 1024
-"""Every decoder of zstd must take windows of this size (RFC 8878, section 3.1.1.1.2)."""
+"""Every zstd decoder must support windows of this size (RFC 8878, section 3.1.1.1.2)."""
 
 
 class Frame(msgspec.Struct, frozen=True):
-    """An envelope that was verified, and the bytes it came in."""
+    """A verified envelope, and the bytes of its frame."""
 
     envelope: Envelope
     data: bytes
 
     def intact(self) -> bool:
-        """Whether the body is what the producer encoded."""
+        """Whether the body's checksum matches."""
         body = self._body()
         return len(body) == self.envelope.body_size and zlib.crc32(body) == self.envelope.body_crc
 
     def records(self, *, trusted: bool = False) -> Records:
-        """The messages, or :class:`FrameError` (``undecodable``).
+        """Decode the messages. Raises :class:`FrameError` (``undecodable``).
 
-        Nothing is built before its size was compared with `count` and the limits of one message. What came from a
-        network must also be what ``publish`` would have accepted. `trusted`: the frame was made here or was delivered
-        before, perhaps under other limits: then only memory is bounded.
+        Sizes are compared with `count` and the limits for one message before memory is allocated. Messages from a
+        network must also obey the rules of ``publish``. `trusted` means that the frame was created locally or delivered
+        before, possibly with other limits: then only memory is bounded.
         """
         envelope = self.envelope
         if envelope.version != BODY_VERSION or envelope.flags & ~KNOWN_FLAGS:
@@ -203,7 +216,7 @@ class Frame(msgspec.Struct, frozen=True):
         body: bytes | memoryview = self._body()
         compressed = envelope.flags & FLAG_ZSTD
         if not trusted and max(len(body), envelope.raw_size) > envelope.count * MAX_RECORD_BYTES:
-            raise FrameError("undecodable", f"larger than {envelope.count} messages can be")
+            raise FrameError("undecodable", f"larger than the limit for {envelope.count} messages")
         if compressed:
             body = _decompress(bytes(body), envelope.raw_size)
         try:
@@ -217,8 +230,8 @@ class Frame(msgspec.Struct, frozen=True):
 
 
 def _published(body: bytes | memoryview, count: int) -> Records:
-    """The messages of a body, which ``publish`` would have accepted."""
-    # No body is larger than all of them.
+    """The messages of a body, checked against the rules of ``publish``."""
+    # No message is larger than the whole body.
     decode_bodies = _decode_stored_bodies if len(body) <= MAX_MESSAGE_BYTES else _decode_bodies
     alone = _bodies_alone(body, count, decode_bodies)
     if alone is not None:
@@ -248,7 +261,7 @@ def _published_headers(column: msgspec.Raw) -> list[dict[str, str] | None]:
 
 
 def _stored(body: bytes | memoryview, count: int) -> Records:
-    """The messages of a body, whatever a message may hold."""
+    """The messages of a body, without the rules of ``publish``."""
     alone = _bodies_alone(body, count, _decode_stored_bodies)
     if alone is not None:
         return Records(alone)
@@ -263,15 +276,15 @@ def _stored(body: bytes | memoryview, count: int) -> Records:
 def _bodies_alone(
     body: bytes | memoryview, count: int, decode: Callable[[memoryview], list[bytes]]
 ) -> list[bytes] | None:
-    """The bodies where all else is nil, as in most batches, without looking through the columns first. None where it is
-    not so, or can't be told."""
+    """The bodies of a batch without keys and headers, as most are, without splitting the columns first. None for other
+    batches, or if this can't be decided."""
     if len(body) < 4:
         return None
     column = memoryview(body)[1:-2]
     if body[:1] != _THREE_COLUMNS or bytes(body[-2:]) != _NIL + _NIL or _items(column) != count:
         return None
     try:
-        return decode(column)  # is exactly one array, or refused
+        return decode(column)  # raises unless the column is exactly one array
     except msgspec.MsgspecError:
         return None
 
@@ -279,18 +292,18 @@ def _bodies_alone(
 def _columns(
     body: bytes | memoryview, count: int
 ) -> tuple[msgspec.Raw, msgspec.Raw | None, msgspec.Raw | None]:
-    """The columns of a body, each of which says that it holds `count` items."""
+    """The columns of a body, each of which declares `count` items."""
     found = _decode_columns(body)
     bodies, keys, headers = found.bodies, found.keys, found.headers
     own_keys = None if len(keys) == 1 and bytes(keys) == _NIL else keys
     own_headers = None if len(headers) == 1 and bytes(headers) == _NIL else headers
     if any(column is not None and _items(column) != count for column in (bodies, own_keys, own_headers)):
-        raise FrameError("undecodable", "the body does not hold as many messages as the envelope says")
+        raise FrameError("undecodable", "the body and the envelope differ in the number of messages")
     return bodies, own_keys, own_headers
 
 
 def _items(column: msgspec.Raw | memoryview) -> int:
-    """How many items an array of msgpack says that it has; -1 where it is none."""
+    """The number of items that a msgpack array declares; -1 if it is not an array."""
     head = memoryview(column)[:5]
     if head[0] & 0xF0 == 0x90:
         return head[0] & 0x0F
@@ -300,28 +313,25 @@ def _items(column: msgspec.Raw | memoryview) -> int:
 
 
 def encode(
-    stream: Stream,
-    epoch: int,
-    incarnation: int,
+    origin: Origin,
     seq: int,
-    prev: Prev | None,
     timestamps: tuple[int, int],
     records: Records,
     *,
     compress: bool = False,
-    moved: bool = False,
     ring: KeyRing | None = None,
 ) -> bytes:
-    """Encode one batch. `seq` is the number of its first message, `timestamps` (first, last) in µs. `moved`: see
-    :attr:`Envelope.moved`. With a `ring` it is signed."""
+    """Encode a batch, signed if a ring is given. `seq` is the number of its first message, `timestamps` are the times
+    of publishing of its first and last message, in µs since 1970."""
+    stream, prev = origin.stream, origin.prev
     raw = _encode_msgpack(records)
-    body, flags = raw, FLAG_MOVED if moved else 0
+    body, flags = raw, FLAG_MOVED if origin.moved else 0
     if compress:
         packed = _compress(raw)
         if len(packed) < len(raw):
             body, flags = packed, flags | FLAG_ZSTD
     envelope = Envelope(
-        BODY_VERSION, flags, stream.producer, stream.topic, stream.partition, epoch, incarnation, seq,
+        BODY_VERSION, flags, stream.producer, stream.topic, stream.partition, origin.epoch, origin.incarnation, seq,
         len(records.bodies), None if prev is None else (prev.epoch, prev.incarnation, prev.last),
         timestamps[0], timestamps[1], len(body), zlib.crc32(body), len(raw),
     )  # fmt: skip
@@ -339,15 +349,16 @@ def _seal(envelope: Envelope, body: bytes | memoryview, ring: KeyRing | None) ->
 
 
 def _canonical(envelope: Envelope, key_id: str, body: bytes | memoryview) -> tuple[bytes | memoryview, ...]:
-    """What is signed. The fields are encoded again, so that no two ways to write the same number matter."""
+    """The signed parts. The fields are encoded again, so that the signature does not depend on how numbers were
+    encoded."""
     fields = msgspec.structs.astuple(envelope)[:_SIGNED_FIELDS]
     address = topic_address(envelope.topic, envelope.partition)
     return b"reliamsg data", MAGIC, address.encode(), key_id.encode(), _encode_msgpack(fields), body
 
 
 def frames_of(data: bytes, limit: int, ring: KeyRing | None = None) -> list[bytes]:
-    """A stored frame as it may go to a site: in frames of at most `limit` bytes (see :func:`split`), and signed if a
-    ring is given, also where it was stored before there were keys. Raises :class:`FrameError` for no sound frame."""
+    """A stored frame, prepared for a site: split into frames of at most `limit` bytes (see :func:`split`), and signed
+    if a ring is given, even if it was stored unsigned. Raises :class:`FrameError` for a damaged frame."""
     if ring is not None:
         frame = open_frame(data)
         if frame.envelope.key_id is None:
@@ -357,14 +368,14 @@ def frames_of(data: bytes, limit: int, ring: KeyRing | None = None) -> list[byte
 
 
 def _fits(frame: Frame, limit: int) -> bool:
-    """Whether a frame may go to a site. Its limit holds before compression too: see :func:`check_envelope`."""
+    """Whether a frame is within a site's limit, which also applies before compression (see :func:`check_envelope`)."""
     return len(frame.data) <= limit and frame.envelope.raw_size <= limit
 
 
 def verify(frame: Frame, address: str, ring: KeyRing) -> None:
-    """Raise :class:`FrameError` unless the frame is signed with a key of the ring, for the address that it came in at.
+    """Raise :class:`FrameError` unless the frame is signed with a key of the ring, for the address at which it arrived.
 
-    That is its topic's, or, for a repair, a group's own; whether it is the right group is the caller's to know.
+    This is its topic's address or, for a repair, a group's; the caller has to check that it is the right group.
     Reasons: ``unsigned``, ``forged``, ``misaddressed``.
     """
     envelope = frame.envelope
@@ -375,11 +386,11 @@ def verify(frame: Frame, address: str, ring: KeyRing) -> None:
     ):
         raise FrameError("forged", f"not signed with a trusted key {envelope.key_id!r}")
     if address != topic_address(envelope.topic, envelope.partition) and not is_group(address):
-        raise FrameError("misaddressed", f"came in at {address!r}")
+        raise FrameError("misaddressed", f"arrived at {address!r}")
 
 
 def open_frame(data: bytes, limit: int = MAX_FRAME_BYTES) -> Frame:
-    """Verify the envelope of `data` and give it back, without looking at the body.
+    """Verify the envelope of a frame, without the body.
 
     Raises :class:`FrameError` with reason ``oversized``, ``malformed``, ``corrupt`` (a checksum) or
     ``unknown-version``.
@@ -387,12 +398,12 @@ def open_frame(data: bytes, limit: int = MAX_FRAME_BYTES) -> Frame:
     if len(data) > limit:
         raise FrameError("oversized", f"{len(data)} bytes, limit {limit}")
     if len(data) < _HEAD.size:
-        raise FrameError("malformed", "shorter than a frame's head")
+        raise FrameError("malformed", "shorter than the head of a frame")
     magic, size, crc = _HEAD.unpack_from(data)
     if magic != MAGIC:
         raise FrameError("unknown-version" if magic[:3] == MAGIC[:3] else "malformed", "not a data frame")
     if size > MAX_ENVELOPE_BYTES or _HEAD.size + size > len(data):
-        raise FrameError("malformed", "truncated, or an envelope over its limit")
+        raise FrameError("malformed", "truncated, or the envelope is too large")
     packed = memoryview(data)[_HEAD.size : _HEAD.size + size]
     if zlib.crc32(packed) != crc:
         raise FrameError("corrupt", "the envelope's checksum does not match")
@@ -422,7 +433,7 @@ def check_envelope(envelope: Envelope, limit: int = MAX_FRAME_BYTES) -> None:
         and 0 <= envelope.ts_first <= MAX_SEQ
         and 0 <= envelope.ts_last <= MAX_SEQ
         and 0 <= envelope.body_size <= limit
-        # What is compressed is bounded as it was before. One message may take as much as any may.
+        # The limit also applies before compression, but a single message may have the maximum size.
         and 0 <= envelope.raw_size <= max(limit, MAX_RECORD_BYTES)
     )
     if envelope.key_id is not None:
@@ -430,14 +441,14 @@ def check_envelope(envelope: Envelope, limit: int = MAX_FRAME_BYTES) -> None:
     if within and prev is not None:
         within = 1 <= prev[0] < envelope.epoch and 0 <= prev[1] <= MAX_INCARNATION and 1 <= prev[2] <= MAX_SEQ
     if not within:
-        raise FrameError("malformed", "a number is out of its range")
+        raise FrameError("malformed", "a number is out of range")
 
 
 def split(frame: Frame, limit: int, ring: KeyRing | None = None) -> list[bytes]:
-    """The same messages as several frames of at most `limit` bytes, before compression as well, cut between messages
-    and signed if a ring is given.
+    """Split a frame between messages into frames of at most `limit` bytes, also before compression, signed if a ring is
+    given.
 
-    A single message over the limit stays a frame of its own, over the limit; the site will refuse it.
+    A single message over the limit becomes a frame over the limit, which the site will refuse.
     """
     if _fits(frame, limit) or frame.envelope.count == 1:
         return [frame.data]
@@ -450,15 +461,12 @@ def split(frame: Frame, limit: int, ring: KeyRing | None = None) -> list[bytes]:
 
 
 def piece(envelope: Envelope, records: Records, first: int, last: int, ring: KeyRing | None = None) -> bytes:
-    """Messages `first` to `last` of a frame, as a frame of their own, signed if a ring is given. `records` are all of
-    the frame's messages."""
+    """Encode the messages `first` to `last` of a frame as a frame, signed if a ring is given. `records` are all
+    messages of the frame."""
     start, stop = first - envelope.seq, last - envelope.seq + 1
     return encode(
-        envelope.stream,
-        envelope.epoch,
-        envelope.incarnation,
+        Origin(envelope.stream, envelope.epoch, envelope.incarnation, envelope.previous, envelope.moved),
         first,
-        envelope.previous,
         (envelope.ts_first, envelope.ts_last),
         Records(
             records.bodies[start:stop],
@@ -466,7 +474,6 @@ def piece(envelope: Envelope, records: Records, first: int, last: int, ring: Key
             None if records.headers is None else records.headers[start:stop],
         ),
         compress=bool(envelope.flags & FLAG_ZSTD),
-        moved=envelope.moved,
         ring=ring,
     )
 
@@ -476,7 +483,7 @@ def make_records(
     keys: Sequence[str | None],
     headers: Sequence[Mapping[str, str] | None],
 ) -> Records:
-    """Columns for :func:`encode`; a column without any value is left out."""
+    """Columns for :func:`encode`; a column without values is None."""
     return Records(
         list(bodies),
         list(keys) if any(key is not None for key in keys) else None,
@@ -485,7 +492,7 @@ def make_records(
 
 
 def _compress(raw: bytes) -> bytes:
-    import zstandard  # an extra: only producers that ask for compression need it
+    import zstandard  # an optional dependency, for producers that compress
 
     return zstandard.ZstdCompressor(level=3).compress(raw)
 
@@ -496,14 +503,14 @@ def _decompress(packed: bytes, raw_size: int) -> bytes:
     except ImportError:
         raise FrameError("undecodable", "compressed with zstd: install reliamsg[zstd]") from None
     try:
-        # zstandard allocates what the compressed data announces, whatever max_output_size says.
-        announced = zstandard.get_frame_parameters(packed).content_size
-        if announced not in (raw_size, zstandard.CONTENTSIZE_UNKNOWN):
-            raise FrameError("undecodable", "not as large as the envelope says")
+        # zstandard allocates the size that the compressed data declares, regardless of max_output_size.
+        declared = zstandard.get_frame_parameters(packed).content_size
+        if declared not in (raw_size, zstandard.CONTENTSIZE_UNKNOWN):
+            raise FrameError("undecodable", "the size differs from the envelope")
         window = max(_ZSTD_WINDOW_BYTES, 1 << raw_size.bit_length())
         raw = zstandard.ZstdDecompressor(max_window_size=window).decompress(packed, max_output_size=raw_size)
     except zstandard.ZstdError as error:
         raise FrameError("undecodable", str(error)) from None
     if len(raw) != raw_size:
-        raise FrameError("undecodable", "not as large as the envelope says")
+        raise FrameError("undecodable", "the size differs from the envelope")
     return raw

@@ -1,4 +1,4 @@
-"""Whether names that came from a network are names, without the cost of saying each time why."""
+"""Validates names from a network, with a cache."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["is_name"]
 
 @lru_cache(maxsize=4_096)
 def is_name(text: str) -> bool:
-    """Whether `text` may name a producer, topic or group."""
+    """Whether `text` is a valid name of a producer, topic or group."""
     try:
         check_name("name", text)
     except ConfigError:

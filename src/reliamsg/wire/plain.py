@@ -1,28 +1,28 @@
-"""The plain form: one broker message per message, its body untouched, its identity in headers.
+"""The plain format: one broker message per message, with an unchanged body and its identity in headers.
 
-Any client can read it. On arrival a message becomes a data frame of one, so that everything downstream knows
-a single form.
+Any client can read it. A consumer converts a received message to a data frame of one message, so that all further code
+handles one format.
 
 ============ ==================================================================
 header       value, always a string
 ============ ==================================================================
-rm-v         version of this form, ``1``
+rm-v         version of this format, ``1``
 rm-producer  producer id
-rm-epoch     decimal, as all numbers here
+rm-epoch     decimal, as are all numbers
 rm-inc       incarnation
 rm-topic     topic
 rm-part      partition
 rm-seq       sequence number
-rm-moved     ``1`` where it may have been published before, in another epoch
+rm-moved     ``1`` if it may have been published before, in another epoch
 rm-prev      ``epoch:incarnation:last`` of the previous non-empty epoch, if any
-rm-ts        when it was published, in µs since 1970, by the producer's clock
+rm-ts        time of publishing by the producer's clock, in µs since 1970
 rm-key       the application's key, if any
 rm-sum       CRC-32 of all of these, the application's headers and the body
 rm-sig       ``key id:signature`` in hexadecimal, if signed
 ============ ==================================================================
 
-The application's headers keep their own names. Signed (:mod:`reliamsg.keys`) are the topic's address, the key id, and
-all that the checksum covers.
+The application's headers keep their names. A signature (:mod:`reliamsg.keys`) covers the topic's address, the key id
+and everything that the checksum covers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from reliamsg.keys import KeyRing
 from reliamsg.message import MessageId, Prev, Stream
 from reliamsg.wire.address import topic_address
 from reliamsg.wire.application import RESERVED_PREFIX, check_headers, check_key
-from reliamsg.wire.data import Frame, FrameError, encode, make_records, open_frame
+from reliamsg.wire.data import Frame, FrameError, Origin, encode, make_records, open_frame
 from reliamsg.wire.limits import MAX_FRAME_BYTES, MAX_INCARNATION, MAX_PLAIN_HEADERS
 
 __all__ = ["PlainMessage", "decode_plain", "encode_plain", "is_plain"]
@@ -47,11 +47,11 @@ _COVERED = (
     "rm-v", "rm-producer", "rm-epoch", "rm-inc", "rm-topic", "rm-part", "rm-moved", "rm-seq", "rm-prev", "rm-ts",
     "rm-key",
 )  # fmt: skip
-"""What the checksum covers, in its order."""
+"""The headers that the checksum covers, in this order."""
 
 
 class PlainMessage(NamedTuple):
-    """One message in the plain form, ready to publish."""
+    """A message in the plain format, ready to publish."""
 
     body: bytes
     headers: dict[str, str]
@@ -61,15 +61,15 @@ class PlainMessage(NamedTuple):
 
 
 def is_plain(headers: Mapping[str, str]) -> bool:
-    """Whether a message with these headers says that it is in the plain form, of whatever version."""
+    """Whether a message with these headers is in the plain format, of any version."""
     return "rm-v" in headers
 
 
 def encode_plain(frame: Frame, ring: KeyRing | None = None) -> list[PlainMessage]:
-    """The messages of a batch, one broker message each, in order, signed if a ring is given.
+    """Convert a batch to plain messages, in order, signed if a ring is given.
 
-    A batch knows when its first and its last message were published; all but the first carry the latter time.
-    Raises :class:`FrameError` (``undecodable``) if the batch can't be read.
+    A batch only has the times of its first and last message; all messages but the first get the latter.
+    Raises :class:`FrameError` (``undecodable``) if the batch is unreadable.
     """
     envelope, records = frame.envelope, frame.records(trusted=True)
     common = {
@@ -82,7 +82,7 @@ def encode_plain(frame: Frame, ring: KeyRing | None = None) -> list[PlainMessage
     }
     if envelope.moved:
         common["rm-moved"] = "1"
-    # What all messages have in common is encoded once, in the order in which the checksum covers it.
+    # The common part of all messages is encoded once, in the order of the checksum.
     crc, prev = zlib.crc32(_packed(_canonical(common, {}))), b""
     if envelope.prev is not None:
         common["rm-prev"] = ":".join(map(str, envelope.prev))
@@ -115,21 +115,20 @@ def encode_plain(frame: Frame, ring: KeyRing | None = None) -> list[PlainMessage
 def decode_plain(
     body: bytes, headers: Mapping[str, str], limit: int = MAX_FRAME_BYTES, ring: KeyRing | None = None
 ) -> Frame:
-    """Verify one message in the plain form and give it back as a data frame of one message, unsigned.
+    """Verify a message in the plain format and return it as an unsigned data frame of one message.
 
-    With a `ring` only what is signed with one of its keys is taken; that it came in at its topic's address is the
-    caller's to check, as always. Raises :class:`FrameError` with reason ``oversized``, ``unknown-version``,
-    ``malformed``, ``corrupt`` (the checksum), ``unsigned`` or ``forged``. Headers that begin with ``rm-`` and are not
-    known here are ignored. So are those that begin with ``x-`` and are not covered by the checksum: brokers add them
-    on the way.
+    With a `ring`, the message must be signed with one of its keys. The caller has to check that it arrived at its
+    topic's address. Raises :class:`FrameError` with reason ``oversized``, ``unknown-version``, ``malformed``,
+    ``corrupt`` (the checksum), ``unsigned`` or ``forged``. Unknown headers that begin with ``rm-`` are ignored, and so
+    are headers that begin with ``x-`` and are not covered by the checksum, because brokers add them.
     """
     if len(body) > min(limit, MAX_MESSAGE_BYTES):
         raise FrameError("oversized", f"{len(body)} bytes, limit {min(limit, MAX_MESSAGE_BYTES)}")
     if headers.get("rm-v") != VERSION:
         found = "unknown-version" if is_plain(headers) else "malformed"
-        raise FrameError(found, "not in version 1 of the plain form")
+        raise FrameError(found, "not in version 1 of the plain format")
     if len(headers) > MAX_PLAIN_HEADERS:
-        raise FrameError("malformed", f"{len(headers)} headers, at most {MAX_PLAIN_HEADERS} are read")
+        raise FrameError("malformed", f"{len(headers)} headers; the limit is {MAX_PLAIN_HEADERS}")
     application = _verified_headers(body, headers)
     if ring is not None:
         _authenticate(body, headers, application, ring)
@@ -141,14 +140,16 @@ def decode_plain(
     previous = headers.get("rm-prev")
     timestamp_us = _number(headers, "rm-ts")
     data = encode(
-        Stream(_name(headers, "rm-producer"), _name(headers, "rm-topic"), _number(headers, "rm-part")),
-        _number(headers, "rm-epoch"),
-        _number(headers, "rm-inc"),
+        Origin(
+            Stream(_name(headers, "rm-producer"), _name(headers, "rm-topic"), _number(headers, "rm-part")),
+            _number(headers, "rm-epoch"),
+            _number(headers, "rm-inc"),
+            None if previous is None else _previous(previous),
+            moved=_moved(headers),
+        ),
         _number(headers, "rm-seq"),
-        None if previous is None else _previous(previous),
         (timestamp_us, timestamp_us),
         make_records([body], [key], [application]),
-        moved=_moved(headers),
     )
     return open_frame(data, max(limit, len(data)))
 
@@ -192,7 +193,7 @@ def _authenticate(
     try:
         signature = bytes.fromhex(digits)
     except ValueError:
-        raise FrameError("forged", "rm-sig is no signature") from None
+        raise FrameError("forged", "rm-sig is not a signature") from None
     if not ring.verifies(key_id, signature, _signed_parts(headers, application, body, address, key_id)):
         raise FrameError("forged", f"not signed with a trusted key {key_id!r}")
 
@@ -206,13 +207,13 @@ def _signed_parts(
 
 
 def _checksum(headers: Mapping[str, str], application: Mapping[str, str], body: bytes) -> str:
-    """CRC-32 of identity, headers and body, with every text's length before it, so that no two differ only in
-    where one ends and the next begins."""
+    """CRC-32 of identity, headers and body. Every text is prefixed with its length, so that the boundary between two
+    texts is covered too."""
     return f"{zlib.crc32(body, zlib.crc32(_packed(_canonical(headers, application)))):08x}"
 
 
 def _packed(texts: Iterable[str]) -> bytes:
-    """Texts with their lengths before them."""
+    """Texts, each prefixed with its length."""
     try:
         return b"".join(b"%d:%b" % (len(text), text) for text in map(str.encode, texts))
     except UnicodeEncodeError:
@@ -248,9 +249,9 @@ def _number(headers: Mapping[str, str], name: str) -> int:
 
 
 def _decimal(name: str, text: str) -> int:
-    # Twenty digits hold 2**64 - 1, the largest of all; the frame's own check knows each field's range.
+    # Twenty digits are enough for 2**64 - 1, the maximum; opening the frame checks the range of each field.
     if not (text.isascii() and text.isdigit() and len(text) <= 20) or (number := int(text)) > MAX_INCARNATION:
-        raise FrameError("malformed", f"{name} is not a number of 64 bits")
+        raise FrameError("malformed", f"{name} is not a 64-bit number")
     return number
 
 

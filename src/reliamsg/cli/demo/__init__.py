@@ -1,1 +1,1 @@
-"""``reliamsg demo``: two sites, two faults, and what became of every message."""
+"""``reliamsg demo``: two sites, two faults, and the fate of every message."""

@@ -1,4 +1,4 @@
-"""A second opinion at the end of a run: the Spark audit of the same journals, where Java and PySpark are there."""
+"""A second opinion at the end of a run: the Spark audit of the same journals, if Java and PySpark are installed."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from reliamsg.lab.process import Child
 __all__ = ["Audit", "audit"]
 
 _SECONDS = 600.0
-"""An audit that takes so long is given up; it takes a quarter of a minute, and several times that on a busy machine."""
+"""Time limit for the audit. It takes 15 seconds, and several times that on a busy machine."""
 _COMPARED = ("verdict", "messages", "streams", "sites")
-"""What both must say alike. The plain checker reads the applications' logs as well, so its counts prove that the
-journals tell what the applications saw."""
+"""The counts that must be equal. The plain checker also reads the applications' logs, so its counts prove that the
+journals agree with the applications."""
 
 
 @dataclass(frozen=True)
 class Audit:
-    """How the audit ended."""
+    """The outcome of the audit."""
 
     not_run: str = ""
-    """Why it did not run, else empty."""
+    """Why it did not run; empty if it did."""
     verdict: str = ""
     seconds: float = 0.0
     differences: list[str] = field(default_factory=list)
-    """What the audit and the plain checker do not say alike; empty where they agree."""
+    """The differences between the audit and the plain checker."""
 
     @property
     def agrees(self) -> bool:
-        """Whether nothing speaks against the plain checker's report."""
+        """Whether the audit does not contradict the plain checker's report."""
         return not self.differences
 
     def as_dict(self) -> dict[str, Any]:
@@ -53,10 +53,10 @@ class Audit:
 
 
 def audit(journals: Path, out: Path, report: Report, stop: StopRequest, *, keep: bool) -> Audit:
-    """Audit the segments below `journals` in a process of its own, and hold the outcome against `report`.
+    """Audit the segments below `journals` in a separate process, and compare the outcome with `report`.
 
-    Leaves what the process printed in `out`, and with `keep` also tables and a report for people. Takes ten seconds or
-    more; ends early when `stop` is asked for.
+    Writes the output of the process to `out`, and with `keep` also tables and an HTML report. Takes ten seconds or
+    more, unless `stop` is set.
     """
     if not_run := missing():
         return Audit(not_run=not_run)
@@ -74,7 +74,7 @@ def audit(journals: Path, out: Path, report: Report, stop: StopRequest, *, keep:
     finally:
         child.kill()
     seconds = time.monotonic() - started
-    last = ((out / "output.txt").read_text().strip().splitlines() or ["it said nothing"])[-1]
+    last = ((out / "output.txt").read_text().strip().splitlines() or ["no output"])[-1]
     try:
         found = json.loads(last)
     except ValueError:

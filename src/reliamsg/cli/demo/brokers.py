@@ -35,8 +35,7 @@ class Brokers:
 
     @property
     def options(self) -> dict[str, dict[str, Any]]:
-        """What else to say of each site. amqtt does not answer an MQTT 5 client at all, and finding that out
-        takes a while."""
+        """Further arguments of each site. amqtt does not answer MQTT 5 clients, which takes a while to detect."""
         return {
             name: {"mqtt_version": "3.1.1"} if isinstance(broker, EmbeddedBroker) else {}
             for name, broker in self.sites.items()
@@ -45,9 +44,9 @@ class Brokers:
 
 @contextmanager
 def start_brokers(kind: Kind, directory: Path) -> Iterator[Brokers]:
-    """Start what `kind` says, all at a time, with the groups created; ended on leaving.
+    """Start the brokers of a `kind` in parallel, and create the groups; stop them at the end of the block.
 
-    LabError when a program is missing or a broker does not come up.
+    Raises LabError if a program is missing or a broker does not start.
     """
     with ExitStack() as stack:
         sites = dict(zip(SITES, _make_sites(kind, directory), strict=True))
@@ -58,7 +57,7 @@ def start_brokers(kind: Kind, directory: Path) -> Iterator[Brokers]:
         with ThreadPoolExecutor(3) as pool:
             list(pool.map(lambda broker: broker.start(), (*sites.values(), plain)))
         for name, url in brokers.urls.items():
-            # One by one: at MQTT sites a group is a session of its own.
+            # One by one: at MQTT sites each group is a separate session.
             for group in GROUPS:
                 create_group(
                     Site(name, url, **brokers.options[name]), [Binding(TOPIC, 0, group)], _CREATE_SECONDS
@@ -82,7 +81,7 @@ def _rabbit(directory: Path, name: str) -> RabbitNode:
 
 
 def _make_plain(kind: Kind, directory: Path) -> tuple[Broker, str]:
-    """A broker for plain paho: of the sites' kind where that speaks MQTT."""
+    """A broker for plain paho, of the sites' kind if that supports MQTT."""
     if kind == "embedded":
         return EmbeddedBroker(directory, "control"), "embedded broker"
     try:

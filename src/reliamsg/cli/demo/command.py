@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["demo"]
 
 _SLOWNESS = (2.0, 4.0)
-"""Of the groups, in the first run and in the one that follows when there was nothing at stake."""
+"""Slowness of the groups in the first run, and in a second run if nothing was at stake in the first."""
 
 
 @click.command(epilog=EXIT_CODES_HELP)
@@ -34,25 +34,25 @@ _SLOWNESS = (2.0, 4.0)
 )  # fmt: skip
 @click.option(
     "--sites", "kind", type=click.Choice(["embedded", "mosquitto", "rabbitmq", "mixed"]), default="embedded",
-    show_default=True, help="Which brokers to start; embedded needs nothing but a Python package.",
+    show_default=True, help="The brokers to start; embedded only requires a Python package.",
 )  # fmt: skip
 @click.option(
     "--dir", "directory", type=click.Path(file_okay=False, path_type=Path),
-    help="Keep all files in this new or empty directory; else they go when the outcome is complete.",
+    help="Keep all files in this new or empty directory; by default they are removed if the outcome is complete.",
 )  # fmt: skip
 @json_option
 def demo(messages: int, kind: Kind, directory: Path | None, as_json: bool) -> int:
-    """Kill a site and a consumer in the middle of the traffic, and see what became of every message.
+    """Kill a site and a consumer during traffic, and check the fate of every message.
 
-    Producers A and B publish N messages each through sites dc1 and dc2 to the groups primary and secondary. dc1
-    is SIGKILLed with messages queued, loses its state and returns empty; a consumer is SIGKILLed and started
-    again. Beside it, plain paho-mqtt (QoS 1, persistent session) goes through the same with a broker of its own.
-    At the end a checker reads journals and the applications' own logs, trusting none of the clients. Where Java and
-    PySpark are there, Spark audits the same journals, and must say the same.
+    Producers A and B publish N messages each through sites dc1 and dc2 to the groups primary and secondary. dc1 is
+    SIGKILLed with messages queued, loses its state and returns empty; a consumer is SIGKILLed and restarted. For
+    comparison, plain paho-mqtt (QoS 1, persistent session) runs through the same faults with a separate broker. At the
+    end, a checker that trusts none of the clients reads the journals and the applications' own logs. If Java and
+    PySpark are installed, Spark audits the same journals, with the same result.
 
-    Takes about half a minute, and as long again for Spark. Ends with 0 only when nothing was lost, doubled,
-    reordered or left open, although the faults could have lost messages. With --json the last line of standard
-    output is the result.
+    Takes about half a minute, and twice that with Spark. Exits with 0 only if no message was lost, duplicated,
+    reordered or left open, although the faults could have lost messages. With --json the last line of standard output
+    is the result.
     """
     from reliamsg.cli.demo.display import make_display
     from reliamsg.cli.demo.summary import as_dict, exit_code, text
@@ -74,7 +74,7 @@ def demo(messages: int, kind: Kind, directory: Path | None, as_json: bool) -> in
 def _run(
     place: _Place, kind: Kind, messages: int, stop: StopRequest, display: Display
 ) -> tuple[Outcome, Plan, str]:
-    """A run, and one more with slower groups if the faults of the first had nothing to lose."""
+    """A run, and another one with slower groups if nothing was at stake in the first."""
     from reliamsg.cli.demo.brokers import start_brokers
     from reliamsg.cli.demo.director import Run
     from reliamsg.cli.demo.plan import Plan
@@ -89,12 +89,12 @@ def _run(
             plain_kind = brokers.plain_kind
         if outcome.mattered or outcome.report.verdict != "complete":
             break
-        display.event("the faults hit nothing that could be lost; once more, with slower groups")
+        display.event("nothing was at stake; repeating the run with slower groups")
     return outcome, plan, plain_kind
 
 
 class _Place:
-    """The directory of a demo, and whether it stays."""
+    """The directory of a demo, and whether to keep it."""
 
     def __init__(self, path: Path, keep: bool) -> None:
         self.path = path
@@ -103,14 +103,14 @@ class _Place:
 
 @contextlib.contextmanager
 def _place(directory: Path | None) -> Iterator[_Place]:
-    """`directory`, which must be empty, or a temporary one, which goes unless it is to be kept."""
+    """`directory`, which must be empty, or a temporary one, which is removed unless it is to be kept."""
     if directory is not None:
         if directory.exists() and any(directory.iterdir()):
-            raise Failure(Status.USAGE, f"{directory}: not empty; the checker reads all that is there")
+            raise Failure(Status.USAGE, f"{directory}: not empty; the checker would read all its files")
         directory.mkdir(parents=True, exist_ok=True)
         yield _Place(directory.resolve(), True)
         return
-    from reliamsg.lab.process import LabError  # every command loads this module, and only this one brokers
+    from reliamsg.lab.process import LabError  # on demand: every command imports this module
 
     with contextlib.ExitStack() as stack:
         place = _Place(Path(tempfile.mkdtemp(prefix="reliamsg-demo-")), False)

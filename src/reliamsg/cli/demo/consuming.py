@@ -1,7 +1,7 @@
-"""A group of the demo, in a process of its own: ``python -m reliamsg.cli.demo.consuming PLAN GROUP``.
+"""A group of the demo, in a separate process: ``python -m reliamsg.cli.demo.consuming PLAN GROUP``.
 
-Every message is in the application's own log, fsynced, before the handler returns and thus before it is
-acknowledged. Ends on SIGTERM.
+Every message is fsynced to the application's own log before the handler returns, and thus before it is acknowledged.
+Exits on SIGTERM.
 """
 
 from __future__ import annotations

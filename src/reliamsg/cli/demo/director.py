@@ -1,4 +1,4 @@
-"""What happens in a run, and when: the applications start, dc1 is killed, a consumer is killed, both return."""
+"""The steps of a run: the applications start, dc1 is killed, a consumer is killed, both return."""
 
 from __future__ import annotations
 
@@ -23,43 +23,43 @@ __all__ = ["Outcome", "Run"]
 
 _LOOK_SECONDS = 0.25
 _KILL_AFTER = 0.5
-"""The part of all messages that has been published when dc1 is killed."""
+"""The share of messages that are published before dc1 is killed."""
 _KILL_BY = 0.9
-"""Later than that, a kill would not be in the middle."""
+"""The share of published messages at which dc1 is killed at the latest."""
 _AT_STAKE = 0.02
-"""The part of all messages that must at least be queued at dc1, for each group, when it is killed."""
+"""The share of messages that must be queued at dc1 for each group when it is killed."""
 _STALLED_SECONDS = 25.0
 _PLAIN_QUIET_SECONDS = 3.0
 _END_SECONDS = 15.0
 _SETTLED_SECONDS = 0.6
-"""Journals are written several times a second; after so long they say what was at the time of the kill."""
+"""Journals are written several times a second; after this time they include the time of the kill."""
 
 
 @dataclass
 class Outcome:
-    """How a run ended."""
+    """The outcome of a run."""
 
     report: Report
     audit: Audit
     watch: Watch
     at_stake: dict[str, int]
-    """For each group, messages that were queued at dc1, confirmed, when it was killed."""
+    """For each group, the confirmed messages that were queued at dc1 when it was killed."""
     plain_at_stake: int
     unacknowledged: int
-    """Messages that the killed consumer had been given and not durably acknowledged."""
+    """Messages that were delivered to the killed consumer and not durably acknowledged."""
     seconds: float
     finished: bool
-    """Whether all groups had everything before the run gave up waiting."""
+    """Whether all groups received everything before the time limit."""
 
     @property
     def mattered(self) -> bool:
-        """Whether the faults could have lost something: else the run proves nothing."""
+        """Whether the faults could have lost messages; otherwise the run proves nothing."""
         return min(self.at_stake.values()) > 0 and self.watch.plain.lost > 0
 
 
 @dataclass
 class Run:
-    """One run of the demo; :meth:`perform` does it once."""
+    """One run of the demo."""
 
     plan: Plan
     brokers: Brokers
@@ -68,7 +68,7 @@ class Run:
     """Called several times a second."""
     on_event: Callable[[str], None]
     keep: bool = False
-    """Somebody wants to look at the files afterwards."""
+    """Keep the audit's files for inspection."""
     watch: Watch = field(init=False)
     _children: dict[str, Child] = field(default_factory=dict)
     _ended: set[str] = field(default_factory=set)
@@ -77,7 +77,7 @@ class Run:
         self.watch = Watch(self.plan)
 
     def perform(self) -> Outcome:
-        """Start the applications, do the faults, wait for the end, and have it all checked."""
+        """Start the applications, inject the faults, wait for the end, and check the result."""
         started = time.monotonic()
         for place in (self.plan.evidence, self.plan.control):
             place.mkdir(parents=True, exist_ok=True)
@@ -111,7 +111,8 @@ class Run:
         )
 
     def _lose_site(self) -> tuple[dict[str, int], int]:
-        """Kill dc1 and the plain broker in the middle, with messages queued, and see what was there."""
+        """Kill dc1 and the plain broker during traffic, with messages queued; returns the numbers of queued
+        messages."""
         least = _AT_STAKE * self.plan.total
         self._wait(lambda: self._published() >= _KILL_AFTER, 60.0, "half of the messages are published")
         self._wait(
@@ -126,14 +127,14 @@ class Run:
         self.brokers.plain.kill()
         self._pause(_SETTLED_SECONDS)
         at_stake, plain = self.watch.queued("dc1"), self.watch.plain_queued
-        what = ", ".join(f"{count:,} for {group}" for group, count in at_stake.items())
+        queued = ", ".join(f"{count:,} for {group}" for group, count in at_stake.items())
         self.on_event(
-            f"SIGKILL to dc1: what it held is gone ({what}); to plain paho's broker too ({plain:,} messages)"
+            f"SIGKILL to dc1, which loses its messages ({queued}), and to plain paho's broker ({plain:,} messages)"
         )
         return at_stake, plain
 
     def _lose_consumer(self) -> int:
-        """Kill the first group's consumer in the middle of its work, and start it again."""
+        """Kill the first group's consumer while it is consuming, and restart it."""
         group = GROUPS[0]
         self._ended.add(group)
         self._child(group).kill()
@@ -151,13 +152,13 @@ class Run:
         self._pause(1.0)
         for broker in (self.brokers.sites["dc1"], self.brokers.plain):
             broker.wipe()
-        # Both are down for about as long: neither client is favoured.
+        # Both are down for about the same time, so that neither client is favoured.
         self.brokers.plain.start()
         self.brokers.sites["dc1"].start()
         self.on_event("dc1 returns, empty; plain paho's broker too")
 
     def _finish(self) -> bool:
-        """Wait until all groups have everything, then end the applications cleanly."""
+        """Wait until all groups have everything, then shut down the applications."""
         finished = self._drained()
         for name in PRODUCERS:
             self._end(name)
@@ -167,16 +168,16 @@ class Run:
         return finished
 
     def _judge(self) -> tuple[Report, Audit]:
-        """Let the journals leave their clients' files, and have them judged twice."""
+        """Export the journals, and judge them with the checker and with Spark."""
         for path in (*map(self.plan.outbox, PRODUCERS), *map(self.plan.inbox, GROUPS)):
             export_file(path, self.plan.journals)
         report = check_directory(self.plan.evidence, Expect(groups={TOPIC: GROUPS}, producers=PRODUCERS))
-        self.on_event(f"the checker says: {report.verdict}; now Spark audits the same journals")
+        self.on_event(f"the checker's verdict: {report.verdict}; now Spark audits the same journals")
         audited = audit(
             self.plan.journals, Path(self.plan.directory) / "spark", report, self.stop, keep=self.keep
         )
         if audited.not_run:
-            self.on_event(f"Spark audits nothing: {audited.not_run}")
+            self.on_event(f"no Spark audit: {audited.not_run}")
         return report, audited
 
     def _drained(self) -> bool:
@@ -193,7 +194,7 @@ class Run:
                 return False
 
     def _drain_plain(self) -> None:
-        """Plain paho gets its time too: until its publisher is done and nothing came for a while."""
+        """Wait until plain paho's publisher is done, and no message has arrived for a while."""
         best, deadline = -1, time.monotonic() + _PLAIN_QUIET_SECONDS
         while time.monotonic() < deadline and self.watch.plain.lost:
             self._look()
@@ -234,15 +235,17 @@ class Run:
         return log.exists() and SUBSCRIBED.encode() in log.read_bytes()
 
     def _look(self) -> None:
-        """Bring the numbers up to date, show them, and see that everybody is well."""
+        """Update the numbers, show them, and check that all processes are running."""
         if self.stop.wait(_LOOK_SECONDS):
-            raise Failure(self.stop.status, "interrupted; everything was ended")
+            raise Failure(self.stop.status, "interrupted; all processes were stopped")
         self.watch.look()
         self.on_look(self.watch)
         for name, child in self._children.items():
             if child.exit_code and name not in self._ended:
-                last = child.output_tail().strip().splitlines() or ["it said nothing"]
-                raise LabError(f"{name} ended ({child.exit_code}): {last[-1]}; its output: {child.output}")
+                last = child.output_tail().strip().splitlines() or ["no output"]
+                raise LabError(
+                    f"{name} exited with {child.exit_code}: {last[-1]}; its output: {child.output}"
+                )
 
     def _pause(self, seconds: float) -> None:
         end = time.monotonic() + seconds
@@ -258,5 +261,5 @@ class Run:
 
 
 def _delivered(log: Path) -> int:
-    """How many messages a group's application was given so far, by its own log."""
+    """The number of messages delivered to a group's application so far, by its own log."""
     return log.read_bytes().count(b'"op":"delivered"')

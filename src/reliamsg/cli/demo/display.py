@@ -1,4 +1,4 @@
-"""Shows a run while it goes on: a live table on a terminal, plain lines elsewhere."""
+"""Shows the progress of a run: a live table on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LINE_EVERY_SECONDS = 3.0
 
 
 class Display(Protocol):
-    """What a run is shown on. Everything goes to standard error: standard output is for the result."""
+    """Shows a run on standard error; standard output is for the result."""
 
     def begin(self, plan: Plan) -> None: ...
     def look(self, watch: Watch) -> None: ...
@@ -34,7 +34,7 @@ class Display(Protocol):
 
 
 def make_display() -> Display:
-    """A live table where somebody watches and rich is installed, else lines."""
+    """A live table on a terminal with rich installed, otherwise lines."""
     if sys.stderr.isatty() and importlib.util.find_spec("rich") is not None:
         return LiveDisplay()
     return LineDisplay()
@@ -49,7 +49,7 @@ class _Clock:
 
 
 class LineDisplay:
-    """A line for each event, and one with the numbers every few seconds."""
+    """A line for each event, and a line with the numbers every few seconds."""
 
     def __init__(self) -> None:
         self._clock = _Clock()
@@ -78,7 +78,7 @@ class LineDisplay:
 
 
 class LiveDisplay:
-    """A table that is redrawn in place, events below it."""
+    """A table that is redrawn in place, with events below it."""
 
     def __init__(self) -> None:
         from rich.console import Console

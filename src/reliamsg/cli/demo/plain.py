@@ -1,7 +1,7 @@
-"""The control of the demo: plain paho at one broker, through the same fault, with the same messages.
+"""The baseline of the demo: plain paho with one broker, the same faults and the same messages.
 
-``python -m reliamsg.cli.demo.plain PLAN publish | subscribe``, in processes of their own. The subscriber handles
-as many messages a second as a group does. Ends on SIGTERM.
+``python -m reliamsg.cli.demo.plain PLAN publish | subscribe``, in separate processes. The subscriber handles as
+many messages a second as a group. Exits on SIGTERM.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from reliamsg.cli.demo.plan import PRODUCERS, SUBSCRIBED, TOPIC, Plan
 from reliamsg.lab.paho import PahoPublisher, PahoSubscriber
 
 _MOST_UNCONFIRMED = 5000
-"""MQTT has 65,535 packet ids, and paho does not look whether one is in use."""
+"""MQTT has 65,535 packet ids, and paho does not check whether one is in use."""
 _SUBSCRIBE_SECONDS = 20.0
 _SYNC_EVERY = 50
 
 
 def parse(body: bytes) -> tuple[str, int]:
-    """Account and number of a message, from its body."""
+    """The account and number in a message's body."""
     words = body.decode().split()
     return words[4], int(words[1])
 
 
 def publish(plan: Plan, stop: threading.Event) -> None:
-    """Publish all accounts' messages in turn, at the speed of all producers."""
+    """Publish the messages of all accounts in turn, at the speed of all producers."""
     publisher = PahoPublisher(plan.plain_url, "plain-publisher")
     with AppLog(plan.plain_published, sync_every=_SYNC_EVERY) as log:
 
@@ -55,7 +55,7 @@ def publish(plan: Plan, stop: threading.Event) -> None:
 
 
 def subscribe(plan: Plan, stop: threading.Event) -> None:
-    """Note every message that arrives."""
+    """Log every message that arrives."""
     with AppLog(plan.plain_delivered, sync_every=_SYNC_EVERY) as log:
         seconds = plan.handling_seconds / len(PRODUCERS)
         due = time.monotonic()
@@ -68,7 +68,7 @@ def subscribe(plan: Plan, stop: threading.Event) -> None:
                     "delivered", group="plain", producer=account, topic=TOPIC, n=number, sha256=sha256(body)
                 )
             )
-            # Against a clock, since a sleep of less than a millisecond takes longer than it says.
+            # Against a clock, because a sleep of less than a millisecond takes longer.
             now = time.monotonic()
             due = max(due, now - 0.05) + seconds
             time.sleep(max(0.0, due - now))

@@ -1,4 +1,4 @@
-"""What a run of the demo consists of: names, numbers and places, the same for all of its processes."""
+"""The parameters of a run of the demo, shared by all its processes: names, numbers and paths."""
 
 from __future__ import annotations
 
@@ -18,68 +18,67 @@ PRODUCERS = ("A", "B")
 GROUPS = ("primary", "secondary")
 SITES = ("dc1", "dc2")
 SUBSCRIBED = "subscribed"
-"""What the plain subscriber notes once the broker has its subscription."""
+"""Logged by the plain subscriber when the broker has its subscription."""
 
 _SHORTEST_SECONDS = 4.0
-"""Publishing takes at least so long: faults in the middle need a middle."""
+"""The minimum time for publishing, so that faults can be injected meanwhile."""
 _MOST_PER_SECOND = 1250.0
-"""Messages a second of one producer: what embedded brokers on a small machine take from all clients."""
+"""The maximum messages per second of a producer: the capacity of embedded brokers on a small machine."""
 _CHUNKS_PER_SECOND = 50
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One run. Paths and URLs are known to all processes; the command line of each is its plan and its name."""
+    """One run. The command line of each process contains the plan and its name."""
 
     directory: str
     messages: int
-    """Of each producer."""
+    """Messages of each producer."""
     urls: dict[str, str]
     plain_url: str
     options: dict[str, dict[str, Any]]
     """Further arguments of each :class:`Site`."""
     slowness: float = 2.0
-    """By how much the groups are slower than the producers, so that messages queue up at the sites."""
+    """The factor by which groups are slower than producers, so that messages queue up at the sites."""
 
     @property
     def total(self) -> int:
-        """Messages of all producers."""
+        """The messages of all producers."""
         return self.messages * len(PRODUCERS)
 
     @property
     def rate(self) -> float:
-        """Messages a second of one producer."""
+        """Messages per second of one producer."""
         return min(self.messages / _SHORTEST_SECONDS, _MOST_PER_SECOND)
 
     @property
     def chunk(self) -> int:
-        """Messages that a producer publishes together."""
+        """Messages that a producer publishes in one call."""
         return max(1, round(self.rate / _CHUNKS_PER_SECOND))
 
     @property
     def handling_seconds(self) -> float:
-        """What a message costs a group, with one worker for each producer's stream."""
+        """The handling time of a message in a group, with one worker for each producer's stream."""
         return self.slowness / self.rate
 
     @property
     def inbox_bytes(self) -> int:
-        """What a group may hold back: so little that what it has not handled yet stays queued at the sites, where
-        it is at stake."""
+        """The prefetch of a group: so low that unhandled messages stay queued at the sites, where they are at stake."""
         return max(2048, min(64 * 1024, self.messages * 4))
 
     @property
     def evidence(self) -> Path:
-        """Where the clients' stores and applications' logs are: all that the checker is given."""
+        """The directory of the clients' files and the applications' logs, which the checker reads."""
         return Path(self.directory) / "reliamsg"
 
     @property
     def journals(self) -> Path:
-        """Where the clients' journals are in the end, as segments."""
+        """The directory of the exported journals."""
         return self.evidence / "journals"
 
     @property
     def control(self) -> Path:
-        """Where plain paho's logs are."""
+        """The directory of plain paho's logs."""
         return Path(self.directory) / "plain"
 
     def outbox(self, producer: str) -> Path:
@@ -103,7 +102,7 @@ class Plan:
         return self.control / "delivered.ndjson"
 
     def sites(self, **options: Any) -> list[Site]:
-        """The sites as a client is given them."""
+        """The sites for a client."""
         return [
             Site(
                 name,
@@ -118,7 +117,7 @@ class Plan:
         ]
 
     def body(self, producer: str, number: int) -> bytes:
-        """What message `number` of a producer says."""
+        """The body of message `number` of a producer."""
         return f"payment {number} of account {producer}".encode()
 
     def as_json(self) -> str:

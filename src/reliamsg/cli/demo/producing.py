@@ -1,6 +1,6 @@
-"""A producer of the demo, in a process of its own: ``python -m reliamsg.cli.demo.producing PLAN NAME``.
+"""A producer of the demo, in a separate process: ``python -m reliamsg.cli.demo.producing PLAN NAME``.
 
-Publishes its numbered messages and keeps a log of its own, fsynced before and after each call.
+Publishes numbered messages and logs them, fsynced before and after each call.
 """
 
 from __future__ import annotations

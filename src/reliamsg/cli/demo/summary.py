@@ -1,4 +1,4 @@
-"""What a run says at its end, to people and to programs."""
+"""The result of a run, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _KIND_NAMES = {
 
 
 def exit_code(outcome: Outcome) -> Status:
-    """0 only for a complete run whose faults could have lost something, and that no audit speaks against."""
+    """0 only for a complete run whose faults could have lost messages, and that no audit contradicts."""
     verdict = outcome.report.verdict
     if verdict in ("violated", "lost"):
         return Status.INCOMPLETE
@@ -31,7 +31,7 @@ def exit_code(outcome: Outcome) -> Status:
 
 
 def as_dict(outcome: Outcome, kind: str, directory: str | None) -> dict[str, Any]:
-    """The checker's report, with what belongs to the demo beside it."""
+    """The checker's report, with the demo's additional results."""
     return {
         **outcome.report.as_dict(),
         "audit": outcome.audit.as_dict(),
@@ -46,10 +46,10 @@ def as_dict(outcome: Outcome, kind: str, directory: str | None) -> dict[str, Any
 
 
 def text(outcome: Outcome, plan: Plan, kind: str, plain_kind: str) -> str:
-    """The same for people, in ten seconds."""
+    """The result as text."""
     plain = outcome.watch.plain
     stake = ", ".join(f"{count:,} for {group}" for group, count in outcome.at_stake.items())
-    rows: list[tuple[str, ...]] = [("", "published", "delivered", "lost", "doubled", "disordered")]
+    rows: list[tuple[str, ...]] = [("", "published", "delivered", "lost", "duplicated", "reordered")]
     rows += [(f"reliamsg, {group}", *map(_number, _outcome_of(outcome.report, group))) for group in GROUPS]
     numbers = (len(plain.confirmed), len(plain.delivered), plain.lost, plain.duplicates, plain.out_of_order)
     rows += [("plain paho, QoS 1", *map(_number, numbers))]
@@ -59,8 +59,8 @@ def text(outcome: Outcome, plan: Plan, kind: str, plain_kind: str) -> str:
                 "What happened",
                 f"{len(PRODUCERS)} producers x {plan.messages:,} messages, {_KIND_NAMES[kind]}",
             ),
-            _line("", "dc1 SIGKILLed in the middle, its state lost, back empty"),
-            _line("", f"the consumer of {GROUPS[0]} SIGKILLed in the middle and started again"),
+            _line("", "dc1 SIGKILLed during traffic, its state lost, restarted empty"),
+            _line("", f"the consumer of {GROUPS[0]} SIGKILLed and restarted"),
             _line("At stake", f"confirmed by dc1 and queued there when it died: {stake}"),
             _line(
                 "", f"handled by {GROUPS[0]}, not yet acknowledged, when it died: {outcome.unacknowledged:,}"
@@ -90,7 +90,7 @@ def _audit_lines(audit: Audit) -> list[str]:
         return [_line("Spark audit", "DIFFERS"), *(_line("", f"- {each}") for each in audit.differences)]
     return [
         _line("Spark audit", f"{audit.verdict.upper()}: equal to the checker in verdict and every count,"),
-        _line("", f"from the journals alone ({audit.seconds:.0f} s with starting Spark)"),
+        _line("", f"from the journals alone ({audit.seconds:.0f} s including the start of Spark)"),
     ]
 
 
@@ -103,7 +103,7 @@ def _number(value: int) -> str:
 
 
 def _outcome_of(report: Report, group: str) -> tuple[int, int, int, int, int]:
-    """Published, delivered, lost, doubled, disordered: where the group's journal and its log differ, the worse."""
+    """Published, delivered, lost, duplicated, reordered: the worse of the group's journal and its application's log."""
     published, delivered = report.messages.enqueued, report.messages.delivered.get(group, 0)
 
     def count(kind: str) -> int:
@@ -118,9 +118,9 @@ def _outcome_of(report: Report, group: str) -> tuple[int, int, int, int, int]:
 
 def _reason(outcome: Outcome) -> str:
     if not outcome.mattered:
-        return ", but it proves nothing: the faults hit nothing that could be lost"
+        return ", but it proves nothing: nothing was at stake"
     if outcome.report.verdict == "complete":
-        return ": nothing lost, doubled or reordered, and nothing left open"
+        return ": nothing lost, duplicated or reordered, and nothing left open"
     shown = outcome.report.findings[:5]
     more = len(outcome.report.findings) - len(shown)
     return "".join("\n" + _line("", f"- {finding}") for finding in shown) + (

@@ -1,4 +1,4 @@
-"""How far a run is, from the files of its processes alone."""
+"""The progress of a run, from the files of its processes alone."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class Growing:
             try:
                 records.append(self._decode(line))
             except msgspec.DecodeError:
-                continue  # torn by a SIGKILL; the checker looks at those
+                continue  # truncated by a SIGKILL; the checker examines these
         return records
 
 
 @dataclass
 class PlainCounts:
-    """What became of plain paho's messages, by its applications' own logs."""
+    """The fate of plain paho's messages, by its applications' own logs."""
 
     published: int = 0
     confirmed: set[tuple[str, int]] = field(default_factory=set)
@@ -69,7 +69,7 @@ class PlainCounts:
 
     @property
     def lost(self) -> int:
-        """Confirmed by the broker, and never delivered."""
+        """Messages confirmed by the broker and never delivered."""
         return len(self.confirmed - self.delivered)
 
     def as_dict(self) -> dict[str, int]:
@@ -84,7 +84,7 @@ class PlainCounts:
 
 
 class Watch:
-    """The numbers of one run; :meth:`look` brings them up to date."""
+    """The numbers of one run; :meth:`look` updates them."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -97,7 +97,7 @@ class Watch:
         self._plain_logs = [Growing(plan.plain_published), Growing(plan.plain_delivered)]
 
     def look(self) -> None:
-        """Read what is new."""
+        """Read new lines and rows."""
         for producer, log in self._logs.items():
             self.published[producer] += sum(record.outcome == "ok" for record in log())
         for log in self._plain_logs:
@@ -122,7 +122,7 @@ class Watch:
         try:
             chain = read_chain(path)
         except StoreCorrupt:
-            return  # it is just being made
+            return  # it is just being created
         for row in chain.rows:
             if row.kind in kinds and row.site in kinds[row.kind]:
                 key = (Stream(row.producer, row.topic, row.partition), row.epoch)
@@ -130,11 +130,11 @@ class Watch:
 
     @property
     def confirmed(self) -> dict[str, int]:
-        """For each site, how many messages it has confirmed."""
+        """For each site, the number of confirmed messages."""
         return {site: total(spans.values()) for site, spans in self._confirmed.items()}
 
     def queued(self, site: str) -> dict[str, int]:
-        """For each group, how many messages `site` has confirmed and not yet given to it."""
+        """For each group, the number of messages that `site` has confirmed and not delivered to it."""
         confirmed = self._confirmed.get(site, SpanMap())
         found = {}
         for group in GROUPS:
@@ -144,5 +144,5 @@ class Watch:
 
     @property
     def plain_queued(self) -> int:
-        """How many messages the plain broker has confirmed and not yet given to the subscriber."""
+        """The number of messages that the plain broker has confirmed and not delivered to the subscriber."""
         return self.plain.lost

@@ -1,1 +1,1 @@
-"""``reliamsg lab``: simulated worlds, and faults at real brokers and processes."""
+"""``reliamsg lab``: fault injection in simulations, and with real brokers and processes."""

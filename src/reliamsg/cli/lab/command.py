@@ -1,4 +1,4 @@
-"""``reliamsg lab``: the group of commands that put the product through faults."""
+"""``reliamsg lab``: the commands for fault injection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``reliamsg lab simulate``: the product in a simulated world, seed by seed."""
+"""``reliamsg lab simulate``: runs producers and consumers in a simulated world, seed by seed."""
 
 from __future__ import annotations
 
@@ -32,39 +32,43 @@ class _Faults(click.ParamType[tuple[str, ...]]):
         names = tuple(name for name in str(value).split(",") if name and name != "none")
         for name in names:
             if name not in FAULTS:
-                self.fail(f"there is no fault {name!r}: choose of {', '.join(FAULTS)}", param, ctx)
+                self.fail(f"no such fault: {name!r}; choose from {', '.join(FAULTS)}", param, ctx)
         return names
 
 
 @click.command("simulate")
-@click.option("--seeds", type=SeedsType(), help="Run these seeds: from A, up to B without it.")
+@click.option("--seeds", type=SeedsType(), help="Run the seeds from A up to but not including B.")
 @click.option("--seed", type=click.IntRange(0), help="Run one seed.")
 @click.option(
     "--messages", type=click.IntRange(1), default=200, show_default=True, help="Messages in each run."
 )
 @click.option(
-    "--faults", type=_Faults(), help="These faults and no others, instead of those that the seed draws."
+    "--faults", type=_Faults(), help="Inject only these faults, instead of those drawn by the seed."
 )
-@click.option("--trace", is_flag=True, help="Print what happened (with --seed).")
-@click.option("--shrink/--no-shrink", "shrinks", default=True, help="Make the first failing run smaller.")
+@click.option("--trace", is_flag=True, help="Print all events (with --seed).")
+@click.option("--shrink/--no-shrink", "shrinks", default=True, help="Reduce the first failing run.")
 @click.option(
     "--keep",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Leave all journals in this new directory, for 'reliamsg audit DIR'.",
+    help="Write all journals to this new directory, for 'reliamsg audit DIR'.",
 )
 @click.option(
-    "--jobs", type=click.IntRange(0), default=1, show_default=True, help="Processes; 0: one for each core."
+    "--jobs",
+    type=click.IntRange(0),
+    default=1,
+    show_default=True,
+    help="The number of processes; 0 for one per core.",
 )
 @click.option(
     "--every-fault",
     is_flag=True,
-    help="A fault that never struck is an error, and so is a value never drawn, or what no run came to.",
+    help="Fail if a fault never struck, a value was never drawn, or a situation was never reached.",
 )
 @click.option(
     "--settings", "shows_settings", is_flag=True, help="Show how often each setting had each value."
 )
-@click.option("--json", "as_json", is_flag=True, help="The last line is JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON in the last line.")
 def simulate(
     seeds: range | None,
     seed: int | None,
@@ -78,16 +82,16 @@ def simulate(
     shows_settings: bool,
     as_json: bool,
 ) -> int:
-    """Run producers and consumers in a simulated world in which everything fails, and judge what they did.
+    """Run producers and consumers in a simulated world with faults of all kinds, and judge the results.
 
-    The real protocol, stores, sending and receiving logic, under one seeded clock, with simulated brokers, networks and
-    crashes: no threads, no sockets, no sleeping. A seed always makes the same run. Exit code 1 where a promise was
-    broken: the first such run is made smaller, and printed.
+    Runs the real protocol, stores, sending and receiving logic with one seeded clock and simulated brokers, networks
+    and crashes: without threads, sockets or sleeping. A seed reproduces its run. The exit code is 1 if a promise was
+    broken: the first such run is reduced and printed.
     """
     if (seeds is None) == (seed is None):
-        raise click.UsageError("give --seeds A:B, or --seed N")
+        raise click.UsageError("use --seeds A:B or --seed N")
     if trace and seed is None:
-        raise click.UsageError("--trace needs --seed")
+        raise click.UsageError("--trace requires --seed")
     if keep is not None and keep.exists() and any(keep.iterdir()):
         raise click.UsageError(f"--keep {keep}: it exists and is not empty")
     if trace and seed is not None:
@@ -127,7 +131,7 @@ def simulate(
         say(f"reliamsg: {name} was never drawn", err=True)
     unreached = summary.unreached if every_fault else []
     for name in unreached:
-        say(f"reliamsg: no run came to {name}", err=True)
+        say(f"reliamsg: no run reached {name}", err=True)
     return Status.INCOMPLETE if failed or idle or undrawn or unreached else Status.OK
 
 

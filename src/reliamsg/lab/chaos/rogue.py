@@ -19,7 +19,7 @@ from reliamsg.lab.paho import start_client
 from reliamsg.lab.process import LabError
 from reliamsg.message import Prev, Stream
 from reliamsg.wire.address import EXCHANGE
-from reliamsg.wire.data import Records, encode
+from reliamsg.wire.data import Origin, Records, encode
 
 __all__ = ["BOMBS", "RawProperties", "RogueClient", "forged_frame", "publish_bomb"]
 
@@ -104,9 +104,8 @@ class _AmqpRogueClient(RogueClient):
     """A client of an AMQP site."""
 
     def __init__(self, url: str) -> None:
-        parameters = pika.URLParameters(url)
-        parameters.heartbeat = 0  # no thread answers heartbeats between calls
-        self._connection = pika.BlockingConnection(parameters)
+        # Without heartbeats: no thread answers them between calls.
+        self._connection = pika.BlockingConnection(pika.URLParameters(f"{url}?heartbeat=0"))
         self._confirmed, self._unconfirmed = self._connection.channel(), self._connection.channel()
         self._confirmed.confirm_delivery()
         self._recorded: list[bytes] = []
@@ -145,7 +144,10 @@ def forged_frame(
 ) -> bytes:
     """A well-formed, unsigned batch of one message with forged coordinates."""
     return encode(
-        Stream(producer, topic), epoch, incarnation, seq, prev, _NOW, Records([b"of a rogue client:0:"])
+        Origin(Stream(producer, topic), epoch, incarnation, prev),
+        seq,
+        _NOW,
+        Records([b"of a rogue client:0:"]),
     )
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from reliamsg.lab.process import LabError
 
-__all__ = ["STALL_S", "MachineClock", "Unmet", "contention", "wait_for"]
+__all__ = ["STALL_S", "Machine", "MachineClock", "Unmet", "contention", "wait_for"]
 
 STALL_S = 10.0
 """Added to every bound, for one stall of a disk or the start of a process, which no load figure shows."""
@@ -42,32 +42,40 @@ def contention(stat: Path = _STAT) -> float:
     return min(_MAX_CONTENTION, max(1.0, sum(counts) / (os.cpu_count() or 1)))
 
 
+class Machine:
+    """The time and load of this machine."""
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def contention(self) -> float:
+        return contention()
+
+
 class MachineClock:
     """Counts seconds of an idle machine."""
 
-    def __init__(
-        self,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-        shared: Callable[[], float] = contention,
-    ) -> None:
-        self._clock, self._sleep, self._shared = clock, sleep, shared
-        self._looked = clock()
+    def __init__(self, machine: Machine | None = None) -> None:
+        self._machine = machine or Machine()
+        self._looked = self._machine.now()
         self.spent = 0.0
         """The seconds that had passed at the last :meth:`look`."""
 
     def look(self) -> float:
         """Count the time since the last look, and return the total."""
-        now = self._clock()
-        self.spent += (now - self._looked) / self._shared()
+        now = self._machine.now()
+        self.spent += (now - self._looked) / self._machine.contention()
         self._looked = now
         return self.spent
 
     def pause(self, seconds: float) -> None:
         """Sleep for `seconds`, and count at most that."""
         self.look()
-        self._sleep(seconds)
-        late = self._clock() - self._looked - seconds
+        self._machine.sleep(seconds)
+        late = self._machine.now() - self._looked - seconds
         if late > _PAUSE_S:
             self._looked += late
 

@@ -22,7 +22,7 @@ from reliamsg.transport.mqtt.codec import Publish
 from reliamsg.transport.mqtt.connection import MqttConnection
 from reliamsg.transport.mqtt.paho_client import PubAck
 from reliamsg.transport.network import Waker
-from reliamsg.wire.address import created_address, is_created, nobodys_address, proof_address
+from reliamsg.wire.address import created_address, is_created, proof_address, unused_proof_address
 
 __all__ = ["GroupProber"]
 
@@ -147,7 +147,7 @@ class GroupProber:
             else:
                 self._read_marks()
         if self._phase in (_Phase.CALIBRATING, _Phase.CHECKING) and not self._probes and room > 0:
-            self._ask(connection, nobodys_address(), None)
+            self._ask(connection, unused_proof_address(), None)
         elif self._phase is _Phase.PROBING:
             while self._waiting and len(self._probes) < AT_ONCE and room > 0:
                 binding = self._waiting.popleft()

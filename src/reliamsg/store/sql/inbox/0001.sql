@@ -3,7 +3,7 @@ CREATE TABLE meta (
     value TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- What this client did, in ranges; see store/journal.py for kinds and columns.
+-- The actions of this client, in ranges; see store/journal.py for kinds and columns.
 CREATE TABLE journal (
     lsn INTEGER PRIMARY KEY AUTOINCREMENT,
     boot TEXT NOT NULL,
@@ -26,7 +26,7 @@ CREATE TABLE journal (
     detail TEXT
 ) STRICT;
 
--- Streams that the group knows. `history` is a JSON object: finished and superseded epochs, closed gaps.
+-- The known streams of the group. `history` is a JSON object: finished and superseded epochs, closed gaps.
 CREATE TABLE stream (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     producer TEXT NOT NULL,
@@ -39,8 +39,8 @@ CREATE TABLE stream (
 ) STRICT;
 
 -- Epochs that are not finished. Everything below `position` is settled, and so are the ranges of `settled` (a JSON
--- array of [first, last]); numbers below `high_water` may have been handed out, those up to `journalled` are in the
--- journal as handed out.
+-- array of [first, last]); numbers below `high_water` may have been delivered, those up to `journalled` are in the
+-- journal as delivered.
 CREATE TABLE epoch (
     stream_id INTEGER NOT NULL REFERENCES stream (id),
     epoch INTEGER NOT NULL,
@@ -57,7 +57,7 @@ CREATE TABLE epoch (
     PRIMARY KEY (stream_id, epoch)
 ) STRICT, WITHOUT ROWID;
 
--- The gap at a stream's head, and for how long it has held the stream up.
+-- The gap at a stream's head, and how long it has held up the stream.
 CREATE TABLE gap (
     stream_id INTEGER PRIMARY KEY REFERENCES stream (id),
     epoch INTEGER NOT NULL,
@@ -66,7 +66,7 @@ CREATE TABLE gap (
     elapsed_s REAL NOT NULL
 ) STRICT;
 
--- Deliveries, of messages whose handling failed or that may have been handed out before an unclean stop.
+-- Delivery attempts of messages whose handling failed, or that may have been delivered before a crash.
 CREATE TABLE attempt (
     stream_id INTEGER NOT NULL REFERENCES stream (id),
     epoch INTEGER NOT NULL,
@@ -75,7 +75,7 @@ CREATE TABLE attempt (
     PRIMARY KEY (stream_id, epoch, seq)
 ) STRICT, WITHOUT ROWID;
 
--- Messages held back or not acknowledged yet: `first` to `last` of the batch that `frame` holds.
+-- Messages that wait for others or are not acknowledged: `first` to `last` of the batch in `frame`.
 CREATE TABLE held (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     stream_id INTEGER NOT NULL REFERENCES stream (id),
@@ -89,7 +89,7 @@ CREATE TABLE held (
 ) STRICT;
 CREATE INDEX held_in_order ON held (stream_id, epoch, last, first, size);
 
--- What arrived after its gap was passed, until the application has seen it.
+-- Messages that arrived after their gap was passed, until the application has seen them.
 CREATE TABLE late (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     stream_id INTEGER NOT NULL REFERENCES stream (id),
@@ -116,7 +116,7 @@ CREATE TABLE dead_letter (
     wall_us INTEGER NOT NULL
 ) STRICT;
 
--- What could not be used, within a bound: `frame` may be cut, `size` is what arrived.
+-- Samples of unusable deliveries, bounded: `frame` may be truncated, `size` is the original size.
 CREATE TABLE quarantine (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     wall_us INTEGER NOT NULL,

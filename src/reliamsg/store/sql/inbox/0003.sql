@@ -1,5 +1,5 @@
--- Whole deliveries that are sound but can't be taken in now: safe here, so that their brokers may forget them.
--- `replay` is 1 where they are to be taken in as if they arrived again.
+-- Whole, valid deliveries that can't be accepted at present: durable here, so that their brokers may forget them.
+-- `replay` is 1 if they are to be processed as if they arrived again.
 CREATE TABLE quarantined_delivery (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     reason TEXT NOT NULL,

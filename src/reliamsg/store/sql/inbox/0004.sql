@@ -1,4 +1,4 @@
--- What is left of streams that were forgotten, so that what comes again of them is known.
+-- The remains of forgotten streams, to recognize messages of them that arrive again.
 CREATE TABLE tombstone (
     producer TEXT NOT NULL,
     topic TEXT NOT NULL,
@@ -14,6 +14,6 @@ CREATE TABLE tombstone (
     PRIMARY KEY (producer, topic, part)
 ) STRICT, WITHOUT ROWID;
 
--- When an epoch's position changed last, by the wall clock in µs since 1970: idle streams can be told by it.
+-- When an epoch's position changed last, by the wall clock in µs since 1970, to find idle streams.
 ALTER TABLE epoch ADD COLUMN used_us INTEGER NOT NULL DEFAULT 0;
 UPDATE epoch SET used_us = CAST(strftime('%s', 'now') AS INTEGER) * 1000000;

@@ -3,7 +3,7 @@ CREATE TABLE meta (
     value TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- What this client did, in ranges; see store/journal.py for kinds and columns.
+-- The actions of this client, in ranges; see store/journal.py for kinds and columns.
 CREATE TABLE journal (
     lsn INTEGER PRIMARY KEY AUTOINCREMENT,
     boot TEXT NOT NULL,
@@ -42,8 +42,8 @@ CREATE TABLE chain (
     PRIMARY KEY (stream_id, epoch)
 ) STRICT, WITHOUT ROWID;
 
--- A row is a batch, and its frame is what goes on the wire. AUTOINCREMENT, since ids are cursors and must
--- not be used again. The frame comes last, so that the other columns are read without it.
+-- A row is a batch with its frame as sent. AUTOINCREMENT, because ids are cursors and must not be reused.
+-- The frame is the last column, so that the other columns can be read without it.
 CREATE TABLE batch (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     stream_id INTEGER NOT NULL REFERENCES stream (id),

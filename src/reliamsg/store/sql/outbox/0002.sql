@@ -1,5 +1,5 @@
--- A group that must get a stream's messages: those from (since_epoch, since_next) on. It has settled, that is
--- acknowledged or declared missing, everything before (epoch, next).
+-- A group that must get a stream's messages from (since_epoch, since_next) on. It has settled, that is
+-- acknowledged or declared lost, everything before (epoch, next).
 CREATE TABLE member (
     stream_id INTEGER NOT NULL REFERENCES stream (id),
     grp TEXT NOT NULL,
@@ -10,7 +10,7 @@ CREATE TABLE member (
     PRIMARY KEY (stream_id, grp)
 ) STRICT, WITHOUT ROWID;
 
--- Sequence numbers that were taken out on demand, and that nobody need wait for.
+-- Sequence numbers that were removed on demand; groups need not wait for them.
 CREATE TABLE removed (
     stream_id INTEGER NOT NULL REFERENCES stream (id),
     epoch INTEGER NOT NULL,
@@ -19,10 +19,10 @@ CREATE TABLE removed (
     PRIMARY KEY (stream_id, epoch, first)
 ) STRICT, WITHOUT ROWID;
 
--- For repair, which asks by number.
+-- For repairs, which are requested by number.
 CREATE INDEX batch_number ON batch (stream_id, epoch, seq);
 
--- Since when a group was named was not kept before: it counts for all that is still held, or for what comes next.
+-- Earlier versions did not store since when a group counts: it counts for all stored messages, or for new ones.
 INSERT OR IGNORE INTO stream (topic, part)
     SELECT topic.key, 0 FROM meta, json_each(meta.value) AS topic WHERE meta.name = 'groups';
 INSERT OR IGNORE INTO member (stream_id, grp, since_epoch, since_next, epoch, next)
@@ -41,5 +41,5 @@ INSERT OR IGNORE INTO member (stream_id, grp, since_epoch, since_next, epoch, ne
     WHERE meta.name = 'groups';
 DELETE FROM meta WHERE name = 'groups';
 
--- What was enqueued before may have been sent, whether or not anybody confirmed it.
+-- Messages that were enqueued earlier may have been sent, confirmed or not.
 INSERT INTO meta (name, value) SELECT 'offered', value FROM meta WHERE name = 'epoch';

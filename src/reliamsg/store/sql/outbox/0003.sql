@@ -1,4 +1,4 @@
--- Groups whose session is known to be at an MQTT site, so that what it confirms of the stream counts.
+-- Groups whose session is known to exist at an MQTT site, so that its confirms of the stream count.
 CREATE TABLE proven (
     site TEXT NOT NULL,
     stream_id INTEGER NOT NULL REFERENCES stream (id),
