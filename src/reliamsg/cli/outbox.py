@@ -151,7 +151,7 @@ def drain_(
     last. If it kept messages until the groups had acknowledged them, this waits for that as well. All sites that the
     outbox knows must be given, or named with --forget-site.
     """
-    from reliamsg.sending.producer import Producer
+    from reliamsg.sending.api import Producer
     from reliamsg.store.outbox_view import inspect_outbox
 
     sites = build_sites(site, tls)

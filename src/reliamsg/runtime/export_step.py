@@ -46,10 +46,10 @@ class ExportStep:
     be read on any thread."""
 
     def __init__(self, export: JournalExport | None, source: JournalSource, environment: Environment) -> None:
-        self._clock, self._wall_us = environment.clock, environment.wall_us
+        self._clock = environment.clock
         self._exporter = None if export is None else Exporter(
             export, source.role, source.client, source.path, source.exported,
-            wake=environment.wake, now=environment.clock(), probe=environment.probe,
+            wake=environment.waker.wake, now=self._clock.now(), probe=environment.probe,
         )  # fmt: skip
         self.has_target = export is not None
         """Whether the journal leaves its client at all."""
@@ -62,15 +62,15 @@ class ExportStep:
         if exporter is None:
             return NOTHING
         was_full = exporter.full
-        deadline = exporter.step(now, self._wall_us(), microseconds(now))
+        deadline = exporter.step(now, self._clock.wall_us(), microseconds(now))
         return Stepped(deadline, exporter.full != was_full)
 
     def finish(self, deadline: float) -> None:
         """Export what is left until `deadline` by the engine's clock, or for :data:`CLOSING_EXPORT_S`, if that is
         longer. Afterwards the file may be closed."""
         if self._exporter is not None:
-            by = max(deadline, self._clock() + CLOSING_EXPORT_S)
-            self.rows_left = self._exporter.finish(by, self._clock)
+            by = max(deadline, self._clock.now() + CLOSING_EXPORT_S)
+            self.rows_left = self._exporter.finish(by, self._clock.now)
 
     def stop(self) -> None:
         """Export nothing more. What is being written goes on; called again, it does nothing."""

@@ -6,7 +6,6 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from operator import attrgetter
 
-from reliamsg.core.histogram import merged
 from reliamsg.store.journal import Entry
 
 __all__ = ["JournalBuffer", "MergeRules", "merge"]
@@ -45,21 +44,7 @@ class JournalBuffer:
         """Append an entry, or lengthen the newest of its order by it."""
         order: Hashable = ("ordered", entry.stream) if entry.kind in self._ordered else self._fields(entry)
         newest = self._newest.get(order)
-        if (
-            newest is not None
-            and entry.kind in self._kinds
-            and newest.last + 1 == entry.first
-            and newest.kind == entry.kind
-            and newest.epoch == entry.epoch
-            and newest.incarnation == entry.incarnation
-            and newest.reason == entry.reason
-            and newest.detail == entry.detail
-        ):
-            newest.last = entry.last
-            if entry.digest is not None:
-                newest.digest = (newest.digest or 0) + entry.digest
-            if entry.latency:
-                newest.latency = merged(newest.latency, entry.latency)
+        if newest is not None and entry.kind in self._kinds and newest.extend(entry):
             return
         self._newest[order] = entry
         self._entries.append(entry)

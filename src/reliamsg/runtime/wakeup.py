@@ -72,6 +72,10 @@ class Waiters:
         """About how many threads wait."""
         return len(self._locks)
 
+    def give_way(self) -> None:
+        """Let threads that were notified continue first."""
+        time.sleep(0)
+
     def wait(self, condition: Callable[[], bool], timeout: float | None) -> bool:
         """Wait until `condition` is true, at most `timeout` seconds (None: without limit); returns whether it is."""
         if condition():

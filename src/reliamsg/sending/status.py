@@ -1,14 +1,16 @@
-"""What a producer says of itself."""
+"""What a producer reports about itself."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from reliamsg.export.exporter import JournalStatus
 from reliamsg.message import Gap
 
 __all__ = [
     "GroupStatus",
+    "MessageState",
     "ParkedStream",
     "ProducerStatus",
     "Remaining",
@@ -17,9 +19,24 @@ __all__ = [
     "messages_remain",
 ]
 
+MessageState = Literal[
+    "confirmed", "pending", "sent", "nacked", "returned", "refused", "dropped", "timed out", "disconnected",
+    "released", "removed", "unseen",
+]  # fmt: skip
+"""The state of a message at a site.
+
+``confirmed``: it has it. ``sent``: on its way, no answer yet. ``pending``: not sent yet. ``nacked``,
+``returned``, ``refused``, ``dropped``: the site said no (or dropped the connection over it), the stream is
+parked there and is tried again. ``timed out``: no answer in time, ``disconnected``: no connection; the
+outcome is open. ``released``: the message left the outbox before this site had confirmed it, since others had
+and its room was needed. ``removed``: it was taken out with :meth:`Producer.remove`. ``unseen``: an MQTT broker has
+confirmed it, and a named group is not known to exist there, so that it may have got nothing; it is sent again once
+the group exists.
+"""
+
 
 def messages_remain(count: int) -> str:
-    """So many do, in words."""
+    """The sentence with the right number."""
     return "1 message remains" if count == 1 else f"{count} messages remain"
 
 

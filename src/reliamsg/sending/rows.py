@@ -10,59 +10,61 @@ from itertools import islice
 from reliamsg.core.window import Lane
 from reliamsg.store.outbox import Row
 
-__all__ = ["Feed", "Shelf", "Tail"]
+__all__ = ["PageCache", "RowReader", "TailCache"]
 
 TAIL_BYTES = 16 * 1024 * 1024
 PAGE_BYTES = 1024 * 1024
 """A site that is behind has at most about two pages of each lane in memory."""
-SHELF_PAGES = 8
+CACHED_PAGES = 8
 PREFETCH_ROWS = 8
-"""When so few rows of a page are left, the next one is asked for."""
+"""When this few rows of a page are left, the next page is requested."""
 
 
-class Tail:
-    """The rows that were committed last, in memory, whatever the sites' states."""
+class TailCache:
+    """The rows that were committed last, whatever the sites' states. Guarded by the lock."""
 
     def __init__(self) -> None:
+        self.first: int | None = None
+        """The oldest row that is here."""
         self._rows: deque[Row] = deque()
         self._bytes = 0
 
-    def extend(self, rows: Sequence[Row]) -> None:
+    def extend(self, rows: Sequence[Row], size: int) -> None:
+        """Rows of `size` bytes in all were committed."""
         self._rows.extend(rows)
-        self._bytes += sum(row.size for row in rows)
+        self._bytes += size
         while self._bytes > TAIL_BYTES and len(self._rows) > 1:
             self._bytes -= self._rows.popleft().size
+        self.first = self._rows[0].id
 
     def clear(self) -> None:
-        """What is here is not what the outbox has any more."""
+        """The outbox no longer has what is here."""
         self._rows.clear()
-        self._bytes = 0
+        self._bytes, self.first = 0, None
 
-    @property
-    def first(self) -> int | None:
-        """The oldest row that is here."""
-        return self._rows[0].id if self._rows else None
+    def holds(self, number: int) -> bool:
+        """Whether every committed row from `number` on is here."""
+        return self.first is not None and number >= self.first
 
-    def at(self, number: int) -> Row:
-        """The row `number`, which is here: ids of committed rows have no holes."""
-        return self._rows[number - self._rows[0].id]
-
-    def next_of(self, stream_id: int, number: int) -> Row | None:
-        """The stream's first row at or above `number`."""
-        start = max(0, number - self._rows[0].id)
-        return next((row for row in islice(self._rows, start, None) if row.stream_id == stream_id), None)
+    def next(self, lane: Lane) -> Row | None:
+        """The lane's first row to look at, of those from ``lane.next`` on, which are here."""
+        index = lane.next - self._rows[0].id  # ids of committed rows have no holes
+        if lane.stream_id is None:
+            return self._rows[index]
+        rows = islice(self._rows, index, None)
+        return next((row for row in rows if row.stream_id == lane.stream_id), None)
 
 
-class Shelf:
-    """The pages that were read last, for sites that come to them a little later. Only the writer uses it."""
+class PageCache:
+    """The pages that were read last, for sites that need them a little later. Only the writer uses it."""
 
     def __init__(self, read: Callable[[int, int | None, int], list[Row]]) -> None:
         """`read(first, stream_id, max_bytes)` is :meth:`~reliamsg.store.outbox.Outbox.page`."""
         self._read = read
-        self._pages: deque[list[Row]] = deque(maxlen=SHELF_PAGES)
+        self._pages: deque[list[Row]] = deque(maxlen=CACHED_PAGES)
 
     def page(self, first: int, stream_id: int | None) -> list[Row]:
-        """Some rows from `first` on, of one stream or (None) all; none where there is none."""
+        """Some rows from `first` on, of one stream or (None) all; none if there is none."""
         if stream_id is not None:
             return self._read(first, stream_id, PAGE_BYTES)
         for rows in self._pages:
@@ -74,48 +76,52 @@ class Shelf:
         return rows
 
     def clear(self) -> None:
-        """What is here is not what the outbox has any more."""
+        """The outbox no longer has what is here."""
         self._pages.clear()
 
 
 class _Page:
-    __slots__ = ("asked", "end", "rows")
+    """What was read for one lane, and not sent yet."""
+
+    __slots__ = ("end", "requested", "rows")
 
     def __init__(self, start: int) -> None:
         self.rows: deque[Row] = deque()
         self.end = start
         """The next row to load."""
-        self.asked = False
+        self.requested = False
 
 
-class Feed:
-    """The rows of one site's lanes, in order. Called with the engine's lock held, except the reading
-    itself."""
+class RowReader:
+    """Reads one site's lanes, each in order. Guarded by the lock."""
 
-    def __init__(self, tail: Tail, ask: Callable[[Feed, Lane, int], None]) -> None:
-        """`ask(feed, lane, first)` has the writer thread load rows from `first` on, and then call
-        :meth:`loaded`."""
+    def __init__(self, tail: TailCache, request: Callable[[RowReader, Lane, int], None]) -> None:
+        """`request(reader, lane, first)` has the writer read rows from `first` on, and then call :meth:`loaded`."""
         self._tail = tail
-        self._ask = ask
+        self._request = request
         self._pages: dict[Lane, _Page] = {}
 
     def next(self, lane: Lane, top: int) -> Row | None:
-        """The lane's next row to look at; None if there is none, or if it has to be loaded first."""
+        """The lane's next row to look at; None if there is none up to `top`, or if it has to be loaded first."""
         page = self._pages.get(lane)
         if page is not None:
             while page.rows and page.rows[0].id < lane.next:
                 page.rows.popleft()
             if page.rows:
-                if len(page.rows) < PREFETCH_ROWS and page.end <= top and not self._in_memory(page.end):
+                if len(page.rows) < PREFETCH_ROWS and page.end <= top and not self._tail.holds(page.end):
                     self._load(lane, page)
                 return page.rows[0]
-            if page.asked:
+            if page.requested:
                 return None
         if lane.next > top:
             return None
-        if self._in_memory(lane.next):
-            self._pages.pop(lane, None)
-            return self._from_tail(lane, top)
+        if self._tail.holds(lane.next):
+            if page is not None:
+                del self._pages[lane]
+            row = self._tail.next(lane)
+            if row is None:
+                lane.skip_to(top + 1)
+            return row
         page = self._pages[lane] = _Page(lane.next)
         self._load(lane, page)
         return None
@@ -125,29 +131,21 @@ class Feed:
         page = self._pages.get(lane)
         if page is None or page.end != start:
             return  # the lane went back meanwhile
-        page.asked = False
+        page.requested = False
         page.rows.extend(rows)
         page.end = rows[-1].id + 1 if rows else top + 1
         if not page.rows:
-            lane.next = max(lane.next, page.end)
+            lane.skip_to(page.end)
 
     def forget(self, lane: Lane) -> None:
         """The lane went back, or is gone."""
         self._pages.pop(lane, None)
 
-    def _from_tail(self, lane: Lane, top: int) -> Row | None:
-        if lane.stream_id is None:
-            return self._tail.at(lane.next)
-        row = self._tail.next_of(lane.stream_id, lane.next)
-        if row is None:
-            lane.next = top + 1
-        return row
-
-    def _in_memory(self, number: int) -> bool:
-        first = self._tail.first
-        return first is not None and number >= first
+    def clear(self) -> None:
+        """The outbox no longer has what was read."""
+        self._pages.clear()
 
     def _load(self, lane: Lane, page: _Page) -> None:
-        if not page.asked:
-            page.asked = True
-            self._ask(self, lane, page.end)
+        if not page.requested:
+            page.requested = True
+            self._request(self, lane, page.end)

@@ -1,4 +1,5 @@
-"""The producer that applications use: threads around :class:`~reliamsg.sending.engine.Engine`."""
+"""The producer that applications use: a blocking shell with threads around
+:class:`~reliamsg.sending.engine.Engine`."""
 
 from __future__ import annotations
 
@@ -34,28 +35,30 @@ from reliamsg.errors import ClosedError, ConfigError, ConfirmTimeout, FatalError
 from reliamsg.injection import injected
 from reliamsg.keys import KeyRing
 from reliamsg.message import MessageId
-from reliamsg.runtime.clock import microseconds, wall_us
+from reliamsg.runtime.clock import Clock, microseconds, wall_us
 from reliamsg.runtime.environment import Environment, no_probe
 from reliamsg.runtime.export_step import CLOSING_EXPORT_S
 from reliamsg.runtime.worker import Worker
+from reliamsg.sending.accumulator import Content
+from reliamsg.sending.confirmations import joined
 from reliamsg.sending.engine import Engine
 from reliamsg.sending.receipt import Receipt
-from reliamsg.sending.settings import check_blocking, check_groups, check_message_id, make_settings
+from reliamsg.sending.settings import Settings, check_blocking, check_groups, check_message_id
 from reliamsg.sending.status import ProducerStatus, Remaining, messages_remain
 from reliamsg.store.outbox import Outbox
 from reliamsg.transport import factory
 from reliamsg.wire.application import check_bodies, check_body, check_headers, check_key
 
-__all__ = ["Producer"]
+__all__ = ["Producer", "flush"]
 
 log = logging.getLogger("reliamsg.sending")
 
-ENDING_S = 5.0
-"""Disconnecting and storing what is left may take so long, however little time :meth:`Producer.close` was given."""
+CLOSING_S = 5.0
+"""How long disconnecting and storing what is left may take, however little time :meth:`Producer.close` was given."""
 STORING_S = 2.0
-"""What the file gets of it for itself, after a journal's target that used up all the time."""
-LEAST_GOODBYE_S = 0.1
-"""A site gets so long to disconnect, also where others used up the time."""
+"""The part of it that is reserved for the file, after a journal target that used up all the time."""
+MIN_DISCONNECT_S = 0.1
+"""How long a site gets to disconnect, even if others used up the time."""
 
 
 class Producer:
@@ -140,10 +143,12 @@ class Producer:
     ) -> None:
         check_name("producer id", producer_id)
         self._sites = check_sites(sites)
-        settings = make_settings(
-            confirm, release, wire, compression, max_bytes, retain_seconds, retain_bytes, max_batch_messages,
-            max_batch_bytes, hello_timeout, status_interval, max_repair_bytes_per_second, keys, self._sites,
-        )  # fmt: skip
+        settings = Settings(
+            confirm=confirm, release=release, wire=wire, compression=compression, max_bytes=max_bytes,
+            retain_seconds=retain_seconds, retain_bytes=retain_bytes, max_batch_messages=max_batch_messages,
+            max_batch_bytes=max_batch_bytes, hello_timeout=hello_timeout, status_interval=status_interval,
+            max_repair_bytes_per_second=max_repair_bytes_per_second, keys=keys,
+        ).checked(self._sites)  # fmt: skip
         named = check_groups({} if groups is None else groups)
         check_path("outbox", outbox)
         check_callback("on_error", on_error)
@@ -152,7 +157,7 @@ class Producer:
         self._block = check_blocking(when_full, block_timeout)
         self._topics = set(named)
         self._generation = forks.generation
-        self._closed = self._ended = False
+        self._closed = self._finished = False
         worker = Worker("reliamsg-writer", time.monotonic, log)
         store = Outbox(outbox, producer_id, wall_us(), microseconds(time.monotonic()), os.urandom(8).hex())
         try:
@@ -162,18 +167,16 @@ class Producer:
                 named,
                 settings,
                 hooks.transports or factory,
-                Environment(
-                    wall_us=wall_us, wake=worker.wake, probe=hooks.probe or no_probe, on_error=on_error
-                ),
+                Environment(Clock(wall_us=wall_us), worker, hooks.probe or no_probe, on_error),
                 export,
             )
         except BaseException:
             store.close()
             raise
-        self._intake = self._engine.intake
+        self._accumulator = self._engine.accumulator
         self._threads = _Threads(self._engine, worker)
         self._threads.start()
-        # Ends the threads and closes the file also when the application forgets to.
+        # Stops the threads and closes the file if the application forgets to.
         self._finalizer = weakref.finalize(self, _forgotten, self._threads, self._engine)
 
     # -- publishing -------------------------------------------------------------------------------------------
@@ -193,7 +196,7 @@ class Producer:
         there is room), or what has stopped this producer, such as :class:`OutboxIndeterminate`.
         """
         receipt = self._accept(topic, body, key, headers, self._block)
-        self._engine.outcomes.wait_durable(receipt._group, None)
+        receipt.commit.wait_durable(None)
         return receipt
 
     def publish_nowait(
@@ -214,7 +217,7 @@ class Producer:
             and topic in self._topics
             and self._generation == forks.generation
         ):  # the usual case, which comes by the million
-            return self._intake.accept_one(topic, body, 0.0)
+            return self._accumulator.accept_one(topic, body)
         return self._accept(topic, body, key, headers, 0.0)
 
     def publish_many(
@@ -237,7 +240,7 @@ class Producer:
         if not checked:
             raise ConfigError("publish_many() needs at least one body")
         receipt = self._accept_checked(topic, checked, key, headers, self._block)
-        self._engine.outcomes.wait_durable(receipt._group, None)
+        receipt.commit.wait_durable(None)
         return receipt
 
     def _accept(
@@ -246,7 +249,7 @@ class Producer:
         body = check_body(body)
         check_name("topic", topic)
         if key is None and headers is None and topic in self._topics and self._generation == forks.generation:
-            return self._intake.accept_one(topic, body, block)
+            return self._accumulator.accept_one(topic, body, block)
         return self._accept_checked(topic, [body], key, headers, block)
 
     def _accept_checked(
@@ -264,7 +267,7 @@ class Producer:
         if checked:
             beside += sum(len(name.encode()) + len(value.encode()) for name, value in checked.items())
         size = sum(map(len, bodies)) + beside * len(bodies)
-        return self._intake.accept(topic, bodies, key, checked, size, block)
+        return self._accumulator.accept(Content(topic, bodies, key, checked, size), block)
 
     # -- groups and removal -----------------------------------------------------------------------------------
 
@@ -278,7 +281,7 @@ class Producer:
         check_name("topic", topic)
         check_name("group", group)
         self._check()
-        self._engine.orders.give(lambda: self._engine.membership.add_group(topic, group))
+        self._engine.commands.run(lambda: self._engine.add_group(topic, group))
 
     def remove_group(self, topic: str, group: str) -> None:
         """Name a group no longer for a topic: nothing is kept for it any more, and what was kept for it alone leaves.
@@ -289,7 +292,7 @@ class Producer:
         check_name("topic", topic)
         check_name("group", group)
         self._check()
-        self._engine.orders.give(lambda: self._engine.membership.remove_group(topic, group))
+        self._engine.commands.run(lambda: self._engine.remove_group(topic, group))
 
     def remove(self, first: MessageId, last: MessageId | None = None) -> int:
         """Take messages out of the outbox, from `first` to `last` (one, without `last`), of one stream and epoch.
@@ -307,9 +310,9 @@ class Producer:
         if last is not None:
             check_message_id("last", last)
         self._check()
-        return self._engine.orders.give(lambda: self._engine.remove(first, first if last is None else last))
+        return self._engine.commands.run(lambda: self._engine.remove(first, first if last is None else last))
 
-    # -- waiting, looking, ending -----------------------------------------------------------------------------
+    # -- waiting, status, closing -----------------------------------------------------------------------------
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything that was accepted before this call is confirmed, at most `timeout` seconds.
@@ -319,7 +322,7 @@ class Producer:
         """
         check_timeout("timeout", timeout)
         self._check()
-        self._engine.outcomes.flush(timeout)
+        flush(self._engine, timeout)
 
     def pending(self) -> int:
         """How many accepted messages are not published yet: their confirm policy is not met."""
@@ -346,14 +349,14 @@ class Producer:
         if self._generation != forks.generation:
             raise ForkedError("this producer belongs to the parent process")
         self._closed = True
-        if not self._ended:  # also after a close() that was interrupted
+        if not self._finished:  # also after a close() that was interrupted
             export_by = time.monotonic() + timeout
             self._engine.begin_close(export_by)
             with contextlib.suppress(FatalError, ConfirmTimeout):  # said by what is returned
-                self._engine.outcomes.flush(timeout)
-            self._threads.end(ENDING_S, export_by)
+                flush(self._engine, timeout)
+            self._threads.end(CLOSING_S, export_by)
             self._finalizer.detach()
-            self._ended = True
+            self._finished = True
         return self._engine.remaining()
 
     def __enter__(self) -> Self:
@@ -392,8 +395,8 @@ class _Threads:
 
     def start(self) -> None:
         self._worker.start(self._engine)
-        for link in self._engine.links.values():
-            link.transport.start()
+        for site in self._engine.sites.values():
+            site.transport.start()
 
     def end(self, timeout: float, export_by: float | None = None) -> None:
         """Disconnect, store what is left, close the file. Nothing in a child process after fork(). `export_by`: until
@@ -409,7 +412,7 @@ class _Threads:
             by += CLOSING_EXPORT_S
         # Half of the time is for the sites together, so that none that hangs takes the others' time or the file's.
         self._disconnect(now + (by - now) / 2)
-        ended = self._worker.end(max(LEAST_GOODBYE_S, by - time.monotonic()))
+        ended = self._worker.end(max(MIN_DISCONNECT_S, by - time.monotonic()))
         if not ended and not self._worker.is_current:  # else it has collected a producer that nobody closed
             log.error(
                 "producer %s: the outbox is still being written; it is closed once the disk answers",
@@ -417,10 +420,30 @@ class _Threads:
             )
 
     def _disconnect(self, by: float) -> None:
-        links = list(self._engine.links.values())
-        for number, link in enumerate(links):
-            share = (by - time.monotonic()) / (len(links) - number)
-            link.transport.close(max(LEAST_GOODBYE_S, share))
+        sites = list(self._engine.sites.values())
+        for number, site in enumerate(sites):
+            share = (by - time.monotonic()) / (len(sites) - number)
+            site.transport.close(max(MIN_DISCONNECT_S, share))
+
+
+def flush(engine: Engine, timeout: float | None) -> None:
+    """Wait until everything that was accepted so far is published; raises :class:`ConfirmTimeout`."""
+    clock = engine.shared.clock
+    start = clock.now()
+
+    def left() -> float | None:
+        return None if timeout is None else max(0.0, timeout - (clock.now() - start))
+
+    for batch in engine.accumulator.open_batches:
+        if not batch.commit.wait(left()):
+            raise ConfirmTimeout(f"not everything was on the disk within {timeout} s")
+    if engine.tracker.wait_for_all(left()):
+        return
+    with engine.shared.lock:
+        sites = {name: str(site.status()) for name, site in engine.sites.items()}
+    raise ConfirmTimeout(
+        f"not everything was confirmed within {timeout} s ({joined(sites)}); it stays in the outbox", sites
+    )
 
 
 def _forgotten(threads: _Threads, engine: Engine) -> None:
