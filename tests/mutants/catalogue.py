@@ -1997,7 +1997,7 @@ MUTANTS = (
     Mutant(
         "outbox-without-a-limit",
         "sending/admission.py",
-        "            and self.stored + reserved + more <= self.max_bytes\n",
+        "            and self._taken - self._released + reserved + more <= self.max_bytes\n",
         "",
         "P7: a full outbox accepts more",
         ByTest(
@@ -2065,8 +2065,8 @@ MUTANTS = (
     Mutant(
         "stream-entered-without-the-lock",
         "sending/engine.py",
-        "            with self.shared.lock:\n                self.shared.streams.open(row)\n",
-        "            self.shared.streams.open(row)\n",
+        "                with self.shared.lock:\n                    self.shared.streams.open(row)\n",
+        "                self.shared.streams.open(row)\n",
         "P7: asking for the status fails while the first message of a topic is stored",
         ByTest(
             "sending/test_lock_order.py::test_the_life_of_a_producer",

@@ -37,7 +37,7 @@ class Watched(Admission):
 
     def transfer(self, owner: object, stored: int) -> None:
         with self._lock:
-            mine = sum(size for claim, size in self._claims.items() if claim.owner is owner)
+            mine = sum(size for claim, size in self._claims.items() if claim[0] is owner)
             assert stored <= mine, "what is stored takes no more room than was reserved for it"
             super().transfer(owner, stored)
             assert 0 <= self.used <= self.max_bytes

@@ -69,6 +69,10 @@ class TestWriter:
                     told.append(error)
 
         monkeypatch.setattr(owner, step, fails)
+        engine = producer._engine
+        with engine.shared.lock:  # so that the next step looks for confirms that are overdue, and for control frames
+            engine.shared.check_by(0.0)
+            engine.queue.note_connected()
         thread = threading.Thread(target=application, daemon=True)
         thread.start()
         thread.join(30)

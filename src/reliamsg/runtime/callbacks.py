@@ -41,6 +41,8 @@ class CallbackThread:
         self._errors: deque[BaseException] = deque()
         """Each has a call in the queue that tells it."""
         self._thread: threading.Thread | None = None
+        self.has_started = False
+        """Whether the thread runs; until then the worker has to call :meth:`start`."""
 
     def put(self, call: Callable[[], object]) -> None:
         """Have a function called. Does not block; any thread may call this, a signal handler included."""
@@ -68,6 +70,7 @@ class CallbackThread:
                 self._log.warning("%s: not called any more, since the interpreter ends", self._name)
                 return
             self._thread = thread
+            self.has_started = True
 
     def close(self, timeout: float) -> None:
         """Let what waits be called, for up to `timeout` seconds; afterwards that goes on, but nobody waits for it. The

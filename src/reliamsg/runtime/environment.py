@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -15,8 +16,8 @@ __all__ = ["Environment", "Probe", "Waker", "no_probe"]
 Probe = Callable[[str], None]
 
 
-def no_probe(point: str) -> None:
-    """Does nothing: no crash is tested."""
+no_probe: Probe = deque[str](maxlen=0).append
+"""Does nothing, at the cost of nothing: no crash is tested."""
 
 
 class Waker(Protocol):

@@ -39,6 +39,8 @@ class JournalBuffer:
         self._newest: dict[Hashable, Entry] = {}
         """By order."""
         self._given_up = 0
+        self.empty = True
+        """Whether nothing waits."""
 
     def add(self, entry: Entry) -> None:
         """Append an entry, or lengthen the newest of its order by it."""
@@ -48,12 +50,13 @@ class JournalBuffer:
             return
         self._newest[order] = entry
         self._entries.append(entry)
+        self.empty = False
         if self._max_rows is not None:
             self._limit(self._max_rows)
 
     def take(self) -> list[Entry]:
         """Take all entries out; later ones do not lengthen them."""
-        taken, self._entries = self._entries, []
+        taken, self._entries, self.empty = self._entries, [], True
         self._newest.clear()
         if self._given_up:
             taken.insert(0, Entry("truncated", reason="too much waited", detail={"rows": self._given_up}))
@@ -63,13 +66,9 @@ class JournalBuffer:
     def put_back(self, entries: Iterable[Entry]) -> None:
         """These were taken and could not be written: they come before everything that was added since."""
         self._entries[:0] = entries
+        self.empty = not self._entries
         if self._max_rows is not None:
             self._limit(self._max_rows)
-
-    @property
-    def empty(self) -> bool:
-        """Whether nothing waits."""
-        return not self._entries
 
     def _limit(self, most: int) -> None:
         """Give up the older half where there are too many: not for each row anew."""

@@ -78,8 +78,6 @@ class Waiters:
 
     def wait(self, condition: Callable[[], bool], timeout: float | None) -> bool:
         """Wait until `condition` is true, at most `timeout` seconds (None: without limit); returns whether it is."""
-        if condition():
-            return True
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             lock = threading.Lock()

@@ -38,12 +38,10 @@ class Worker:
         self._log = log
         self._most_idle_s = most_idle_s
         self._wakeup = Wakeup()
+        self.wake = self._wakeup.set
+        """Have a step made soon. Any thread may call this, and so may a signal handler."""
         self._ending = False
         self._thread: threading.Thread | None = None
-
-    def wake(self) -> None:
-        """Have a step made soon. Any thread may call this, a signal handler included."""
-        self._wakeup.set()
 
     def start(self, work: Work) -> None:
         """Start the thread. Once."""

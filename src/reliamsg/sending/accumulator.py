@@ -26,7 +26,6 @@ from typing import NamedTuple
 
 from reliamsg.errors import FatalError, OutboxFull, ReliamsgError
 from reliamsg.keys import MAX_KEY_ID_BYTES
-from reliamsg.runtime.clock import Clock
 from reliamsg.sending.admission import Admission
 from reliamsg.sending.confirmations import ConfirmationTracker
 from reliamsg.sending.receipt import Commit, Location, Receipt
@@ -61,11 +60,6 @@ class Content(NamedTuple):
     headers: Mapping[str, str] | None
     size: int
 
-    @property
-    def plain(self) -> bool:
-        """Whether it is one message without key and headers, as most are."""
-        return self.key is None and not self.headers and len(self.bodies) == 1
-
 
 class Run:
     """Consecutive messages of one topic with one key and the same headers."""
@@ -95,27 +89,12 @@ class CommitBatch:
         """When the first message was published, in µs since 1970."""
 
     @property
-    def empty(self) -> bool:
-        return not self.runs
-
-    @property
     def count(self) -> int:
         """How many messages there are."""
-        return sum(len(run.bodies) for run in list(self.runs))
-
-    def start(self, run: Run, clock: Clock) -> None:
-        """Append messages that are published now."""
-        if not self.runs:
-            self.wall_us = clock.wall_us()
-        self.runs.append(run)
-
-    def lease(self, size: int) -> None:
-        """`size` more bytes are reserved for it."""
-        self.leased += size
-
-    def end_lease(self) -> None:
-        """Nothing is reserved for it any more."""
-        self.leased = 0
+        count = 0
+        for run in list(self.runs):
+            count += len(run.bodies)
+        return count
 
     def finish(self, error: ReliamsgError | None = None) -> None:
         """The outcome of the commit is known: wake whoever waits for it, and release the messages."""
@@ -195,7 +174,7 @@ class Accumulator:
     def _accept(self, content: Content, block: float) -> Receipt:
         deadline = None
         while True:
-            if self._is_interruption:
+            if self._lock._is_owned():  # type: ignore[attr-defined]  # the caller has interrupted its own thread here
                 receipt = self._put_aside(content)
             else:
                 with self._lock:
@@ -206,11 +185,6 @@ class Accumulator:
                 self._with_envelopes(content.size + self._envelope_of(content.topic)), block, deadline
             )
 
-    @property
-    def _is_interruption(self) -> bool:
-        """Whether the caller has interrupted its own thread in here. (Conditions ask their lock the same.)"""
-        return self._lock._is_owned()  # type: ignore[attr-defined, no-any-return]
-
     def _place(self, content: Content) -> Receipt | None:
         """Put messages into the last batch; None where there is no room. With the lock held, unless the caller has
         interrupted itself."""
@@ -218,7 +192,7 @@ class Accumulator:
             raise self.refusal
         left = self._take_token()
         batch, run = self._batch, self._run
-        plain = content.plain
+        plain = content.key is None and not content.headers and len(content.bodies) == 1
         fits = plain and run.topic == content.topic
         need = content.size if fits else content.size + self._envelope_of(content.topic)
         if need > left:
@@ -234,7 +208,9 @@ class Accumulator:
             self._run = self._no_run  # first: what comes after this must not go to a run before it
             run = Run(batch.commit, content)
             receipt = Receipt(run.location, 0, len(run.bodies))
-            batch.start(run, self._clock)
+            if not batch.runs:
+                batch.wall_us = self._clock.wall_us()
+            batch.runs.append(run)
             if plain:
                 self._run = run
         self._token.append(left - need)
@@ -247,11 +223,13 @@ class Accumulator:
             raise self.refusal
         batch = CommitBatch(self._tracker)
         self._aside.append(batch)
-        if not self._reserve(batch, content.size + self._envelope_of(content.topic)):
+        size = self._with_envelopes(content.size + self._envelope_of(content.topic))
+        if not self._admission.reserve(batch, size):
             return None
         self._wake()
         run = Run(batch.commit, content)
-        batch.start(run, self._clock)
+        batch.wall_us = self._clock.wall_us()
+        batch.runs.append(run)
         return Receipt(run.location, 0, len(run.bodies))
 
     # -- room, with the lock held -----------------------------------------------------------------------------
@@ -281,24 +259,21 @@ class Accumulator:
 
     def _lease(self, batch: CommitBatch, need: int, left: int) -> int:
         """Reserve more for the last batch, of which `left` bytes are left; returns how much is left then."""
-        if batch.empty and batch.leased:  # begin anew: it may be this that takes the room
+        if batch.leased and not batch.runs:  # begin anew: it may be this that takes the room
             self._admission.give_back(batch)
-            batch.end_lease()
+            batch.leased = 0
             left = 0
         lack = need - left
         most = max(0, COMMIT_BYTES - batch.leased)
         for amount in (LEASE_BYTES, SMALL_LEASE_BYTES, 0):
             more = max(lack, min(amount, most))
-            if self._reserve(batch, more):
-                batch.lease(more)
+            if self._admission.reserve(batch, self._with_envelopes(more)):
+                batch.leased += more
                 return left + more
         return left
 
-    def _reserve(self, batch: CommitBatch, size: int) -> bool:
-        """Reserve room for messages of `size` bytes, and for the envelopes that they may take."""
-        return self._admission.reserve(batch, self._with_envelopes(size))
-
     def _with_envelopes(self, size: int) -> int:
+        """What messages of `size` bytes take together with their envelopes."""
         envelopes, messages = self._share
         return size - (-size * envelopes // messages)
 
@@ -332,7 +307,7 @@ class Accumulator:
 
     def _revoke(self) -> None:
         """Have the next message ask for room."""
-        if not self._is_interruption:  # else the interrupted call has the token, and will return it
+        if not self._lock._is_owned():  # type: ignore[attr-defined]  # else the interrupted call will return the token
             with self._lock:
                 self._take_token()
                 self._token.append(0)
@@ -343,13 +318,13 @@ class Accumulator:
         """What has waited longest, to be stored; None if nothing does. :meth:`stored` must follow."""
         with self._lock:
             left = self._take_token()
-            while len(self._batches) > 1 and self._batches[0].empty:
+            while len(self._batches) > 1 and not self._batches[0].runs:
                 self._admission.give_back(self._batches.popleft())
             batch = self._batches[0]
-            if batch.empty:
+            if not batch.runs:
                 if batch.leased:
                     self._admission.give_back(batch)
-                    batch.end_lease()
+                    batch.leased = 0
                 self._token.append(0)
                 return None
             if batch is self._batch:
@@ -389,7 +364,8 @@ class Accumulator:
     @property
     def idle(self) -> bool:
         """Whether, besides, nothing is reserved. Where a thread was interrupted for good, :meth:`take` returns it."""
-        return self.empty and not self._batches[0].leased
+        batches = self._batches
+        return not batches[0].runs and not batches[0].leased and len(batches) == 1 and not self._aside
 
     @property
     def open_batches(self) -> list[CommitBatch]:
@@ -398,7 +374,7 @@ class Accumulator:
         which batches move."""
         aside, batches, storing = list(self._aside), list(self._batches), self._storing
         found = dict.fromkeys((storing, *batches, *aside))
-        return [batch for batch in found if batch is not None and not batch.empty]
+        return [batch for batch in found if batch is not None and batch.runs]
 
     @property
     def messages(self) -> int:

@@ -31,15 +31,6 @@ QUEUE_BYTES = 64 * 1024 * 1024
 """Most that waits in memory for its commit; beyond it, publishing is as fast as the disk."""
 
 
-class _Claim:
-    """One reservation."""
-
-    __slots__ = ("owner",)
-
-    def __init__(self, owner: object) -> None:
-        self.owner = owner
-
-
 class Admission:
     """One producer's budget."""
 
@@ -49,7 +40,8 @@ class Admission:
         self._lock = (
             threading.RLock()
         )  # reentrant for signal handlers; no step of a caller relies on being alone in it
-        self._claims: dict[_Claim, int] = {}
+        self._claims: dict[tuple[object, object], int] = {}
+        """By owner and a key of their own, the bytes of each reservation."""
         self._taken = 0
         """All that was stored so far, in bytes; guarded by the lock."""
         self._released = 0
@@ -61,7 +53,7 @@ class Admission:
 
     def reserve(self, owner: object, size: int) -> bool:
         """Reserve `size` bytes for what `owner` will store; False where there is no room."""
-        claim = _Claim(owner)
+        claim = owner, object()
         with self._lock:
             if not self._has_room(size):
                 return False
@@ -81,7 +73,7 @@ class Admission:
         reserved = sum(self._claims.values())
         return (
             not self._held
-            and self.stored + reserved + more <= self.max_bytes
+            and self._taken - self._released + reserved + more <= self.max_bytes
             and (reserved + more <= QUEUE_BYTES or len(self._claims) + (more > 0) == 1)
         )
 
@@ -100,7 +92,7 @@ class Admission:
         """What `owner` had reserved is stored now, and takes `stored` bytes."""
         with self._lock:
             for claim in list(self._claims):  # a copy: a finalizer may run here and publish
-                if claim.owner is owner:
+                if claim[0] is owner:
                     del self._claims[claim]
             self._taken += stored
         self._room.notify_all()

@@ -105,6 +105,10 @@ class ConfirmationTracker:
 
     def wait_published(self, messages: Messages, timeout: float | None) -> None:
         """See :meth:`Receipt.wait`."""
+        published = self._shared.core.confirms.published
+        with self._shared.lock:
+            if self._removals.empty and published.covers(messages.first_row, messages.last_row):
+                return
         self._wait(lambda: not self._unpublished(self._current(messages)), timeout)
         with self._shared.lock:
             messages = self._current(messages)
@@ -250,16 +254,14 @@ class ConfirmationTracker:
 
     def confirmed(self, rows: Sequence[int], flights: Iterable[Flight]) -> None:
         """`rows`, which were among `flights`, are published from now on."""
-        if not rows:
-            return
-        sizes = {flight.row.id: flight.row for flight in flights}
-        released = 0
-        for number in rows:
-            row = sizes[number]
-            assert isinstance(row, Row)  # the core returns what it was given
-            self.pending_messages -= row.count
-            if self._groups.may_leave(number):
-                released += row.size
+        published, consumed, released = set(rows), self._groups.consumed, 0
+        for flight in flights:
+            row = flight.row
+            if row.id in published:
+                assert isinstance(row, Row)  # the core returns what it was given
+                self.pending_messages -= row.count
+                if consumed is None or row.id in consumed:
+                    released += row.size
         self._admission.release(released)
         self._published(rows)
 
@@ -277,7 +279,8 @@ class ConfirmationTracker:
     def _published(self, rows: Sequence[int]) -> None:
         for number in rows:
             self.unjournalled.add(number, number)
-            self._call_watchers(number)
+            if self._watched:
+                self._call_watchers(number)
         self._shared.changed.notify_all()
 
     def removed(self, topic: str, epoch: int, taken: Taken) -> None:
@@ -302,9 +305,8 @@ class ConfirmationTracker:
         return [name for name, window in self._shared.core.sites.items() if row not in window.confirmed]
 
     def _call_watchers(self, row: int) -> None:
-        if self._watched:
-            for call in self._watched.pop(row, ()):
-                self._callbacks.put(call)
+        for call in self._watched.pop(row, ()):
+            self._callbacks.put(call)
 
     def renumbered(self, epochs: dict[int, int]) -> None:
         """Epochs whose messages were never offered were given other numbers."""

@@ -73,9 +73,10 @@ class ControlHandler:
         """Streams of which a group was further than this outbox ever was, and in which epoch: that is journalled."""
         self._calls: dict[str, Stream] = {}
         """By the address to which groups send calls."""
-        self._listened = 0
+        self.listened = 0
         """How many streams there were when addresses were last listened to."""
-        self._listen_at = self._forget_at = float("-inf")
+        self.listen_at = self.forget_at = float("-inf")
+        """When :meth:`addresses` is to be called again if there are more streams, and when :meth:`forget` is."""
 
     def handle(self, now: float) -> list[ProducerConflict]:
         """Handle some of the frames that wait. Returns conflicts to report."""
@@ -92,33 +93,18 @@ class ControlHandler:
         return found
 
     def addresses(self, now: float) -> list[str]:
-        """The addresses to listen to, if that has to be done now: calls for all topics, and frames for this
-        producer."""
+        """The addresses to listen to from now on: those of calls for all topics, and the one of this producer."""
         streams = self._shared.streams.by_stream
-        if len(streams) == self._listened or now < self._listen_at:
-            return []
-        return self.all_addresses(now)
-
-    def all_addresses(self, now: float) -> list[str]:
-        """The same, whether or not it has to be done now."""
-        streams = self._shared.streams.by_stream
-        self._listened, self._listen_at = len(streams), now + LISTEN_EVERY_S
+        self.listened, self.listen_at = len(streams), now + LISTEN_EVERY_S
         self._calls = {call_address(stream.topic, stream.partition): stream for stream in streams}
         return [self._address, *self._calls]
 
     def forget(self, now: float) -> None:
         """Forget groups that have fallen silent."""
-        if now >= self._forget_at:
-            self._forget_at = now + FORGET_EVERY_S
-            with self._shared.lock:
-                self._shared.table.forget(now)
-            self._repairs.queue.forget(now)
-
-    def deadline(self, now: float) -> float | None:
-        """When there will be something to do, if nothing else arrives."""
-        if self._queue.count or self._queue.site_connected:
-            return now
-        return self._listen_at if len(self._shared.streams.by_stream) != self._listened else None
+        self.forget_at = now + FORGET_EVERY_S
+        with self._shared.lock:
+            self._shared.table.forget(now)
+        self._repairs.queue.forget(now)
 
     # -- frames -----------------------------------------------------------------------------------------------
 
@@ -217,14 +203,8 @@ class ControlHandler:
             if fresh and member is not None and position < member.told:
                 announced_at = member.answered
         if fresh and (reported.wanted or reported.missing):
-            self._repairs.queue.request(
-                group,
-                stream,
-                list(self._held(info, reported.wanted)),
-                now,
-                missing=reported.missing,
-                named=named,
-            )
+            wanted = list(self._held(info, reported.wanted))
+            self._repairs.request(group, stream, wanted, reported.missing, now, named=named)
         if behind:
             timetable.resume([stream], now)
         if not self._announcements.is_answered(member, state.nonce):

@@ -79,6 +79,8 @@ class Engine:
         source = JournalSource("producer", outbox.producer, outbox.path, outbox.exported)
         self.export = ExportStep(journal, source, environment)
         self._export_by = float("-inf")
+        self._announce_at: float | None = None
+        """When an announcement is due."""
         self._reported = False
         self._outbox, self._pages = outbox, PageCache(outbox.page)
         self._requested: list[tuple[RowReader, Lane, int]] = []
@@ -204,7 +206,7 @@ class Engine:
             self.tracker.decided_at_start(core.confirms.decide(range(first, last + 1)))
         self.maintenance.begin()
         self.gate.begin(now)
-        self._listen(self.control.all_addresses(now))
+        self._listen(self.control.addresses(now))
 
     # -- what the application calls ---------------------------------------------------------------------------
 
@@ -352,7 +354,8 @@ class Engine:
         """Do what is due; returns when (by the clock) there will be more, None for only when woken."""
         shared = self.shared
         now = shared.clock.now()
-        self.callbacks.start()
+        if not self.callbacks.has_started:
+            self.callbacks.start()
         if shared.fatal is None and self.commands.waiting:
             failure = self.commands.execute()
             if failure is not None:
@@ -366,7 +369,8 @@ class Engine:
             self.commands.refuse(shared.fatal)
             self._report_fatal()
             return None
-        self._check_confirms(now)
+        if now >= shared.check_at:
+            self._check_confirms(now)
         try:
             if self.groups.moved:
                 self.groups.walk()
@@ -375,7 +379,7 @@ class Engine:
                 self.maintenance.run(now)
         except ReliamsgError as error:
             self._fail_or_retry(error)
-        return self._deadline(now, self._export(now))
+        return self._deadline(now, self._export(now) if self.export.has_target else None)
 
     def _check_confirms(self, now: float) -> None:
         """Reconnect where a confirm is overdue, and have parked streams tried again."""
@@ -386,23 +390,40 @@ class Engine:
                 self.sites[name].overdue(parked)
             self.tracker.decided(published)
             due = core.due(now)
+            self._next_check()
         for name in overdue:
             self.sites[name].transport.reconnect("a confirm is overdue")
         for name in due:
             self.sites[name].transport.wake()
 
     def _control(self, now: float) -> None:
-        for conflict in self.control.handle(now):
-            self.callbacks.report(conflict)
-        self._judge(now)
-        if self.shared.fatal is not None:
-            return
-        self._listen(self.control.addresses(now))
-        if self.gate.hello_due(now):
+        """Handle control frames, and send what is due at control addresses."""
+        queue, control, gate = self.queue, self.control, self.gate
+        if queue.count or queue.site_connected:
+            for conflict in control.handle(now):
+                self.callbacks.report(conflict)
+        if not gate.is_settled:
+            self._judge(now)
+            if self.shared.fatal is not None:
+                return
+        if len(self.shared.streams.by_stream) != control.listened and now >= control.listen_at:
+            self._listen(control.addresses(now))
+        if not gate.is_settled and gate.hello_due(now):
             self.announcements.hello(now)
-        self.announcements.run(now)
-        self.repairs.run(now)
-        self.control.forget(now)
+        self._announce_at = self.announcements.timetable.deadline()
+        if self._announce_at is not None and self._announce_at <= now:
+            self.announcements.run(now)
+            self._announce_at = self.announcements.timetable.deadline()
+        if not self.repairs.is_idle:
+            self._repair(now)
+        if now >= control.forget_at:
+            control.forget(now)
+
+    def _repair(self, now: float) -> None:
+        at = self.repairs.deadline(now)
+        if at is not None and at <= now:
+            self.repairs.run(now)
+            self._announce_at = self.announcements.timetable.deadline()
 
     def _judge(self, now: float) -> None:
         """Open the gate, renumber what is behind it, or stop."""
@@ -443,7 +464,7 @@ class Engine:
 
     def _export(self, now: float) -> float | None:
         """Export the journal; returns when there will be more."""
-        if self.shared.fatal is not None or not self.export.has_target:
+        if self.shared.fatal is not None:
             return None
         try:
             stepped = self.export.step(now)
@@ -455,19 +476,39 @@ class Engine:
         return stepped.deadline
 
     def _deadline(self, now: float, exporting: float | None) -> float | None:
-        with self.shared.lock:
-            if self._requested or not self.accumulator.empty or self.commands.waiting or self.groups.moved:
+        shared, control, gate, repairs = self.shared, self.control, self.gate, self.repairs
+        with shared.lock:
+            if (
+                self._requested
+                or self.commands.waiting
+                or self.groups.moved
+                or self.queue.count
+                or self.queue.site_connected
+                or not self.accumulator.empty
+            ):
                 return now
-            times = (
-                self.shared.core.deadline(),
-                self.maintenance.deadline(now),
-                self.control.deadline(now),
-                self.gate.deadline(now),
-                self.announcements.timetable.deadline(),
-                self.repairs.deadline(now),
-                exporting,
-            )
-        return min((time for time in times if time is not None), default=None)
+            times = [self._next_check(), self.maintenance.deadline(now), self._announce_at, exporting]
+            if not gate.is_settled:
+                times.append(gate.deadline(now))
+            if not repairs.is_idle:
+                times.append(repairs.deadline(now))
+            if len(shared.streams.by_stream) != control.listened:
+                times.append(control.listen_at)
+        earliest: float | None = None
+        for time in times:
+            if time is not None and (earliest is None or time < earliest):
+                earliest = time
+        return earliest
+
+    def _next_check(self) -> float | None:
+        """When a confirm will be overdue, or a parked stream be tried again. With the lock held."""
+        core, at = self.shared.core, None
+        for window in core.sites.values():
+            if window.flights or window.lanes:
+                at = core.deadline()
+                break
+        self.shared.set_check(at)
+        return at
 
     # -- commits and pages ------------------------------------------------------------------------------------
 
@@ -475,7 +516,6 @@ class Engine:
         batch = self.accumulator.take()
         if batch is None:
             return
-        messages = batch.count
         error: ReliamsgError | None = None
         rows: list[Row] = []
         try:
@@ -490,7 +530,10 @@ class Engine:
             self.fail(failure)
         if rows:
             self.shared.probe("committed")
-        size = sum(row.size for row in rows)
+        messages = size = 0
+        for row in rows:
+            messages += row.count
+            size += row.size
         try:
             self.admission.transfer(batch, size)
             with self.shared.lock:
@@ -502,9 +545,8 @@ class Engine:
                     self.retention.stored(size)
                 self.accumulator.stored()
             if rows:
-                self.announcements.timetable.published(
-                    dict.fromkeys(row.stream for row in rows), self.shared.clock.now()
-                )
+                streams = [row.stream for row in rows] if len(rows) > 1 else (rows[0].stream,)
+                self.announcements.timetable.published(dict.fromkeys(streams), self.shared.clock.now())
         finally:
             batch.finish(error)
         self._room.give_way()  # so that threads in publish() continue before sites are woken
@@ -517,22 +559,18 @@ class Engine:
         topics: dict[str, list[Run]] = {}
         for run in batch.runs:
             topics.setdefault(run.topic, []).append(run)
-        streams = {topic: self._stream(topic) for topic in topics}
+        streams: dict[str, StreamRow] = {}
+        for topic in topics:
+            row = streams[topic] = outbox.stream(topic, 0)
+            if row.id not in self.shared.streams.by_id:
+                with self.shared.lock:
+                    self.shared.streams.open(row)
         # The newest message of a batch is not newer than now.
         times = (batch.wall_us, max(batch.wall_us, wall_us))
         packed = self._packer.pack(topics, streams, outbox.epoch, times)
         rows = outbox.append(packed.batches, packed.entries, wall_us, clock.now_us())
         packed.stored(rows)
         return rows
-
-    def _stream(self, topic: str) -> StreamRow:
-        row = self._outbox.streams.get((topic, 0))
-        if row is None:
-            row = self._outbox.stream(topic, 0)
-        if row.id not in self.shared.streams.by_id:
-            with self.shared.lock:
-                self.shared.streams.open(row)
-        return row
 
     def _request_page(self, reader: RowReader, lane: Lane, first: int) -> None:
         """A site is behind. Called with the lock held."""

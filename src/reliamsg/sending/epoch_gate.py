@@ -35,6 +35,8 @@ class EpochGate:
         self._unanswered: dict[str, set[Stream]] = {}
         """By named group, the streams for which the hello is not answered."""
         self._retry_at = float("-inf")
+        self.is_settled = False
+        """The gate is open, no answer is awaited and no hello is due: nothing happens before something is heard."""
 
     def begin(self, now: float) -> None:
         """Call this first, before anything is sent."""
@@ -52,6 +54,7 @@ class EpochGate:
 
     def connected(self, now: float) -> None:
         """A site was connected."""
+        self.is_settled = False
         self._fence.connected(now)
 
     def heard(
@@ -59,15 +62,18 @@ class EpochGate:
     ) -> Conflict | None:  # fmt: skip
         """A group has entered an epoch, with this incarnation: that may be of another history. `chain`: the known
         epochs of the stream. Returns a conflict to report."""
+        self.is_settled = False
         named = self._is_named(group)
         return self._fence.heard(group, stream, entered, chain, now, self._wall_ms(), named=named)
 
     def heard_twin(self, status: Status, now: float) -> Conflict | None:
         """A status of this producer's name arrived. Returns a conflict to report."""
+        self.is_settled = False
         return self._fence.heard_twin(status.epoch, status.incarnation, now, self._wall_ms())
 
     def answered(self, group: str, streams: Iterable[Stream]) -> None:
         """A group reported its state of these streams."""
+        self.is_settled = False
         waiting = self._unanswered.get(group)
         if waiting is not None:
             waiting.difference_update(streams)
@@ -117,9 +123,12 @@ class EpochGate:
 
     def deadline(self, now: float) -> float | None:
         """When :meth:`judge` or :meth:`hello_due` will have something to do."""
+        if self.is_settled:
+            return None
         at = self._fence.deadline(now, self._retry_at)
         if self._retry_at > now:
             return self._retry_at if at is None else min(at, self._retry_at)
+        self.is_settled = at is None and self._shared.gate is None and not self._fence.awaited
         return at
 
     def _offer(self) -> None:

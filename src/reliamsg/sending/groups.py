@@ -249,10 +249,6 @@ class Groups:
             row.stream_id for row in (*taken.gone, *(row for row, _ in taken.cut), *taken.added)
         )
 
-    def may_leave(self, row: int) -> bool:
-        """Whether the groups are done with a row that is held."""
-        return self.consumed is None or row in self.consumed
-
     def behind(self, stream: Stream, epoch: int, last: int) -> list[str]:
         """The named groups that are not past a message, and count for it."""
         return [

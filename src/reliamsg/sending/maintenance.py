@@ -9,7 +9,7 @@ from reliamsg.core.ranges import RangeSet
 from reliamsg.core.window import SiteWindow
 from reliamsg.errors import ReliamsgError
 from reliamsg.message import Stream
-from reliamsg.runtime.journal_buffer import merge
+from reliamsg.runtime.journal_buffer import JournalBuffer
 from reliamsg.sending.admission import Admission
 from reliamsg.sending.confirmations import ConfirmationTracker
 from reliamsg.sending.groups import Groups
@@ -77,7 +77,10 @@ class Maintenance:
     def run(self, now: float) -> None:
         """Do what is due. What the disk refuses is raised, and tried again later."""
         shared, tracker = self._shared, self._tracker
-        if now < self._pause_until:
+        is_early = now < self._stored_at + PROGRESS_S and now < self._retention.not_before
+        if now < self._pause_until or (
+            is_early and shared.confirmed_rows < PROGRESS_ROWS and not tracker.recount
+        ):
             return
         with shared.lock:
             is_due = shared.confirmed_rows >= PROGRESS_ROWS or now >= self._stored_at + PROGRESS_S
@@ -140,11 +143,11 @@ class Maintenance:
             raise
 
     def _published_entries(self, published: RangeSet) -> list[Entry]:
-        rows = (row for first, last in published for row in self._outbox.rows(first, last, last - first + 1))
-        return merge(
-            (Entry("published", row.stream, row.epoch, row.incarnation, row.seq, row.last) for row in rows),
-            RULES,
-        )
+        merged = JournalBuffer(RULES)
+        for first, last in published:
+            for row in self._outbox.rows(first, last, last - first + 1):
+                merged.add(Entry("published", row.stream, row.epoch, row.incarnation, row.seq, row.last))
+        return merged.take()
 
     def _release(self, now: float) -> None:
         shared, groups = self._shared, self._groups

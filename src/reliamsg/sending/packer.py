@@ -86,27 +86,22 @@ class Packed:
     def __init__(self) -> None:
         self.batches: list[NewBatch] = []
         self.entries: list[Entry] = []
-        self._topics: list[tuple[Sequence[Run], int, int]] = []
+        self.topics: list[tuple[Sequence[Run], int, int]] = []
         """The runs of each topic, their first sequence number, and how many batches they fill."""
-
-    def add(self, batch: NewBatch, entry: Entry) -> None:
-        """One more batch, and what the journal says of it."""
-        self.batches.append(batch)
-        self.entries.append(entry)
-
-    def end_topic(self, runs: Sequence[Run], seq: int, batches: int) -> None:
-        """The latest `batches` hold these runs, from sequence number `seq` on."""
-        self._topics.append((runs, seq, batches))
 
     def stored(self, rows: Sequence[Row]) -> None:
         """The batches were stored as `rows`: tell the runs where they are."""
         at = 0
-        for runs, first, batches in self._topics:
-            own, seq = rows[at : at + batches], first
+        for runs, first, batches in self.topics:
+            starts: list[int] = []
+            numbers: list[int] = []
+            for row in rows[at : at + batches]:
+                starts.append(row.seq)
+                numbers.append(row.id)
+            epoch, seq = rows[at].epoch, first
             at += batches
-            seqs, numbers = [row.seq for row in own], [row.id for row in own]
             for run in runs:
-                run.location.stored(own[0].epoch, seq, seqs, numbers)
+                run.location.stored(epoch, seq, starts, numbers)
                 seq += len(run.bodies)
 
 
@@ -116,6 +111,7 @@ class Packer:
     def __init__(self, settings: Settings, incarnation: int) -> None:
         self._settings = settings
         self._incarnation = incarnation
+        self._ring = None if settings.plain else settings.keys
 
     def pack(
         self, topics: Mapping[str, Sequence[Run]], streams: Mapping[str, StreamRow], epoch: int,
@@ -131,7 +127,7 @@ class Packer:
         for topic, runs in topics.items():
             before = len(packed.batches)
             self._pack(streams[topic], runs, packed, epoch, times)
-            packed.end_topic(runs, streams[topic].next_seq, len(packed.batches) - before)
+            packed.topics.append((runs, streams[topic].next_seq, len(packed.batches) - before))
         return packed
 
     def _pack(
@@ -161,7 +157,7 @@ class Packer:
             times,
             Records(builder.bodies, builder.keys, builder.headers),
             compress=self._settings.compression is not None,
-            ring=None if self._settings.plain else self._settings.keys,
+            ring=self._ring,
         )
         if seq == 1:
             prev = None if stream.prev is None else list(stream.prev)
@@ -169,11 +165,11 @@ class Packer:
                 Entry("epoch", stream.stream, epoch, self._incarnation, detail={"prev": prev})
             )
         latency: Histogram = {bucket(times[1] - times[0]): count}
-        packed.add(
-            NewBatch(stream, seq, count, frame),
+        packed.batches.append(NewBatch(stream, seq, count, frame))
+        packed.entries.append(
             Entry(
                 "enqueued", stream.stream, epoch, self._incarnation, seq, seq + count - 1,
                 digest=digest_sum(seq, builder.bodies, builder.keys, builder.headers), latency=latency,
-            ),
+            )
         )  # fmt: skip
         return seq + count

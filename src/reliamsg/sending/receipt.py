@@ -37,7 +37,7 @@ class Commit:
 
     def wait_durable(self, timeout: float | None) -> None:
         """Wait until it has succeeded; raises its error, or :class:`ConfirmTimeout`."""
-        if not self.wait(timeout):
+        if not self.done and not self.wait(timeout):
             raise ConfirmTimeout(f"not on the disk within {timeout} s; it may still be stored and sent")
         if self.error is not None:
             raise self.error
@@ -75,10 +75,9 @@ class Location:
         """`count` of these messages from the one at `offset` on."""
         first = self.seq + offset
         last = first + count - 1
-        return Messages(self.topic, self.epoch, first, last, self._row(first), self._row(last))
-
-    def _row(self, seq: int) -> int:
-        return self._rows[bisect_right(self._seqs, seq) - 1]
+        rows, seqs = self._rows, self._seqs
+        start, end = rows[bisect_right(seqs, first) - 1], rows[bisect_right(seqs, last) - 1]
+        return Messages(self.topic, self.epoch, first, last, start, end)
 
 
 class Receipt:
@@ -176,16 +175,17 @@ class Receipt:
         """
         check_choice("until", until, ("durable", "confirmed", "consumed"))
         check_timeout("timeout", timeout)
-        tracker, commit = self._tracker, self._location.commit
+        tracker, location = self._tracker, self._location
         start = tracker.now()
-        commit.wait_durable(timeout)
+        location.commit.wait_durable(timeout)
         if until == "durable":
             return
         left = None if timeout is None else max(0.0, timeout - (tracker.now() - start))
+        messages = location.messages(self._offset, self._count)
         if until == "confirmed":
-            tracker.wait_published(self._messages, left)
+            tracker.wait_published(messages, left)
         else:
-            tracker.wait_consumed(self._messages, left)
+            tracker.wait_consumed(messages, left)
 
     def add_done_callback(self, callback: Callable[[Receipt], object]) -> None:
         """Call ``callback(receipt)`` once the confirm policy is met, or when the messages could not be

@@ -65,6 +65,8 @@ class Removals:
     """One producer's. Not thread-safe."""
 
     def __init__(self) -> None:
+        self.empty = True
+        """Whether nothing was ever removed."""
         self._streams: dict[tuple[str, int], _Stream] = {}
 
     def removed(
@@ -80,6 +82,7 @@ class Removals:
 
         `lacking` returns the sites that have not confirmed a row, `unconfirmed` whether its policy is not met.
         `unconsumed`: those of the removed numbers that some named group has not settled."""
+        self.empty = False
         stream = self._streams.setdefault((topic, epoch), _Stream())
         origins = {piece.row: piece.origin for piece in stream.pieces}
         before = [*taken.gone, *(row for row, _ in taken.cut)]

@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
+from reliamsg.core.announced import Span3
 from reliamsg.core.repairs import Piece, Repairs
 from reliamsg.errors import StoreCorrupt
 from reliamsg.keys import KeyRing
+from reliamsg.message import Stream
 from reliamsg.sending.announcements import Announcements
 from reliamsg.sending.site import SiteSender
 from reliamsg.sending.state import Shared
@@ -45,11 +47,24 @@ class RepairSender:
         self._announcements, self._sites = announcements, sites
         self._pause_until = float("-inf")
         self._pause = PAUSE_MIN_S
+        self.is_idle = True
+        """Nothing is wanted."""
 
     def deadline(self, now: float) -> float | None:
         """When there will be something to send."""
+        if self.is_idle:
+            return None
         due = self.queue.deadline(now)
+        self.is_idle = due is None
         return None if due is None else max(due, self._pause_until)
+
+    def request(
+        self, group: str, stream: Stream, wanted: Sequence[Span3], missing: Sequence[Span3], now: float,
+        *, named: bool,
+    ) -> None:  # fmt: skip
+        """A group wants parts of a stream; `missing`: all that it lacks."""
+        self.is_idle = False
+        self.queue.request(group, stream, wanted, now, missing=missing, named=named)
 
     def run(self, now: float) -> None:
         """Send what is wanted, as far as the budget and the sites allow."""

@@ -46,16 +46,25 @@ class Retention:
         self.released_to = 0
         """Every row up to here has left."""
         self._unsent = RangeSet()
-        self._looked_at: float | None = None
+        self.not_before = float("-inf")
+        """Before this time nothing leaves."""
+        self._checked_at = float("-inf")
         self._again = False
 
     def stored(self, size: int) -> None:
         """Batches of `size` bytes in all were stored."""
         self.stored_bytes += size
+        if self.stored_bytes > self._max_bytes:
+            self._schedule()
 
     def counted(self, size: int) -> None:
         """All batches that are held have `size` bytes together."""
         self.stored_bytes = size
+        self._schedule()
+
+    def _schedule(self) -> None:
+        soon = self._again or self.stored_bytes > self._max_bytes
+        self.not_before = self._checked_at + (ROOM_EVERY_S if soon else EVERY_S)
 
     def released_unsent(self, row: int) -> bool:
         """Whether the row left before every site had it."""
@@ -63,20 +72,14 @@ class Retention:
 
     def deadline(self, now: float) -> float | None:
         """When :meth:`due` may return something."""
-        if self.stored_bytes == 0:
-            return None
-        if self._looked_at is None:
-            return now
-        soon = self._again or self.stored_bytes > self._max_bytes
-        return max(now, self._looked_at + (ROOM_EVERY_S if soon else EVERY_S))
+        return max(now, self.not_before) if self.stored_bytes else None
 
     def due(self, now: float, pending_bytes: int) -> Excess | None:
         """What should leave now; None for nothing yet."""
-        deadline = self.deadline(now)
-        if deadline is None or now < deadline:
+        if now < self.not_before or not self.stored_bytes:
             return None
-        self._looked_at = now
-        self._again = False
+        self._checked_at, self._again = now, False
+        self._schedule()
         retained = self.stored_bytes - pending_bytes - self._retain_bytes
         return Excess(max(0, retained), max(0, self.stored_bytes - self._max_bytes))
 
@@ -128,11 +131,13 @@ class Retention:
         if ids or early:
             # Behind those that leave there may be others that can.
             self._again |= fronts.kept_back and size < wanted
+            self._schedule()
             outbox.remove([*ids, *early], entries.take(), wall_us, mono_us)
             for number in early:
                 self._unsent.add(number, number)
             self.stored_bytes -= size
             self.released_to = max(self.released_to, outbox.bounds()[0] - 1)
+        self._schedule()
         return [*ids, *early], unsent
 
 

@@ -26,20 +26,21 @@ class TailCache:
     def __init__(self) -> None:
         self.first: int | None = None
         """The oldest row that is here."""
-        self._rows: deque[Row] = deque()
+        self.rows: deque[Row] = deque()
+        """In order; ids of committed rows have no holes."""
         self._bytes = 0
 
     def extend(self, rows: Sequence[Row], size: int) -> None:
         """Rows of `size` bytes in all were committed."""
-        self._rows.extend(rows)
+        self.rows.extend(rows)
         self._bytes += size
-        while self._bytes > TAIL_BYTES and len(self._rows) > 1:
-            self._bytes -= self._rows.popleft().size
-        self.first = self._rows[0].id
+        while self._bytes > TAIL_BYTES and len(self.rows) > 1:
+            self._bytes -= self.rows.popleft().size
+        self.first = self.rows[0].id
 
     def clear(self) -> None:
         """The outbox no longer has what is here."""
-        self._rows.clear()
+        self.rows.clear()
         self._bytes, self.first = 0, None
 
     def holds(self, number: int) -> bool:
@@ -47,11 +48,8 @@ class TailCache:
         return self.first is not None and number >= self.first
 
     def next(self, lane: Lane) -> Row | None:
-        """The lane's first row to look at, of those from ``lane.next`` on, which are here."""
-        index = lane.next - self._rows[0].id  # ids of committed rows have no holes
-        if lane.stream_id is None:
-            return self._rows[index]
-        rows = islice(self._rows, index, None)
+        """The first row of a stream's own lane, of those from ``lane.next`` on, which are here."""
+        rows = islice(self.rows, lane.next - self.rows[0].id, None)
         return next((row for row in rows if row.stream_id == lane.stream_id), None)
 
 
@@ -115,10 +113,11 @@ class RowReader:
                 return None
         if lane.next > top:
             return None
-        if self._tail.holds(lane.next):
+        tail = self._tail
+        if tail.first is not None and lane.next >= tail.first:
             if page is not None:
                 del self._pages[lane]
-            row = self._tail.next(lane)
+            row = tail.rows[lane.next - tail.first] if lane.stream_id is None else tail.next(lane)
             if row is None:
                 lane.skip_to(top + 1)
             return row

@@ -29,6 +29,7 @@ __all__ = ["SiteParts", "SiteSender"]
 
 log = logging.getLogger("reliamsg.sending")
 
+NOW = float("-inf")
 PULL_ROWS = 64
 """Most rows given to a transport at once."""
 
@@ -69,6 +70,7 @@ class SiteSender:
         shared, name = self._shared, self.site.name
         with shared.lock:
             shared.core.connected(name, window)
+            shared.check_by(NOW)
             shared.presence.connected(name)
             shared.journal.add(Entry("connected", site=name, detail={"endpoint": endpoint}))
         self._connectivity.connected(endpoint)
@@ -81,6 +83,7 @@ class SiteSender:
         with shared.lock:
             was_connected = self._window.connected
             parked, published = shared.core.disconnected(name, shared.clock.now())
+            shared.check_by(NOW)
             self._reader.clear()
             if parked is not None:
                 self._note_parked(parked, "connection dropped")
@@ -99,6 +102,7 @@ class SiteSender:
         shared = self._shared
         with shared.lock:
             published = shared.core.blocked(self.site.name, reason, shared.clock.now())
+            shared.check_by(NOW)
             self._tracker.decided(published)
         self._connectivity.blocked(reason)
         shared.wake()
@@ -111,13 +115,20 @@ class SiteSender:
             wall_us = shared.clock.wall_us()
             counting = flights
             if self._window.lanes:
+                shared.check_by(NOW)
                 counting = [flight for flight in flights if flight.row.id in self._window.confirmed]
             for flight in counting:
                 row = flight.row
                 assert isinstance(row, Row)  # the core returns what it was given
-                self._note("confirmed", row, latency={bucket(wall_us - row.wall_us): 1})
+                shared.journal.add(
+                    Entry(
+                        "confirmed", row.stream, row.epoch, row.incarnation, row.seq, row.last, self.site.name,
+                        latency={bucket(wall_us - row.wall_us): 1},
+                    )
+                )  # fmt: skip
             shared.add_confirmed(len(counting))
-            self._tracker.confirmed(published, flights)
+            if published:
+                self._tracker.confirmed(published, flights)
         shared.probe("confirmed")
         if shared.confirmed_rows >= PROGRESS_ROWS:
             shared.wake()
@@ -131,9 +142,15 @@ class SiteSender:
             )
             if flight is None:
                 return
+            shared.check_by(NOW)
             row = flight.row
             assert isinstance(row, Row)  # the core returns what it was given
-            self._note(outcome.value, row, reason=reason[:200])
+            shared.journal.add(
+                Entry(
+                    outcome.value, row.stream, row.epoch, row.incarnation, row.seq, row.last, self.site.name,
+                    reason=reason[:200],
+                )
+            )  # fmt: skip
             lane = self._window.lanes[row.stream_id]
             self._reader.forget(lane)
             self._note_parked(lane, reason)
@@ -225,21 +242,30 @@ class SiteSender:
         with shared.lock:
             if shared.stopped:
                 return ()
-            now = shared.clock.now()
-            for lane in window.rewound:
-                self._reader.forget(lane)
-            window.rewound.clear()
-            for lane in window.ready(now):
-                self._pull_lane(lane, rows, now)
-            if window.lanes:
-                self._rejoin()
-        if not rows:
-            return ()
+            if window.lanes or window.rewound:
+                self._pull_lanes(rows)
+            elif window.connected and window.blocked is None and window.main.next <= shared.limit:
+                self._pull_lane(window.main, rows, shared.clock.now())
+            if not rows:
+                return ()
+            check_at = NOW if window.lanes else shared.clock.now() + self.site.confirm_timeout
+            if check_at < shared.check_at:
+                shared.check_by(check_at)
         self._handed_over = True
         limit = self.site.max_frame_bytes
         if len(rows) == 1:
             return self._encoder.encode(rows[0], limit)
         return [message for row in rows for message in self._encoder.encode(row, limit)]
+
+    def _pull_lanes(self, rows: list[Row]) -> None:
+        """Some streams have lanes of their own."""
+        window, now = self._window, self._shared.clock.now()
+        for lane in window.rewound:
+            self._reader.forget(lane)
+        window.rewound.clear()
+        for lane in window.ready(now):
+            self._pull_lane(lane, rows, now)
+        self._rejoin()
 
     def _pull_lane(self, lane: Lane, rows: list[Row], now: float) -> None:
         core, name, limit = self._shared.core, self.site.name, self._shared.limit
@@ -311,14 +337,6 @@ class SiteSender:
         )  # fmt: skip
 
     # -- journal ------------------------------------------------------------------------------------------------
-
-    def _note(self, kind: str, row: Row, reason: str = "", latency: dict[int, int] | None = None) -> None:
-        self._shared.journal.add(
-            Entry(
-                kind, row.stream, row.epoch, row.incarnation, row.seq, row.last, self.site.name,
-                reason=reason, latency=latency,
-            )
-        )  # fmt: skip
 
     def _note_parked(self, lane: Lane, reason: str) -> None:
         """Log and journal that a stream is parked: once until it resumes, however often it is refused meanwhile."""

@@ -56,6 +56,8 @@ class Shared:
         """The highest row that may be sent."""
         self.closing = False
         """Nothing more is accepted. Not guarded."""
+        self.check_at = float("-inf")
+        """Before this time no confirm is overdue, and no parked stream is to be tried again."""
         self.stopped = False
         """Nothing more is sent."""
         self.fatal: FatalError | None = None
@@ -82,12 +84,23 @@ class Shared:
         if self.stopped:
             raise ClosedError(f"this producer was closed before everything was {until}")
 
+    def check_by(self, time: float) -> None:
+        """A confirm may be overdue, or a parked stream be tried again, from `time` on."""
+        self.check_at = min(self.check_at, time)
+
+    def set_check(self, time: float | None) -> None:
+        """Nothing of that happens before `time` (None: at all), if nothing else does."""
+        self.check_at = float("inf") if time is None else time
+
     # -- rows -----------------------------------------------------------------------------------------------
 
     def extend(self, top: int) -> None:
         """Rows up to `top` are committed."""
         self.top = top
-        self._set_limit()
+        if self.gate is None:
+            self.limit = top
+        else:
+            self._set_limit()
 
     def set_gate(self, row: int | None) -> None:
         """Rows from this one on must not be sent (None: all may be)."""
