@@ -70,7 +70,7 @@ class TestWriter:
 
         monkeypatch.setattr(owner, step, fails)
         engine = producer._engine
-        with engine.shared.lock:  # so that the next step looks for confirms that are overdue, and for control frames
+        with engine.shared.lock:  # so that the next step checks confirms and control frames
             engine.shared.check_by(0.0)
             engine.queue.note_connected()
         thread = threading.Thread(target=application, daemon=True)
