@@ -207,8 +207,8 @@ MUTANTS = (
     Mutant(
         "removed-rows-waited-for-after-restart",
         "sending/engine.py",
-        "        self.shared.core.opened(self.shared.top, held)\n",
-        "        top = self.shared.top\n        self.shared.core.opened(top, [(1, top)] if top else [])\n",
+        "        shared.core.opened(shared.top, held)\n",
+        "        shared.core.opened(shared.top, [(1, shared.top)] if shared.top else [])\n",
         "P7: flush() waits forever for a row that was removed before a restart",
         ByTest(
             "sending/test_removal.py::test_nobody_waits_after_a_restart_for_what_was_removed_before_it",
@@ -2076,7 +2076,7 @@ MUTANTS = (
     Mutant(
         "writer-dies-in-silence",
         "sending/engine.py",
-        "            shared.wake()  # the next step tells whoever waits\n",
+        "            shared.wake()  # the next step wakes all threads that wait\n",
         "            pass\n",
         "P7: whoever waits in publish() waits forever when the writer has failed",
         ByTest(

@@ -72,7 +72,7 @@ class TestWriter:
         engine = producer._engine
         with engine.shared.lock:  # so that the next step checks confirms and control frames
             engine.shared.check_by(0.0)
-            engine.queue.note_connected()
+            engine.queue.connected.add("dc1")
         thread = threading.Thread(target=application, daemon=True)
         thread.start()
         thread.join(30)

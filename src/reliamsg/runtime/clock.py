@@ -21,11 +21,12 @@ def microseconds(seconds: float) -> int:
 
 
 def elapsed_clock() -> Callable[[], float]:
-    """A clock that never goes back, in seconds, and goes on while the machine is suspended, where the system has one.
+    """A clock that never goes back, in seconds, and keeps running while the machine is suspended, if the system has
+    one.
 
-    A lease that was young when a laptop was closed is old when it is opened, and another consumer may have taken over
-    meanwhile. Linux's monotonic clock stands still in suspension; ``CLOCK_BOOTTIME`` does not. Elsewhere it is
-    ``time.monotonic``. No clock inside a virtual machine counts the time for which its host had paused it.
+    A lease that was fresh when a laptop was closed has expired when it is opened, and another consumer may have taken
+    over. Linux's monotonic clock stands still in suspension; ``CLOCK_BOOTTIME`` does not. Elsewhere it is
+    ``time.monotonic``. No clock inside a virtual machine counts the time during which its host paused it.
     """
     number = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic if number is None else partial(time.clock_gettime, number)

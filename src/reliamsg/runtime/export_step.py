@@ -73,7 +73,7 @@ class ExportStep:
             self.rows_left = self._exporter.finish(by, self._clock.now)
 
     def stop(self) -> None:
-        """Export nothing more. What is being written goes on; called again, it does nothing."""
+        """Export nothing more. A write in progress continues; calling this again does nothing."""
         if self._exporter is not None:
             self._exporter.stop()
 
@@ -84,7 +84,7 @@ class ExportStep:
 
     @property
     def why_full(self) -> str:
-        """What to tell whoever is held up by that; empty where nobody is."""
+        """The message for callers that this holds up; empty if there are none."""
         return self._exporter.why_full if self._exporter is not None and self._exporter.full else ""
 
     def status(self) -> JournalStatus | None:

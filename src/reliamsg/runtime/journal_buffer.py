@@ -18,7 +18,7 @@ class MergeRules:
 
     kinds: frozenset[str]
     order: tuple[str, ...]
-    """Fields: entries that agree in these are of one order. They include those that tell whom an entry is about."""
+    """Fields: entries that agree in these are of one order. They include those that say what an entry is about."""
     ordered: frozenset[str] = frozenset()
     """Kinds that have one order together for each stream."""
 

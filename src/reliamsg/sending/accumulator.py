@@ -8,11 +8,11 @@ as well, or by an exception such as ``KeyboardInterrupt``. So the lock is reentr
 lock guards also holds a *token*: the number of bytes that are left of those reserved for the current batch. Taking and
 returning the token are single operations.
 
-- A thread that finds the lock free and the token missing knows that an earlier one was interrupted for good. It goes on
-  without what was left of the reservation; all messages of the batch are whole.
-- A thread that already owns the lock before it takes it has interrupted itself, and what it interrupted will go on. It
-  touches nothing, and puts its message into a batch of its own, which comes after what was published before and before
-  what comes next.
+- A thread that finds the lock free and the token missing knows that an earlier one was interrupted for good. It
+  continues without what was left of the reservation; all messages of the batch are whole.
+- A thread that already owns the lock before it takes it has interrupted itself, and what it interrupted will continue.
+  It touches nothing, and puts its message into a batch of its own, which comes after what was published before and
+  before what comes next.
 
 The writer is woken, with the lock held, before a message is put where it will look: so no interruption comes between.
 """
@@ -97,7 +97,7 @@ class CommitBatch:
         return count
 
     def finish(self, error: ReliamsgError | None = None) -> None:
-        """The outcome of the commit is known: wake whoever waits for it, and release the messages."""
+        """The outcome of the commit is known: wake all threads that wait for it, and release the messages."""
         self.runs = []
         self.commit.finish(error)
 
@@ -106,16 +106,13 @@ class Accumulator:
     """Accepts messages from any thread; the writer takes them in batches."""
 
     def __init__(
-        self,
-        shared: Shared,
-        admission: Admission,
-        tracker: ConfirmationTracker,
+        self, shared: Shared, admission: Admission, tracker: ConfirmationTracker,
         explain: Callable[[], OutboxFull],
-    ) -> None:
+    ) -> None:  # fmt: skip
         """`explain` says why there is no room."""
         settings = shared.settings
         self.refusal: FatalError | None = None
-        """Why nothing is accepted any more."""
+        """Why nothing more is accepted."""
         self._clock, self._wake = shared.clock, shared.wake
         self._admission, self._tracker, self._explain = admission, tracker, explain
         self._envelope = ENVELOPE_BYTES + len(shared.producer_id.encode())
@@ -126,7 +123,7 @@ class Accumulator:
         widest = self._envelope + MAX_TOPIC_BYTES
         self._each = MESSAGE_OVERHEAD
         self._share = (2 * widest, settings.max_batch_bytes)
-        """The bytes of envelopes that so many bytes of messages may take."""
+        """Envelopes may take this many bytes, for this many bytes of messages."""
         if min(settings.max_batch_messages, settings.max_batch_bytes // widest) < ENVELOPE_SHARES:
             self._each += widest  # one for each message
             self._share = (0, 1)
@@ -294,7 +291,7 @@ class Accumulator:
         return deadline
 
     def hold(self, held: bool) -> None:
-        """Accept nothing, as if there were no room, or (False) go on."""
+        """Accept nothing, as if there were no room, or (False) accept again."""
         self._admission.hold(held)
         self._revoke()
 
@@ -340,7 +337,7 @@ class Accumulator:
         self._storing = None
 
     def fail(self, error: ReliamsgError) -> None:
-        """There will be no further commit: tell whoever waits for one."""
+        """There will be no further commit: wake all threads that wait for one."""
         with self._lock:
             self._take_token()
             batches = list(self._batches)

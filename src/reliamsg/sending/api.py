@@ -62,58 +62,57 @@ MIN_DISCONNECT_S = 0.1
 
 
 class Producer:
-    """Publishes durably: first to a file on this machine, from there to every site until it has confirmed.
+    """Publishes durably: first to a file on this machine, from there to every site until the site has confirmed.
 
-    Opening takes the outbox for this process and starts a new epoch; what the outbox still holds from before
-    is sent first. Sites need not be reachable: construction succeeds, messages wait, :meth:`status` says why.
+    Opening a producer locks the outbox for this process and starts a new epoch; what the outbox still holds from
+    earlier epochs is sent first. Sites need not be reachable: construction succeeds, messages wait, and :meth:`status`
+    shows why.
 
-    `producer_id` names this publisher everywhere and for ever, and owns exactly one outbox. `groups`
-    names, per topic, the consumer groups whose AMQP queues are declared before the first publish.
-    `confirm` says which sites must have confirmed before a message counts as published, see
-    :data:`~reliamsg.config.Confirm`.
+    `producer_id` identifies this publisher everywhere and permanently, and owns exactly one outbox. `groups` names, for
+    each topic, the consumer groups whose AMQP queues are declared before the first publish. `confirm` selects which
+    sites must have confirmed before a message counts as published, see :data:`~reliamsg.config.Confirm`.
 
-    `release`: with ``confirmed`` published messages leave the outbox at the first of `retain_seconds` and
-    `retain_bytes`, earlier when room is needed. With ``consumed`` a message also stays until every group that
-    was named for its topic when it was published has acknowledged it, or declared it missing; so no broker can
-    lose it for good, and a group that never comes fills the outbox (:meth:`status` names it). There a group
-    that is not in `groups` any more stays named until :meth:`remove_group`. What is held is sent again to
-    groups that lack it, at most `max_repair_bytes_per_second` in all. `max_bytes` bounds what must be held;
-    then `when_full` decides:
-    ``publish`` blocks for at most `block_timeout` seconds before it raises :class:`OutboxFull`, or raises
-    at once.
+    `release`: with ``confirmed``, published messages leave the outbox after `retain_seconds`, when they exceed
+    `retain_bytes`, or earlier if room is needed. With ``consumed``, a message also stays until every group that was
+    named for its topic when it was published has acknowledged it or declared it missing. So no broker can lose it for
+    good, but a group that never connects fills the outbox (:meth:`status` names the group). In this mode a group that
+    is no longer in `groups` stays named until :meth:`remove_group`. Messages in the outbox are sent again to groups
+    that lack them, at most `max_repair_bytes_per_second` in total. `max_bytes` bounds what must be held; when it is
+    reached, `when_full` decides whether ``publish`` blocks for up to `block_timeout` seconds before it raises
+    :class:`OutboxFull`, or raises at once.
 
-    `wire`: ``batch`` sends many messages as one broker message; ``plain`` sends each as a broker message
-    of its own, body untouched and identity in headers, for consumers without reliamsg (not at MQTT 3.1.1
-    sites). `compression` of batches needs the extra ``zstd``. `max_batch_messages` and `max_batch_bytes`
-    cut batches; a larger message goes alone.
+    `wire`: ``batch`` sends many messages as one broker message. ``plain`` sends each message as a broker message of its
+    own, with an unchanged body and its identity in headers, for consumers without reliamsg (not at MQTT 3.1.1 sites).
+    `compression` of batches needs the extra ``zstd``. `max_batch_messages` and `max_batch_bytes` limit batches; a
+    larger message is sent alone.
 
-    `hello_timeout`: what is published after opening is durable at once, and first sent when the named groups have
-    said which epoch they know, or after so many seconds from the first connection; 0: at once. It keeps an
-    outbox that was restored from a backup from publishing what groups take for old: whenever a named group turns out to
-    be in a later epoch, sending waits for as long, a second at least. `status_interval`: groups that
-    have not acknowledged everything are told what there is, so many seconds after a stream has gone quiet, and
-    then at intervals that double up to a minute. `keys`: everything is signed with them, and what groups say is
-    believed only if it is.
+    `hello_timeout`: messages that are published after opening are durable at once, but first sent when the named groups
+    have reported the epoch that they have entered, or `hello_timeout` seconds after the first connection (0: at once).
+    This keeps an outbox that was restored from a backup from publishing messages that groups would treat as old:
+    whenever a named group turns out to be in a later epoch, sending waits that long again, and at least one second.
+    `status_interval`: groups that have not acknowledged everything get an announcement this many seconds after a stream
+    has gone quiet, and then at intervals that double up to a minute. `keys`: all frames are signed, and frames of
+    groups are accepted only if they are signed.
 
-    `journal`: a directory, fsspec URL or :class:`~reliamsg.config.JournalExport` that the journal leaves for, in
-    segments; without it the journal stays in the outbox. While the target is away and the backlog is used up,
-    publishing waits as for room in the outbox, and raises :class:`JournalFull`.
+    `journal`: a directory, fsspec URL or :class:`~reliamsg.config.JournalExport` to which the journal is exported, in
+    segments; without it the journal stays in the outbox. While the target is unavailable and the backlog is used up,
+    publishing waits as it does for room in the outbox, and raises :class:`JournalFull`.
 
-    `on_error` is called with what happens in the background: a fatal error, which every later call raises
-    as well, or an exception of a callback.
+    `on_error` is called with errors of background work: a fatal error, which every later call raises as well, or an
+    exception of a callback.
 
-    A producer that is forgotten, or left open at the end of the program, is closed without waiting for sites. If
-    messages are unconfirmed then, that is a ``ResourceWarning`` and a WARNING in the log.
+    A producer that is garbage-collected, or left open at the end of the program, is closed without waiting for sites.
+    If messages are unconfirmed then, it emits a ``ResourceWarning`` and logs a WARNING.
 
-    Threads: any thread may call any method. One writer thread uses the file, each site has one I/O thread,
+    Threads: any thread may call any method. One writer thread uses the file, each site has one I/O thread, and
     callbacks run on a thread of their own. Signal handlers may call :meth:`publish_nowait`, :meth:`pending` and
-    :meth:`status`, whatever they interrupt, and nothing that waits. A ``KeyboardInterrupt`` in any method leaves the
-    producer in order; whether what was being published is stored is unknown then. After ``fork()`` the child must open
-    a producer of its own (:class:`ForkedError`).
+    :meth:`status`, whatever they interrupt, but no method that waits. A ``KeyboardInterrupt`` in any method leaves the
+    producer in order; whether a message that was being published is stored is unknown then. After ``fork()`` the child
+    must open a producer of its own (:class:`ForkedError`).
 
-    Raises at construction: :class:`ConfigError` for wrong arguments, :class:`OutboxLocked` when another
-    process or object has this outbox, :class:`StoreMismatch` when it is another producer's,
-    :class:`StoreCorrupt`, :class:`StoreTooNew`, and :class:`OutboxWriteError` when the file can't be written.
+    Raises at construction: :class:`ConfigError` for invalid arguments, :class:`OutboxLocked` if another process or
+    object has opened this outbox, :class:`StoreMismatch` if it belongs to another producer, :class:`StoreCorrupt`,
+    :class:`StoreTooNew`, and :class:`OutboxWriteError` if the file can't be written.
     """
 
     def __init__(
@@ -184,16 +183,16 @@ class Producer:
     def publish(
         self, topic: str, body: bytes, *, key: str | None = None, headers: Mapping[str, str] | None = None
     ) -> Receipt:
-        """Publish one message. When this returns, it is committed and fsynced: nothing but the loss of the
-        disk loses it.
+        """Publish one message. When this returns, the message is committed and fsynced: only the loss of the disk can
+        lose it.
 
-        `body`: at most 4 MiB. `key` travels along and does not order. `headers`: at most 64 strings,
-        names of up to 255 bytes that do not begin with ``rm-``, values of up to 8 KiB, 64 KiB together.
-        ``receipt.wait()`` waits for the sites.
+        `body`: at most 4 MiB. `key` is delivered with the message and does not affect order. `headers`: at most 64
+        strings, with names of up to 255 bytes that do not begin with ``rm-``, values of up to 8 KiB, and 64 KiB in
+        total. ``receipt.wait()`` waits for the sites.
 
         Raises :class:`ConfigError` (a name or header), :class:`MessageTooLarge`, :class:`OutboxFull`,
         :class:`OutboxWriteError` (disk full or read-only: nothing was stored, publishing works again when
-        there is room), or what has stopped this producer, such as :class:`OutboxIndeterminate`.
+        there is room), or the error that stopped this producer, such as :class:`OutboxIndeterminate`.
         """
         receipt = self._accept(topic, body, key, headers, self._block)
         receipt.commit.wait_durable(None)
@@ -205,8 +204,8 @@ class Producer:
         """Publish one message without waiting for the disk: it is durable once
         ``receipt.wait(until="durable")`` returns.
 
-        Raises :class:`OutboxFull` (or :class:`JournalFull`) at once where there is no room, and otherwise as
-        :meth:`publish`; what the disk refuses is raised by the receipt.
+        Raises :class:`OutboxFull` (or :class:`JournalFull`) at once if there is no room, and otherwise the same errors
+        as :meth:`publish`; errors of the disk are raised by the receipt.
         """
         if (
             key is None
@@ -216,7 +215,7 @@ class Producer:
             and type(topic) is str
             and topic in self._topics
             and self._generation == forks.generation
-        ):  # the usual case, which comes by the million
+        ):  # the usual case
             return self._accumulator.accept_one(topic, body)
         return self._accept(topic, body, key, headers, 0.0)
 
@@ -228,11 +227,11 @@ class Producer:
         key: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Receipt:
-        """Publish several messages, one after the other, with the same key and headers. Durable when this
+        """Publish several messages, one after the other, with the same key and headers. They are durable when this
         returns.
 
-        All of them are stored in one transaction, or none. One receipt stands for all. Raises as
-        :meth:`publish`; :class:`ConfigError` when there are none.
+        They are stored in one transaction, all or none, and share one receipt. Raises the same errors as
+        :meth:`publish`, and :class:`ConfigError` if there are no bodies.
         """
         if not isinstance(bodies, list):
             bodies = check_list("bodies", bodies, "bodies of bytes")
@@ -274,9 +273,9 @@ class Producer:
     def add_group(self, topic: str, group: str) -> None:
         """Name one more group for a topic: it counts for messages that are published after this returns.
 
-        Its queues are declared at AMQP sites, and with ``release="consumed"`` messages are kept for it. Naming one that
-        is named already changes nothing. Journalled and durable when this returns. Raises :class:`ConfigError` for a
-        name that can't be, or more than 100 groups, and :class:`OutboxWriteError`.
+        Its queues are declared at AMQP sites, and with ``release="consumed"`` messages are kept for it. Naming a group
+        twice changes nothing. Journalled and durable when this returns. Raises :class:`ConfigError` for an invalid
+        name, or more than 100 groups, and :class:`OutboxWriteError`.
         """
         check_name("topic", topic)
         check_name("group", group)
@@ -284,10 +283,10 @@ class Producer:
         self._engine.commands.run(lambda: self._engine.add_group(topic, group))
 
     def remove_group(self, topic: str, group: str) -> None:
-        """Name a group no longer for a topic: nothing is kept for it any more, and what was kept for it alone leaves.
+        """Stop naming a group for a topic: no messages are kept for it any longer, and those kept for it alone leave.
 
         Its queues at brokers stay; delete them there. Journalled and durable when this returns. Raises
-        :class:`ConfigError` where it is not named, and :class:`OutboxWriteError`.
+        :class:`ConfigError` if the group is not named, and :class:`OutboxWriteError`.
         """
         check_name("topic", topic)
         check_name("group", group)
@@ -295,16 +294,17 @@ class Producer:
         self._engine.commands.run(lambda: self._engine.remove_group(topic, group))
 
     def remove(self, first: MessageId, last: MessageId | None = None) -> int:
-        """Take messages out of the outbox, from `first` to `last` (one, without `last`), of one stream and epoch.
+        """Remove messages from the outbox, from `first` to `last` (only `first` if `last` is None), of one stream and
+        epoch.
 
-        They are not sent any more, to any site or as a repair, and groups that lack them are told not to wait: they
-        declare them with the reason ``removed``. What sites have already may be delivered all the same. Returns how
+        They are no longer sent, neither to sites nor as repairs, and groups that lack them stop waiting: they declare
+        them missing with the reason ``removed``. Messages that sites already have may still be delivered. Returns how
         many were held. Journalled and durable when this returns.
 
-        Receipts go on to stand for what is left: ``done`` is True once that is confirmed, and never where nothing is
-        left. ``wait()`` waits for the same and then raises :class:`MessageRemoved`, which names the removed numbers.
+        Receipts then stand for the messages that are left: ``done`` is True once those are confirmed, and never if none
+        are left. ``wait()`` waits for the same, and then raises :class:`MessageRemoved` with the removed numbers.
 
-        Raises :class:`ConfigError` for anything that is no such range, and :class:`OutboxWriteError`.
+        Raises :class:`ConfigError` unless the arguments are such a range, and :class:`OutboxWriteError`.
         """
         check_message_id("first", first)
         if last is not None:
@@ -317,7 +317,7 @@ class Producer:
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything that was accepted before this call is confirmed, at most `timeout` seconds.
 
-        Raises :class:`ConfirmTimeout`, saying what each site lacks: everything stays in the outbox and is
+        Raises :class:`ConfirmTimeout`, which shows what each site is missing: everything stays in the outbox and is
         sent again.
         """
         check_timeout("timeout", timeout)
@@ -325,25 +325,24 @@ class Producer:
         flush(self._engine, timeout)
 
     def pending(self) -> int:
-        """How many accepted messages are not published yet: their confirm policy is not met."""
+        """The number of accepted messages that are not published yet: their confirm policy is not met."""
         self._check()
         return self._engine.pending()
 
     def status(self) -> ProducerStatus:
-        """The state of this producer and of every site, now."""
+        """The current state of this producer and of every site."""
         self._check(dead=True)
         return self._engine.status()
 
     def close(self, timeout: float = 10.0) -> Remaining:
         """Accept nothing more, wait for confirms for at most `timeout` seconds, and close the outbox.
 
-        The journal's last segment goes out if its target answers within what is left of that time (or half a second).
-        Returns within `timeout` and five seconds: a site or disk that hangs for longer is left behind, with a
-        message in the log.
+        The last segment of the journal is exported if its target answers within the time that is left, or half a
+        second. Returns within `timeout` plus five seconds: a site or disk that hangs longer is abandoned, and logged.
 
-        Returns what remains unconfirmed: it stays in the outbox, and is sent when that is opened again.
-        Whoever waits for room or for a receipt gets :class:`ClosedError`. Closing twice is harmless. Does not
-        raise what stopped the producer.
+        Returns what remains unconfirmed: it stays in the outbox, and is sent when the outbox is opened again. Threads
+        that wait for room or for a receipt get :class:`ClosedError`. Closing twice is harmless. Does not raise the
+        error that stopped the producer.
         """
         check_number("timeout", timeout, least=-MOST_SECONDS)
         if self._generation != forks.generation:
@@ -352,7 +351,7 @@ class Producer:
         if not self._finished:  # also after a close() that was interrupted
             export_by = time.monotonic() + timeout
             self._engine.begin_close(export_by)
-            with contextlib.suppress(FatalError, ConfirmTimeout):  # said by what is returned
+            with contextlib.suppress(FatalError, ConfirmTimeout):  # the return value shows it
                 flush(self._engine, timeout)
             self._threads.end(CLOSING_S, export_by)
             self._finalizer.detach()
@@ -370,7 +369,7 @@ class Producer:
             log.warning("producer %s: %s", self._engine.producer_id, remaining)
 
     def _check(self, dead: bool = False) -> None:
-        """Refuse use after fork() and close(), and raise what has stopped this producer."""
+        """Refuse use after fork() and close(), and raise the error that stopped this producer."""
         if self._generation != forks.generation:
             raise ForkedError(
                 "a producer can't be used after fork(): open one of its own, with an outbox of its own"
@@ -385,7 +384,7 @@ class Producer:
 
 
 class _Threads:
-    """The writer thread and the transports of one producer. Holds no reference to the producer itself."""
+    """The writer thread and the transports of one producer, without a reference to the producer itself."""
 
     def __init__(self, engine: Engine, worker: Worker) -> None:
         """`worker`: what the engine wakes. It is started here."""
@@ -400,7 +399,7 @@ class _Threads:
 
     def end(self, timeout: float, export_by: float | None = None) -> None:
         """Disconnect, store what is left, close the file. Nothing in a child process after fork(). `export_by`: until
-        when the journal's last segment may take."""
+        when the last segment of the journal may take."""
         if self.generation != forks.generation:
             return
         engine, now = self._engine, time.monotonic()
@@ -410,10 +409,10 @@ class _Threads:
             by = max(by, export_by + STORING_S)
         elif engine.export.has_target:
             by += CLOSING_EXPORT_S
-        # Half of the time is for the sites together, so that none that hangs takes the others' time or the file's.
+        # Sites share half of the time, so that one that hangs takes neither the others' time nor the file's.
         self._disconnect(now + (by - now) / 2)
         ended = self._worker.end(max(MIN_DISCONNECT_S, by - time.monotonic()))
-        if not ended and not self._worker.is_current:  # else it has collected a producer that nobody closed
+        if not ended and not self._worker.is_current:  # else it has garbage-collected a producer
             log.error(
                 "producer %s: the outbox is still being written; it is closed once the disk answers",
                 engine.producer_id,
@@ -447,7 +446,7 @@ def flush(engine: Engine, timeout: float | None) -> None:
 
 
 def _forgotten(threads: _Threads, engine: Engine) -> None:
-    """The application has lost its producer, or ended, without close()."""
+    """The producer was garbage-collected, or the program ended, without close()."""
     if threads.generation != forks.generation:
         return
     threads.end(1.0)

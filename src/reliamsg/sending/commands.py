@@ -74,7 +74,7 @@ class WriterCommands:
         return None
 
     def refuse(self, error: BaseException) -> None:
-        """No further call is made: whoever waits gets `error`."""
+        """No further call is made: threads that wait get `error`."""
         self._refusal = error
         while self.waiting:
             self.waiting.popleft().refuse(error)

@@ -1,4 +1,4 @@
-"""Which messages are confirmed, for receipts and for whoever waits."""
+"""Which messages are confirmed, for receipts and for threads that wait."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from reliamsg.sending.removals import Messages, Removals
 from reliamsg.sending.retention import Retention
 from reliamsg.sending.state import Shared
 from reliamsg.sending.status import MessageState
+from reliamsg.store.outbox import Outbox
 from reliamsg.store.rewriting import Taken
 from reliamsg.store.rows import Row
 
@@ -30,14 +31,9 @@ class ConfirmationTracker:
     """One producer's. Everything is guarded by the lock; methods that answer the application take it themselves."""
 
     def __init__(
-        self,
-        shared: Shared,
-        groups: Groups,
-        admission: Admission,
-        retention: Retention,
-        connectivity: Mapping[str, Connectivity],
-        callbacks: CallbackThread,
-    ) -> None:
+        self, shared: Shared, groups: Groups, admission: Admission, retention: Retention,
+        connectivity: Mapping[str, Connectivity], callbacks: CallbackThread,
+    ) -> None:  # fmt: skip
         """`connectivity`: of each site."""
         self.generation = shared.generation
         self.now = shared.clock.now
@@ -271,11 +267,6 @@ class ConfirmationTracker:
             self.recount = True
             self._published(rows)
 
-    def decided_at_start(self, rows: Iterable[int]) -> None:
-        """The same, before anything is counted."""
-        for number in rows:
-            self.unjournalled.add(number, number)
-
     def _published(self, rows: Sequence[int]) -> None:
         for number in rows:
             self.unjournalled.add(number, number)
@@ -284,7 +275,7 @@ class ConfirmationTracker:
         self._shared.changed.notify_all()
 
     def removed(self, topic: str, epoch: int, taken: Taken) -> None:
-        """Messages were removed. To be called before the core and the groups are told."""
+        """Messages were removed. Call this before the core and the groups are updated."""
         core = self._shared.core
         self._removals.removed(
             topic, epoch, taken, self.lacking, lambda row: row not in core.confirms.published,
@@ -294,11 +285,6 @@ class ConfirmationTracker:
             self._call_watchers(row.id)
         self._removals.prune(lambda row: all(row in window.confirmed for window in core.sites.values()))
         self.recount = True
-
-    def split(self, row: int, new: int) -> None:
-        """What row `row` ended with is row `new` from now on."""
-        if row in self.unjournalled:
-            self.unjournalled.add(new, new)
 
     def lacking(self, row: int) -> list[str]:
         """The sites that have not confirmed a row."""
@@ -336,13 +322,39 @@ class ConfirmationTracker:
         """Have them counted anew later."""
         self.recount = True
 
-    def counted_anew(self, messages: int, before: int) -> None:
-        """There were `messages` pending, when this said `before`. What was published since is subtracted already."""
-        self.pending_messages += messages - before
+    # -- counting, by the writer ------------------------------------------------------------------------------
 
-    def found_oldest(self, wall_us: int | None) -> None:
-        """When the oldest pending message was stored; None for no such message."""
-        self.oldest_pending_us = wall_us
+    def count(self, outbox: Outbox) -> None:
+        """Count from the outbox itself what is pending and held."""
+        shared, consumed = self._shared, self._groups.consumed
+        with shared.lock:
+            top, published = shared.top, shared.core.confirms.published
+            spans = published.missing(1, top) if top else []
+            leaving = (
+                [] if consumed is None else [part for span in published for part in consumed.overlap(*span)]
+            )
+            before = self.pending_messages, self._admission.stored
+        _, stored = outbox.totals()
+        messages = size = 0
+        for first, last in spans:
+            some, bytes_ = outbox.totals(first, last)
+            messages, size = messages + some, size + bytes_
+        if consumed is not None:
+            size = stored - sum(outbox.totals(*span)[1] for span in leaving)
+        with shared.lock:
+            # What was published meanwhile was subtracted from the old figures.
+            self.pending_messages += messages - before[0]
+            self._admission.release(before[1] - size)
+            self._retention.counted(stored)
+
+    def find_oldest(self, outbox: Outbox) -> None:
+        """Find when the oldest pending message was stored."""
+        shared = self._shared
+        with shared.lock:
+            cursor, top = shared.core.confirms.cursor, shared.top
+        rows = outbox.rows(cursor, top, 1) if cursor <= top else []
+        with shared.lock:
+            self.oldest_pending_us = rows[0].wall_us if rows else None
 
 
 def joined(sites: Mapping[str, str]) -> str:

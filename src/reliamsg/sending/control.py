@@ -52,15 +52,9 @@ class ControlHandler:
     """One producer's. Only the writer uses it."""
 
     def __init__(
-        self,
-        shared: Shared,
-        outbox: Outbox,
-        queue: ControlQueue,
-        gate: EpochGate,
-        groups: Groups,
-        announcements: Announcements,
-        repairs: RepairSender,
-    ) -> None:
+        self, shared: Shared, outbox: Outbox, queue: ControlQueue, gate: EpochGate, groups: Groups,
+        announcements: Announcements, repairs: RepairSender,
+    ) -> None:  # fmt: skip
         self._shared, self._outbox = shared, outbox
         self._queue, self._gate, self._groups = queue, gate, groups
         self._announcements, self._repairs = announcements, repairs
@@ -81,8 +75,8 @@ class ControlHandler:
     def handle(self, now: float) -> list[ProducerConflict]:
         """Handle some of the frames that wait. Returns conflicts to report."""
         queue, lock = self._queue, self._shared.lock
-        if queue.site_connected:
-            queue.take_connected()
+        if queue.connected:
+            queue.connected.clear()
             self._gate.connected(now)
             self._announcements.timetable.connected(self._shared.streams.by_stream, now)
         for _ in range(min(FRAMES_AT_ONCE, queue.count)):
@@ -233,7 +227,7 @@ class ControlHandler:
             self._shared.journal.add(Entry("surpassed", stream, *own, group=group, detail=detail))
 
     def _report(self, conflict: Conflict | None) -> None:
-        """Have the application told of another history, if there is one."""
+        """Report another history to the application, if there is one."""
         if conflict is None:
             return
         who = f"group {conflict.group}, {conflict.stream}" if conflict.group else "another owner of its name"

@@ -14,7 +14,7 @@ from reliamsg.wire.data import FrameError
 __all__ = ["ControlFrame", "ControlQueue"]
 
 MAX_FRAMES = 2_000
-"""Frames that wait; any more are dropped, as snapshots may be."""
+"""Frames that wait; any more are dropped: later frames supersede them."""
 MAX_BYTES = 4 * 1024 * 1024
 
 
@@ -36,8 +36,8 @@ class ControlQueue:
         """Frames that were refused, by reason."""
         self.copies = Copies()
         """Frames that arrived over one site need no second look when they arrive over another."""
-        self.site_connected = False
-        """A site was connected since the writer last asked."""
+        self.connected: set[str] = set()
+        """Sites that were connected since the writer last looked."""
         self.count = 0
         """How many frames wait."""
         self._keys = keys
@@ -46,25 +46,12 @@ class ControlQueue:
         self._frames = Shares(MAX_FRAMES)
         self._bytes = Shares(MAX_BYTES)
 
-    def note_connected(self) -> None:
-        """A site was connected."""
-        self.site_connected = True
-
-    def take_connected(self) -> bool:
-        """Whether a site was connected since the last call."""
-        taken, self.site_connected = self.site_connected, False
-        return taken
-
     def decode(self, address: str, body: bytes) -> ControlFrame | str:
         """The frame; the reason why it is not accepted if it is malformed, or unsigned where it must be signed."""
         try:
             return ControlFrame(address, open_control(body, address, self._keys), len(body))
         except FrameError as error:
             return error.reason
-
-    def reject(self, reason: str) -> None:
-        """Count a frame that was refused."""
-        self.rejected[reason] += 1
 
     def put(self, source: str, frame: ControlFrame) -> bool:
         """Keep a frame; False if its source has no room left."""

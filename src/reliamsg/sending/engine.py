@@ -66,15 +66,9 @@ class Engine:
     """One producer. See the module's text for who calls what."""
 
     def __init__(
-        self,
-        outbox: Outbox,
-        sites: Sequence[Site],
-        groups: Mapping[str, Sequence[str]],
-        settings: Settings,
-        transports: Transports,
-        environment: Environment,
-        journal: JournalExport | None = None,
-    ) -> None:
+        self, outbox: Outbox, sites: Sequence[Site], groups: Mapping[str, Sequence[str]], settings: Settings,
+        transports: Transports, environment: Environment, journal: JournalExport | None = None,
+    ) -> None:  # fmt: skip
         self.producer_id = outbox.producer
         source = JournalSource("producer", outbox.producer, outbox.path, outbox.exported)
         self.export = ExportStep(journal, source, environment)
@@ -89,7 +83,8 @@ class Engine:
         self._room = environment.room if environment.room is not None else Waiters()
         stored = outbox.site_cursors()
         self.shared = shared = self._open_shared(sites, settings, environment, stored)
-        held = self._open_rows()
+        held = outbox.held()
+        shared.core.opened(shared.top, held)
         self._forget_sites({name: c.cursor for name, c in stored.items() if name not in shared.core.sites})
         self.admission = Admission(settings.max_bytes, self._room)
         self.groups = Groups(shared, outbox, self.admission)
@@ -141,14 +136,8 @@ class Engine:
         shared.extend(top)
         return shared
 
-    def _open_rows(self) -> list[Span]:
-        """Have the core know which rows are held; returns them."""
-        held = self._outbox.held()
-        self.shared.core.opened(self.shared.top, held)
-        return held
-
     def _forget_sites(self, gone: Mapping[str, int]) -> None:
-        """Sites that are not named any more: report what they never confirmed."""
+        """Sites that are no longer named: report what they never confirmed."""
         for name, cursor in gone.items():
             messages, _ = self._outbox.totals(cursor, self.shared.top)
             log.warning(
@@ -203,7 +192,8 @@ class Engine:
         core, now = self.shared.core, self.shared.clock.now()
         # With a changed policy, what was confirmed before may be enough now.
         for first, last in core.confirms.candidates():
-            self.tracker.decided_at_start(core.confirms.decide(range(first, last + 1)))
+            for row in core.confirms.decide(range(first, last + 1)):
+                self.tracker.unjournalled.add(row, row)
         self.maintenance.begin()
         self.gate.begin(now)
         self._listen(self.control.addresses(now))
@@ -259,14 +249,17 @@ class Engine:
     def add_group(self, topic: str, group: str) -> None:
         """See :meth:`reliamsg.sending.api.Producer.add_group`."""
         if self.groups.add(topic, group):
-            for site in self.sites.values():
-                site.bind()
+            self._bind()
 
     def remove_group(self, topic: str, group: str) -> None:
         """See :meth:`reliamsg.sending.api.Producer.remove_group`."""
         self.groups.remove(topic, group)
+        self._bind()
+
+    def _bind(self) -> None:
+        """Have the queues of all named groups declared."""
         for site in self.sites.values():
-            site.bind()
+            site.transport.bind(self.shared.bindings())
 
     def remove(self, first: MessageId, last: MessageId) -> int:
         """Remove what is held of `first` to `last`; returns how many messages that were."""
@@ -324,7 +317,8 @@ class Engine:
             for added in taken.added:
                 if added.last == before.last:
                     core.split(before.id, added.id, now)
-                    self.tracker.split(before.id, added.id)
+                    if before.id in self.tracker.unjournalled:
+                        self.tracker.unjournalled.add(added.id, added.id)
         if taken.added:
             self.shared.extend(taken.added[-1].id)
             self.groups.stored(taken.added)
@@ -364,7 +358,7 @@ class Engine:
             self._commit()
         if shared.fatal is None and self._requested:
             self._read_pages()
-        if shared.fatal is not None:  # nothing is written any more: the file may be why
+        if shared.fatal is not None:  # nothing more is written: the file may be the cause
             self.accumulator.fail(shared.fatal)
             self.commands.refuse(shared.fatal)
             self._report_fatal()
@@ -399,7 +393,7 @@ class Engine:
     def _control(self, now: float) -> None:
         """Handle control frames, and send what is due at control addresses."""
         queue, control, gate = self.queue, self.control, self.gate
-        if queue.count or queue.site_connected:
+        if queue.count or queue.connected:
             for conflict in control.handle(now):
                 self.callbacks.report(conflict)
         if not gate.is_settled:
@@ -483,7 +477,7 @@ class Engine:
                 or self.commands.waiting
                 or self.groups.moved
                 or self.queue.count
-                or self.queue.site_connected
+                or self.queue.connected
                 or not self.accumulator.empty
             ):
                 return now
@@ -522,7 +516,7 @@ class Engine:
             rows = self._store(batch)
         except OutboxWriteError as failure:
             error = failure
-        except Exception as failure:  # whatever it is, nobody may be left waiting
+        except Exception as failure:  # whatever it is, no thread may be left waiting
             if not isinstance(failure, FatalError):
                 log.exception("producer %s: storing failed", self.producer_id)
                 failure = FatalError(f"internal error: {failure!r}")
@@ -604,7 +598,7 @@ class Engine:
             log.warning("producer %s: %s; trying again", self.producer_id, error)
 
     def fail(self, error: FatalError) -> None:
-        """Stop for good: nothing is stored or sent any more. The writer's."""
+        """Stop for good: nothing more is stored or sent. The writer's."""
         shared = self.shared
         with shared.lock:
             first = shared.stop(error)
@@ -613,7 +607,7 @@ class Engine:
         self.accumulator.refuse(error)
         log.error("producer %s has stopped: %s", self.producer_id, error)
         if first:
-            shared.wake()  # the next step tells whoever waits
+            shared.wake()  # the next step wakes all threads that wait
 
     def _report_fatal(self) -> None:
         """Have ``on_error`` called, once, with what has stopped this producer."""
@@ -622,8 +616,8 @@ class Engine:
             self.callbacks.report(self.shared.fatal)
 
     def begin_close(self, export_by: float | None = None) -> None:
-        """Accept nothing more; whoever waits for room is told. `export_by`: until when, by the clock, the last segment
-        of the journal may take."""
+        """Accept nothing more, and wake threads that wait for room. `export_by`: until when, by the clock, the last
+        segment of the journal may take."""
         if export_by is not None:
             self._export_by = export_by
         self.shared.close()

@@ -58,7 +58,8 @@ class EpochGate:
         self._fence.connected(now)
 
     def heard(
-        self, group: str, stream: Stream, entered: tuple[int, int], chain: Iterable[tuple[int, int]], now: float
+        self, group: str, stream: Stream, entered: tuple[int, int], chain: Iterable[tuple[int, int]],
+        now: float,
     ) -> Conflict | None:  # fmt: skip
         """A group has entered an epoch, with this incarnation: that may be of another history. `chain`: the known
         epochs of the stream. Returns a conflict to report."""

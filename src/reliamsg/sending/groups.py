@@ -197,7 +197,7 @@ class Groups:
         for site in self._shared.core.sites:
             self._shared.review(site, [stream])
 
-    # -- as messages come and groups go on, with the lock held ----------------------------------------------------
+    # -- as messages are stored and groups advance, with the lock held ---------------------------------------------
 
     def stored(self, rows: Sequence[Row]) -> None:
         """More batches were committed."""
@@ -214,9 +214,9 @@ class Groups:
                 self._walks.setdefault(row.stream_id, row.id)
 
     def heard(
-        self, stream: Stream, group: str, position: Position, reported: StreamState, now: float, known: bool
+        self, stream: Stream, group: str, position: Position, reported: StreamState, now: float, known: bool,
     ) -> bool:  # fmt: skip
-        """A group reported how far it is: at `position`, which may differ from what it said. Returns whether it came
+        """A group reported how far it is: at `position`, which may differ from its report. Returns whether it came
         further. `known`: the epoch that it has entered is of this history."""
         high_water = reported.high_water if known else 0
         if not self._table.hear(stream, group, position, reported.entered, now, high_water):
@@ -238,7 +238,7 @@ class Groups:
         }
 
     def left(self, rows: Iterable[int]) -> None:
-        """These rows are not held any more."""
+        """These rows are no longer held."""
         if self.consumed is not None:
             for number in rows:
                 self.consumed.remove(number, number)

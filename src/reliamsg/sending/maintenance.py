@@ -36,14 +36,9 @@ class Maintenance:
     """One producer's. All methods are the writer's."""
 
     def __init__(
-        self,
-        shared: Shared,
-        outbox: Outbox,
-        groups: Groups,
-        tracker: ConfirmationTracker,
-        retention: Retention,
-        admission: Admission,
-    ) -> None:
+        self, shared: Shared, outbox: Outbox, groups: Groups, tracker: ConfirmationTracker,
+        retention: Retention, admission: Admission,
+    ) -> None:  # fmt: skip
         self._shared, self._outbox = shared, outbox
         self._groups, self._tracker = groups, tracker
         self._retention, self._admission = retention, admission
@@ -52,8 +47,8 @@ class Maintenance:
     def begin(self) -> None:
         """Call this first, before anything is sent."""
         self.store_progress()
-        self._count()
-        self._find_oldest()
+        self._tracker.count(self._outbox)
+        self._tracker.find_oldest(self._outbox)
 
     def _has_progress(self) -> bool:
         shared = self._shared
@@ -92,9 +87,9 @@ class Maintenance:
                 self.store_progress()
                 self._store_lacking()
                 shared.probe("cursor")
-                self._find_oldest()
+                tracker.find_oldest(self._outbox)
             if recount:
-                self._count()
+                tracker.count(self._outbox)
             self._release(now)
         except ReliamsgError:
             with shared.lock:
@@ -188,39 +183,6 @@ class Maintenance:
     def _lacking(self, row: int) -> list[str]:
         with self._shared.lock:
             return self._tracker.lacking(row)
-
-    def _count(self) -> None:
-        """Count what is pending and held, from the outbox itself."""
-        shared, tracker = self._shared, self._tracker
-        with shared.lock:
-            top, consumed = shared.top, self._groups.consumed
-            published = shared.core.confirms.published
-            spans = published.missing(1, top) if top else []
-            leaving = (
-                [] if consumed is None else [part for span in published for part in consumed.overlap(*span)]
-            )
-            before = tracker.pending_messages, self._admission.stored
-        _, stored = self._outbox.totals()
-        messages = size = 0
-        for first, last in spans:
-            some, bytes_ = self._outbox.totals(first, last)
-            messages, size = messages + some, size + bytes_
-        if consumed is not None:
-            size = stored - sum(self._outbox.totals(*span)[1] for span in leaving)
-        with shared.lock:
-            # What was published meanwhile was taken off the old figures.
-            tracker.counted_anew(messages, before[0])
-            self._admission.release(before[1] - size)
-            self._retention.counted(stored)
-
-    def _find_oldest(self) -> None:
-        """When the oldest message that is not published was stored."""
-        shared = self._shared
-        with shared.lock:
-            cursor, top = shared.core.confirms.cursor, shared.top
-        rows = self._outbox.rows(cursor, top, 1) if cursor <= top else []
-        with shared.lock:
-            self._tracker.found_oldest(rows[0].wall_us if rows else None)
 
 
 def _cursors(window: SiteWindow) -> Cursors:

@@ -90,7 +90,7 @@ class Packed:
         """The runs of each topic, their first sequence number, and how many batches they fill."""
 
     def stored(self, rows: Sequence[Row]) -> None:
-        """The batches were stored as `rows`: tell the runs where they are."""
+        """The batches were stored as `rows`: record where each run is."""
         at = 0
         for runs, first, batches in self.topics:
             starts: list[int] = []
@@ -144,7 +144,8 @@ class Packer:
         self._close(builder, stream, seq, packed, epoch, times)
 
     def _close(
-        self, builder: _Builder, stream: StreamRow, seq: int, packed: Packed, epoch: int, times: tuple[int, int]
+        self, builder: _Builder, stream: StreamRow, seq: int, packed: Packed, epoch: int,
+        times: tuple[int, int],
     ) -> int:  # fmt: skip
         """Encode a batch; return the sequence number after it."""
         count = len(builder.bodies)

@@ -43,7 +43,7 @@ class Commit:
             raise self.error
 
     def finish(self, error: ReliamsgError | None) -> None:
-        """The outcome is known: wake whoever waits for it."""
+        """The outcome is known: wake all threads that wait for it."""
         self.error = error
         self.done = True
         self.waiters.notify_all()

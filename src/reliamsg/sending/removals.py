@@ -70,14 +70,9 @@ class Removals:
         self._streams: dict[tuple[str, int], _Stream] = {}
 
     def removed(
-        self,
-        topic: str,
-        epoch: int,
-        taken: Taken,
-        lacking: Callable[[int], Iterable[str]],
-        unconfirmed: Callable[[int], bool],
-        unconsumed: Sequence[Span],
-    ) -> None:
+        self, topic: str, epoch: int, taken: Taken, lacking: Callable[[int], Iterable[str]],
+        unconfirmed: Callable[[int], bool], unconsumed: Sequence[Span],
+    ) -> None:  # fmt: skip
         """Messages were removed. Call this before the deleted rows count as confirmed.
 
         `lacking` returns the sites that have not confirmed a row, `unconfirmed` whether its policy is not met.

@@ -59,8 +59,8 @@ class RepairSender:
         return None if due is None else max(due, self._pause_until)
 
     def request(
-        self, group: str, stream: Stream, wanted: Sequence[Span3], missing: Sequence[Span3], now: float,
-        *, named: bool,
+        self, group: str, stream: Stream, wanted: Sequence[Span3], missing: Sequence[Span3], now: float, *,
+        named: bool,
     ) -> None:  # fmt: skip
         """A group wants parts of a stream; `missing`: all that it lacks."""
         self.is_idle = False

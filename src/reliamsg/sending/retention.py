@@ -84,15 +84,9 @@ class Retention:
         return Excess(max(0, retained), max(0, self.stored_bytes - self._max_bytes))
 
     def release(
-        self,
-        outbox: Outbox,
-        everywhere: Sequence[Span],
-        partly: Sequence[Span],
-        lacking: Callable[[int], Sequence[str]],
-        excess: Excess,
-        wall_us: int,
-        mono_us: int,
-    ) -> tuple[list[int], Counter[str]]:
+        self, outbox: Outbox, everywhere: Sequence[Span], partly: Sequence[Span],
+        lacking: Callable[[int], Sequence[str]], excess: Excess, wall_us: int, mono_us: int,
+    ) -> tuple[list[int], Counter[str]]:  # fmt: skip
         """Delete what may and should leave, a bounded number of rows.
 
         `lacking` returns the sites that do not have a row. Returns the rows that left, and by site, how many of them it

@@ -1,4 +1,4 @@
-"""One site of a producer: what its transport reports, and what it is given to send."""
+"""One site of a producer: handles what its transport reports, and supplies what it sends."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class SiteSender:
             shared.presence.connected(name)
             shared.journal.add(Entry("connected", site=name, detail={"endpoint": endpoint}))
         self._connectivity.connected(endpoint)
-        self._control.note_connected()
+        self._control.connected.add(name)
         shared.wake()
 
     def disconnected(self, reason: str) -> None:
@@ -195,7 +195,7 @@ class SiteSender:
         frame = control.decode(address, body)
         with shared.lock:
             if isinstance(frame, str):
-                control.reject(frame)
+                control.rejected[frame] += 1
                 return
             content = frame.content
             group = content.group if isinstance(content, State) else ""
@@ -300,10 +300,6 @@ class SiteSender:
     def reachable(self) -> bool:
         """Whether control frames can be sent there."""
         return self._window.connected and self._window.blocked is None
-
-    def bind(self) -> None:
-        """Have the queues of all named groups declared."""
-        self.transport.bind(self._shared.bindings())
 
     def _review_topics(self, topics: Iterable[tuple[str, int]]) -> None:
         shared = self._shared

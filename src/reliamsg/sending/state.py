@@ -29,13 +29,9 @@ class Shared:
     """One producer's. Everything here is guarded by :attr:`lock`, unless it says otherwise."""
 
     def __init__(
-        self,
-        producer_id: str,
-        settings: Settings,
-        environment: Environment,
-        core: ProducerCore,
+        self, producer_id: str, settings: Settings, environment: Environment, core: ProducerCore,
         presence: PresenceTracker,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.lock = threading.RLock()
         """Never held while the outbox is used or a callback runs. Reentrant for signal handlers: they only read."""
         self.changed = Waiters()
@@ -97,21 +93,15 @@ class Shared:
     def extend(self, top: int) -> None:
         """Rows up to `top` are committed."""
         self.top = top
-        if self.gate is None:
-            self.limit = top
-        else:
-            self._set_limit()
+        self.limit = top if self.gate is None else min(top, self.gate - 1)
 
     def set_gate(self, row: int | None) -> None:
         """Rows from this one on must not be sent (None: all may be)."""
         self.gate = row
-        self._set_limit()
-
-    def _set_limit(self) -> None:
-        self.limit = self.top if self.gate is None else min(self.top, self.gate - 1)
+        self.extend(self.top)
 
     def add_confirmed(self, rows: int) -> None:
-        """So many more rows were confirmed somewhere, or count otherwise than before."""
+        """This many more rows were confirmed at a site, or count differently from before."""
         self.confirmed_rows += rows
 
     def take_confirmed(self) -> int:
