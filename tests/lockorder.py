@@ -105,15 +105,15 @@ def lock_order() -> Iterator[None]:
 
     def made(engine: Any, *args: Any, **kwargs: Any) -> None:
         make(engine, *args, **kwargs)
-        locks = engine.lock, engine.intake._lock, engine.admission._lock = [
-            CheckedLock(name, found) for name in ("the engine's lock", "the intake's", "the admission's")
+        locks = engine.shared.lock, engine.accumulator._lock, engine.admission._lock = [
+            CheckedLock(name, found) for name in ("the engine's lock", "the accumulator's", "the admission's")
         ]
         locks[0].others = [locks[1], locks[2]]
         locks[1].others = [locks[0]]
         locks[2].others = [locks[0]]
-        for owner in engine.membership.book, engine.membership.table, engine.outcomes:
+        for owner in engine.shared.streams, engine.shared.table, engine.tracker:
             _guard(owner, locks[0], found)
-        for presence in engine.proving._sites.values():
+        for presence in engine.shared.presence._sites.values():
             _guard(presence, locks[0], found)
 
         release = engine.admission.release

@@ -46,7 +46,7 @@ from reliamsg.message import Gap, Message, MessageId
 
 if TYPE_CHECKING:
     from reliamsg.receiving.consumer import Consumer
-    from reliamsg.sending.producer import Producer
+    from reliamsg.sending.api import Producer
     from reliamsg.sending.receipt import Receipt
 
 __version__ = "0.1.0"
@@ -99,7 +99,7 @@ __all__ = [
 # Few programs both publish and consume: each half is loaded on first use (PEP 562).
 _HALVES = {
     "Consumer": "reliamsg.receiving.consumer",
-    "Producer": "reliamsg.sending.producer",
+    "Producer": "reliamsg.sending.api",
     "Receipt": "reliamsg.sending.receipt",
 }
 

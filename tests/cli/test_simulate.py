@@ -36,8 +36,8 @@ def test_the_line_that_is_printed_for_a_failing_run_makes_it_again(monkeypatch: 
     """With producers that call published what one site has confirmed, whatever their policy: of several runs with the
     faults that their seeds draw, with chosen ones, and of one that was made smaller."""
 
-    sound = producer.make_settings
-    monkeypatch.setattr(producer, "make_settings", lambda confirm, *others: sound("any", *others))
+    sound = producer.Settings
+    monkeypatch.setattr(producer, "Settings", lambda **chosen: sound(**{**chosen, "confirm": "any"}))
     chosen = ("--faults", "restored,crash,control_lost,delay,restart,confirm_and_lose,misroute")
     printed: list[tuple[str, str]] = []
     for more in (("--no-shrink",), chosen):

@@ -19,6 +19,7 @@ from typing import Any
 
 from reliamsg.receiving.engine import GapItem
 from reliamsg.receiving.lane import Chunk
+from reliamsg.sending.accumulator import Content
 from reliamsg.sending.engine import Engine
 from reliamsg.store.outbox import EPOCH_STEP
 from tests.receiving import tools as receiving
@@ -72,9 +73,7 @@ class Life:
 
     def produce(self, path: Path | None = None, **options: Any) -> Engine:
         options = {"release": "consumed", "retain_seconds": 1.0, **options}
-        engine = self.bench.open({TOPIC: [GROUP]}, path, **options)
-        engine.probe = self.probe
-        return engine
+        return self.bench.open({TOPIC: [GROUP]}, path, probe=self.probe, **options)
 
     def read(self, name: str, **settings: Any) -> receiving.Bench:
         made = receiving.Bench.__new__(receiving.Bench)
@@ -92,7 +91,7 @@ class Life:
         for _ in range(count):
             number = 1 + max((int(n) for what, n in log_of(self.directory) if what == "try"), default=0)
             self.say("try", number)
-            receipt = engine.intake.accept(TOPIC, [b"%d" % number], None, None, 10, 0.0)
+            receipt = engine.accumulator.accept(Content(TOPIC, [b"%d" % number], None, None, 10))
             while not receipt.durable:
                 engine.step()
             self.say("accepted" if engine is self.engine else "elsewhere", number)
@@ -166,10 +165,10 @@ def membership(life: Life) -> None:
     life.bench.network["dc1"].lose(2)
     life.publish(3)
     life.run(2.0)
-    life.engine.membership.add_group(TOPIC, "late")
+    life.engine.add_group(TOPIC, "late")
     life.publish(2)
     life.run(0.5)
-    life.engine.membership.remove_group(TOPIC, "late")
+    life.engine.remove_group(TOPIC, "late")
     life.bench.network["dc1"].lose(2)
     life.publish(2)
     life.say("removed", int(log_of(life.directory)[-1][1]))

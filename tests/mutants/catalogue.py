@@ -19,13 +19,12 @@ MUTANTS = (
     Mutant(
         "told-durable-before-commit",
         "sending/engine.py",
-        "        rows = self._outbox.append(packed.batches, packed.entries, wall_us, self.mono_us())",
-        "        group.done = True\n"
-        "        group.waiters.notify_all()\n"
-        "        rows = self._outbox.append(packed.batches, packed.entries, wall_us, self.mono_us())",
+        "        rows = outbox.append(packed.batches, packed.entries, wall_us, clock.now_us())",
+        "        batch.commit.finish(None)\n"
+        "        rows = outbox.append(packed.batches, packed.entries, wall_us, clock.now_us())",
         "P1: publish() returns before the message is committed",
         ByTest(
-            "sending/test_intake.py::test_nothing_is_durable_before_it_is_committed",
+            "sending/test_accumulator.py::test_nothing_is_durable_before_it_is_committed",
             "assert seen == [(False, False)]",
         ),
     ),
@@ -67,7 +66,7 @@ MUTANTS = (
     ),
     Mutant(
         "number-kept-after-failure",
-        "sending/packing.py",
+        "sending/packer.py",
         "        return seq + count\n",
         "        stream.next_seq = seq + count\n        return seq + count\n",
         "P1, P9: a failed commit keeps its sequence numbers, so groups wait for messages that never existed",
@@ -98,7 +97,7 @@ MUTANTS = (
     ),
     Mutant(
         "forgotten-producer-silent",
-        "sending/producer.py",
+        "sending/api.py",
         "    left = engine.remaining().messages\n",
         "    left = 0\n",
         "P1: a producer that is garbage-collected with unconfirmed messages gives no warning",
@@ -164,13 +163,13 @@ MUTANTS = (
     ),
     Mutant(
         "return-counts-as-confirm",
-        "sending/link.py",
-        "        engine = self._engine\n        with engine.lock:\n            flight = engine.core.refused(",
-        "        engine = self._engine\n"
+        "sending/site.py",
+        "        shared = self._shared\n        with shared.lock:\n            flight = shared.core.refused(",
+        "        shared = self._shared\n"
         "        if outcome is Outcome.RETURNED:\n"
         "            return self.confirmed([token])\n"
-        "        with engine.lock:\n"
-        "            flight = engine.core.refused(",
+        "        with shared.lock:\n"
+        "            flight = shared.core.refused(",
         "P2: a batch that an AMQP broker returned as unroutable counts as confirmed because of the ack that "
         "follows",
         BySimulator("published_unconfirmed"),
@@ -208,8 +207,8 @@ MUTANTS = (
     Mutant(
         "removed-rows-waited-for-after-restart",
         "sending/engine.py",
-        "        self.core.opened(top, held)\n",
-        "        self.core.opened(top, [(1, top)] if top else [])\n",
+        "        shared.core.opened(shared.top, held)\n",
+        "        shared.core.opened(shared.top, [(1, shared.top)] if shared.top else [])\n",
         "P7: flush() waits forever for a row that was removed before a restart",
         ByTest(
             "sending/test_removal.py::test_nobody_waits_after_a_restart_for_what_was_removed_before_it",
@@ -234,9 +233,9 @@ MUTANTS = (
     ),
     Mutant(
         "site-cursor-too-far",
-        "sending/housekeeping.py",
-        "    return Cursors(link.window.main.cursor, parked)",
-        "    return Cursors(link.window.main.next, parked)",
+        "sending/maintenance.py",
+        "    return Cursors(window.main.cursor, parked)",
+        "    return Cursors(window.main.next, parked)",
         "P2: after a restart in-flight batches count as confirmed",
         BySimulator("published_unconfirmed", "checker/published_unconfirmed"),
     ),
@@ -250,9 +249,9 @@ MUTANTS = (
     ),
     Mutant(
         "published-cursor-too-far",
-        "sending/housekeeping.py",
-        "            cursor = engine.core.confirms.cursor\n        try:",
-        "            cursor = engine.core.top + 1\n        try:",
+        "sending/maintenance.py",
+        "            cursor = shared.core.confirms.cursor\n        try:",
+        "            cursor = shared.top + 1\n        try:",
         "P2: after a restart everything that was stored counts as published",
         BySimulator("published_unconfirmed"),
     ),
@@ -278,7 +277,7 @@ MUTANTS = (
     ),
     Mutant(
         "removed-message-counts-as-confirmed",
-        "sending/remains.py",
+        "sending/removals.py",
         "                if unconfirmed(row.id):\n",
         "                if unconfirmed(row.id) and len(spans) > 1:\n",
         "P2: wait() returns for a message that was removed before any site had it",
@@ -289,7 +288,7 @@ MUTANTS = (
     ),
     Mutant(
         "cut-batch-counts-as-sent",
-        "sending/remains.py",
+        "sending/removals.py",
         "        found = stream.touched.missing(of.first_row, of.last_row)\n",
         "        found = [(of.first_row, of.last_row)]\n        return found\n",
         "P2: messages that remove() left behind a hole count as published together with those before it",
@@ -300,8 +299,8 @@ MUTANTS = (
     ),
     Mutant(
         "removed-by-site-not-told",
-        "sending/outcomes.py",
-        '            return "removed" if self._remains.unsent(messages, name) else "confirmed"',
+        "sending/confirmations.py",
+        '            return "removed" if self._removals.unsent(messages, name) else "confirmed"',
         '            return "confirmed"',
         "P2: a receipt claims that a site confirmed a message that was removed before the site confirmed it",
         ByTest(
@@ -311,11 +310,11 @@ MUTANTS = (
     ),
     Mutant(
         "flush-forgets-what-moved",
-        "sending/outcomes.py",
-        "                return confirms.cursor > target and all(\n"
-        "                    row in published for row in self._remains.moved(target)\n"
-        "                )\n",
-        "                return confirms.cursor > target and published is not None\n",
+        "sending/confirmations.py",
+        "            return confirms.cursor > target and all(\n"
+        "                row in confirms.published for row in removals.moved(target)\n"
+        "            )\n",
+        "            return confirms.cursor > target and removals is not None\n",
         "P2: flush() returns before the messages that remove() moved to a row of their own are confirmed",
         ByTest(
             "sending/test_receipts_random.py::test_a_flush_waits_for_what_is_moved_behind_it_meanwhile",
@@ -390,7 +389,7 @@ MUTANTS = (
     ),
     Mutant(
         "unsigned-mark-trusted",
-        "sending/proving.py",
+        "sending/presence.py",
         "                genuine = is_mark(shown, created_address(*place), self._keys)\n",
         "                genuine = is_mark(shown, created_address(*place), None)\n",
         "P2: with keys, anybody's retained message proves that a group exists",
@@ -484,9 +483,9 @@ MUTANTS = (
     ),
     Mutant(
         "prev-forgotten",
-        "sending/packing.py",
-        "            Origin(stream.stream, self.epoch, self._incarnation, stream.prev),\n",
-        "            Origin(stream.stream, self.epoch, self._incarnation),\n",
+        "sending/packer.py",
+        "            Origin(stream.stream, epoch, self._incarnation, stream.prev),\n",
+        "            Origin(stream.stream, epoch, self._incarnation),\n",
         "P3: batches do not name the previous epoch",
         BySimulator("false_alarm"),
     ),
@@ -1707,7 +1706,7 @@ MUTANTS = (
     Mutant(
         "surpassed-only-by-epochs",
         "sending/control.py",
-        "            self._note_surpassed(stream, group, told, (*told.entered, position[1] - 1))\n",
+        "            self._note_surpassed(stream, group, reported, (*reported.entered, position[1] - 1))",
         "            pass\n",
         "P9: the journal does not record that a group had more of an epoch than the restored outbox knows",
         ByTest(
@@ -1826,7 +1825,7 @@ MUTANTS = (
     ),
     Mutant(
         "consumed-one-too-far",
-        "sending/membership.py",
+        "sending/groups.py",
         "            if position is not None and position <= (row.epoch, row.last):",
         "            if position is not None and position < (row.epoch, row.last):",
         "P6: a batch leaves the outbox although its last message is not acknowledged",
@@ -1838,8 +1837,8 @@ MUTANTS = (
     Mutant(
         "repair-not-sent",
         "sending/control.py",
-        "        if fresh and (told.wanted or told.missing):",
-        "        if fresh and told.missing and not told.wanted:",
+        "        if fresh and (reported.wanted or reported.missing):",
+        "        if fresh and reported.missing and not reported.wanted:",
         "P6: messages that a group asks for are not sent again",
         ByTest(
             "sending/test_control.py::TestRepairs::test_what_is_wanted_goes_to_the_group_alone",
@@ -1848,7 +1847,7 @@ MUTANTS = (
     ),
     Mutant(
         "held-range-understated",
-        "sending/announcing.py",
+        "sending/announcements.py",
         "    return min(oldest[1], last + 1) if epoch == oldest[0] else 1",
         "    return last + 1 if epoch == oldest[0] else 1",
         "P6: a producer denies holding what it holds, so nobody asks for it",
@@ -2002,7 +2001,7 @@ MUTANTS = (
     Mutant(
         "outbox-without-a-limit",
         "sending/admission.py",
-        "            and self.stored + reserved + more <= self.max_bytes\n",
+        "            and self._taken - self._released + reserved + more <= self.max_bytes\n",
         "",
         "P7: a full outbox accepts more",
         ByTest(
@@ -2070,8 +2069,8 @@ MUTANTS = (
     Mutant(
         "stream-entered-without-the-lock",
         "sending/engine.py",
-        "        with self.lock:\n            self.membership.opened(row)\n",
-        "        self.membership.opened(row)\n",
+        "                with self.shared.lock:\n                    self.shared.streams.open(row)\n",
+        "                self.shared.streams.open(row)\n",
         "P7: asking for the status fails while the first message of a topic is stored",
         ByTest(
             "sending/test_lock_order.py::test_the_life_of_a_producer",
@@ -2081,11 +2080,11 @@ MUTANTS = (
     Mutant(
         "writer-dies-in-silence",
         "sending/engine.py",
-        "            self.wake()  # the next step tells whoever waits\n",
+        "            shared.wake()  # the next step wakes all threads that wait\n",
         "            pass\n",
         "P7: whoever waits in publish() waits forever when the writer has failed",
         ByTest(
-            "sending/test_faults.py::TestWriter::test_whatever_fails_in_it_nobody_is_left_waiting[intake-take-after]",
+            "sending/test_faults.py::TestWriter::test_whatever_fails_in_it_nobody_is_left_waiting[accumulator-take-after]",
             "assert not thread.is_alive()",
         ),
     ),
@@ -2286,7 +2285,7 @@ MUTANTS = (
     Mutant(
         "unknown-stream-not-surpassed",
         "sending/control.py",
-        "        if 0 < told.entered[0] <= self._outbox.epoch:\n",
+        "        if 0 < reported.entered[0] <= self._outbox.epoch:\n",
         "        if False:\n",
         "P9: an outbox that lacks a whole stream leaves no record of that, so what its group was given counts"
         " as made up",
@@ -2524,8 +2523,8 @@ MUTANTS = (
     ),
     Mutant(
         "trouble-said-each-time",
-        "sending/trouble.py",
-        "        if told in self._told:\n            return\n",
+        "sending/connectivity.py",
+        "        if failure in self._logged:\n            return\n",
         "",
         "P9: that a site is down is logged at every attempt",
         ByTest(
@@ -2535,9 +2534,9 @@ MUTANTS = (
     ),
     Mutant(
         "trouble-said-softly",
-        "sending/trouble.py",
-        "        level = logging.INFO if expected else logging.WARNING\n",
-        "        level = logging.INFO\n",
+        "sending/connectivity.py",
+        "        log.log(\n            level, ",
+        "        log.log(\n            logging.INFO, ",
         "P9: a wrong login, virtual host or CA is not logged as a warning",
         ByTest(
             "sending/test_trouble.py::test_a_trouble_is_said_once_until_the_site_is_connected_again",
@@ -2546,8 +2545,8 @@ MUTANTS = (
     ),
     Mutant(
         "timeout-without-a-reason",
-        "sending/outcomes.py",
-        '            elif link.error:\n                why = f"{link.state}: {link.error}"\n',
+        "sending/confirmations.py",
+        '            elif site.error:\n                why = f"{site.state}: {site.error}"\n',
         "",
         "P9: ConfirmTimeout does not say why a site has not confirmed",
         ByTest(

@@ -10,6 +10,7 @@ from reliamsg.core.rules import Rules
 from reliamsg.message import Message, Prev, Stream
 from reliamsg.receiving.engine import EngineSettings, ReceivingEngine
 from reliamsg.receiving.lane import Chunk
+from reliamsg.runtime.clock import Clock
 from reliamsg.runtime.environment import Environment
 from reliamsg.store.inbox import Inbox
 from reliamsg.testing import MemoryBroker, MemoryNetwork
@@ -93,8 +94,7 @@ class Bench:
             self.inbox,
             factory,
             Environment(
-                clock=lambda: self.now,
-                wall_us=lambda: int(self.now * 1e6) + self.wall_offset_us,
+                Clock(lambda: self.now, lambda: int(self.now * 1e6) + self.wall_offset_us),
                 probe=self.points.append,
             ),
         )

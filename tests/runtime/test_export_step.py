@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from reliamsg.config import JournalExport
+from reliamsg.runtime.clock import Clock
 from reliamsg.runtime.environment import Environment
 from reliamsg.runtime.export_step import ExportStep, JournalSource
 from reliamsg.store.inbox import Inbox
@@ -25,7 +26,7 @@ def inbox(tmp_path: Path) -> Iterator[Inbox]:
 
 def step_of(inbox: Inbox, export: JournalExport | None) -> ExportStep:
     return ExportStep(
-        export, JournalSource("group", "g", inbox.path, inbox.exported), Environment(lambda: 0.0)
+        export, JournalSource("group", "g", inbox.path, inbox.exported), Environment(Clock(lambda: 0.0))
     )
 
 

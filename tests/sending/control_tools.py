@@ -9,10 +9,12 @@ from typing import Any
 from reliamsg.config import Site
 from reliamsg.keys import KeyRing
 from reliamsg.message import Stream
-from reliamsg.runtime.environment import Environment
+from reliamsg.runtime.clock import Clock
+from reliamsg.runtime.environment import Environment, no_probe
+from reliamsg.sending.accumulator import Content
 from reliamsg.sending.engine import Engine
 from reliamsg.sending.receipt import Receipt
-from reliamsg.sending.settings import make_settings
+from reliamsg.sending.settings import Settings
 from reliamsg.store.outbox import Outbox
 from reliamsg.testing import MemoryNetwork
 from reliamsg.transport import factory
@@ -62,24 +64,19 @@ class Bench:
         **options: Any,
     ) -> Engine:
         """Open a producer, connect it, and let it do what it does at once."""
-        chosen: dict[str, Any] = {
-            "confirm": "all", "release": "confirmed", "wire": "batch", "compression": None, "max_bytes": 2**30,
-            "retain_seconds": 300.0, "retain_bytes": 2**26, "max_batch_messages": 2048, "max_batch_bytes": 2**18,
-            "hello_timeout": 1.0, "status_interval": 1.0, "repair_bytes_per_second": None, "keys": None,
-            "sites": self.network.sites,
-        }  # fmt: skip
-        chosen |= options
-        sites = chosen["sites"]
+        sites = options.pop("sites", self.network.sites)
+        probe = options.pop("probe", no_probe)
+        settings = Settings(**{"max_repair_bytes_per_second": None, **options}).checked(sites)
         self.boots += 1
         outbox = Outbox(
             path or self.path, producer, self.wall_us(), int(self.now * 1e6), f"{self.boots:016x}"
         )
         engine = Engine(
-            outbox, sites, {topic: tuple(names) for topic, names in (groups or {}).items()}, make_settings(**chosen),
-            factory, Environment(self.clock, self.wall_us, on_error=self.errors.append),
+            outbox, sites, {topic: tuple(names) for topic, names in (groups or {}).items()}, settings,
+            factory, Environment(Clock(self.clock, self.wall_us), probe=probe, on_error=self.errors.append),
         )  # fmt: skip
-        for link in engine.links.values():
-            link.transport.start()
+        for site in engine.sites.values():
+            site.transport.start()
         self.engines.append(engine)
         self.run()
         return engine
@@ -96,7 +93,7 @@ class Bench:
                 if due > self.now or self.now < end:
                     continue
                 alive = [engine for engine in self.engines if engine.fatal is None]
-                if all(engine.intake.empty and not engine.control._heard for engine in alive):
+                if all(engine.accumulator.empty and engine.queue.count == 0 for engine in alive):
                     return
                 continue
             if due > end:
@@ -106,14 +103,14 @@ class Bench:
         raise AssertionError("no end to it")
 
     def publish(self, engine: Engine, topic: str, *bodies: bytes) -> Receipt:
-        receipt = engine.intake.accept(topic, list(bodies), None, None, sum(map(len, bodies)), 0.0)
+        receipt = engine.accumulator.accept(Content(topic, list(bodies), None, None, sum(map(len, bodies))))
         self.run()
         return receipt
 
     def close(self, engine: Engine, crash: bool = False) -> None:
         """End a producer; with `crash` without storing anything more."""
-        for link in engine.links.values():
-            link.transport.kill() if crash else link.transport.close(0.0)
+        for site in engine.sites.values():
+            site.transport.kill() if crash else site.transport.close(0.0)
         self.engines.remove(engine)
         if crash:
             engine._outbox.close()

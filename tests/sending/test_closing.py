@@ -11,7 +11,7 @@ import pytest
 
 from reliamsg import JournalExport, Producer, Site
 from reliamsg.errors import OutboxLocked
-from reliamsg.sending.producer import ENDING_S, LEAST_GOODBYE_S
+from reliamsg.sending.api import CLOSING_S, MIN_DISCONNECT_S
 from reliamsg.testing import MemoryNetwork, inject
 from reliamsg.transport.base import Binding, SenderEvents
 from tests.patience import wait_for
@@ -73,9 +73,9 @@ def test_sites_that_hang_share_the_time(path: Path, tmp_path: Path, journal: boo
     took = time.monotonic() - began
     assert remaining.messages == 1
     assert len(network.given) == len(SITES)
-    assert min(network.given) >= LEAST_GOODBYE_S
-    assert sum(network.given) <= ENDING_S / 2 + len(SITES) * LEAST_GOODBYE_S
-    assert took < 0.2 + ENDING_S + STALLS_S
+    assert min(network.given) >= MIN_DISCONNECT_S
+    assert sum(network.given) <= CLOSING_S / 2 + len(SITES) * MIN_DISCONNECT_S
+    assert took < 0.2 + CLOSING_S + STALLS_S
     with inject(transports=network):  # type: ignore[arg-type]
         producer = Producer("p", SITES[:1], outbox=path)
     producer.close(timeout=0.0)
@@ -113,7 +113,7 @@ def test_a_disk_that_hangs_is_left_behind(
     assert stuck.reached.wait(60)
     began = time.monotonic()
     producer.close(timeout=0.2)
-    assert time.monotonic() - began < 0.2 + ENDING_S + STALLS_S
+    assert time.monotonic() - began < 0.2 + CLOSING_S + STALLS_S
     assert "still being written" in caplog.text
     with pytest.raises(OutboxLocked):
         Producer("p", network.sites, outbox=path)

@@ -13,7 +13,8 @@ from reliamsg.cli.outbox import outbox
 from reliamsg.errors import ConfigError, ConfirmTimeout, OutboxFull
 from reliamsg.keys import KeyRing
 from reliamsg.message import Gap, Stream
-from reliamsg.sending import membership
+from reliamsg.sending import groups as groups_module
+from reliamsg.sending.accumulator import Content
 from reliamsg.store.outbox_view import inspect_outbox
 from reliamsg.wire.address import group_address, status_address
 from reliamsg.wire.control import ChainEpoch
@@ -161,14 +162,13 @@ class TestStatuses:
         engine = bench.open({"t": ["g"]}, hello_timeout=0)
         bench.publish(engine, "t", b"1")
         group = bench.group("g")
-        link = engine.links["dc1"]
-        monkeypatch.setattr(link, "unseen", lambda stream: ["g"])
+        monkeypatch.setattr(engine.shared, "unseen", lambda site, stream: ["g"])
         group.tell(settled(engine, "t", 1))
         bench.run(100.0)
         group.statuses.clear()
         bench.run(100.0)
         assert group.statuses
-        monkeypatch.setattr(link, "unseen", lambda stream: [])
+        monkeypatch.setattr(engine.shared, "unseen", lambda site, stream: [])
         bench.run(100.0)
         group.statuses.clear()
         bench.run(1_000.0)
@@ -301,7 +301,7 @@ class TestConsumed:
     def test_streams_that_interleave_leave_independently(
         self, bench: Bench, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(membership, "WALK_ROWS", 7)
+        monkeypatch.setattr(groups_module, "WALK_ROWS", 7)
         groups = {"t": ["g"], "u": ["g"]}
         engine = bench.open(groups, release="consumed", retain_seconds=0.0, hello_timeout=0)
         for n in range(50):
@@ -359,7 +359,7 @@ class TestMembership:
     def test_a_group_counts_from_when_it_is_added(self, bench: Bench) -> None:
         engine = bench.open(release="consumed", retain_seconds=0.0, hello_timeout=0)
         bench.publish(engine, "t", b"1", b"2")
-        engine.membership.add_group("t", "g")
+        engine.add_group("t", "g")
         bench.publish(engine, "t", b"3")
         bench.run(10.0)
         assert inspect_outbox(bench.path).messages == 1
@@ -374,11 +374,11 @@ class TestMembership:
         bench.group("g").tell(settled(engine, "t", 1))
         bench.run(10.0)
         assert inspect_outbox(bench.path).messages == 1
-        engine.membership.remove_group("t", "h")
+        engine.remove_group("t", "h")
         bench.run(10.0)
         assert inspect_outbox(bench.path).messages == 0
         with pytest.raises(ConfigError, match="not named"):
-            engine.membership.remove_group("t", "h")
+            engine.remove_group("t", "h")
         (row,) = journal(bench.path, "group_removed")
         assert (row.group, row.detail) == ("h", {"position": [engine._outbox.epoch, 1]})
 
@@ -389,7 +389,7 @@ class TestMembership:
         bench.group("h").tell(settled(engine, "t", 2))
         bench.run()
         assert not journal(bench.path, "consumed"), "heard, and not stored yet"
-        engine.membership.remove_group("t", "h")
+        engine.remove_group("t", "h")
         rows = [row for row in journal(bench.path) if row.kind in ("consumed", "group_removed")]
         assert [(row.kind, row.group, row.first, row.last) for row in rows] == [
             ("consumed", "h", 1, 2),
@@ -484,7 +484,7 @@ class TestRepairs:
         assert max(len(frame.data) for frame in group.repairs) <= 5_000
 
     def test_the_budget_spreads_them_over_time(self, bench: Bench) -> None:
-        engine = bench.open(hello_timeout=0, repair_bytes_per_second=50_000)
+        engine = bench.open(hello_timeout=0, max_repair_bytes_per_second=50_000)
         for _ in range(200):
             bench.publish(engine, "t", bytes(1_000))
         group, epoch = bench.group("g"), engine._outbox.epoch
@@ -520,12 +520,12 @@ class TestRepairs:
         group.tell(state(missing=[(epoch, 1, 40)], wanted=[(epoch, 1, 40)]))
         bench.network.run_pending()
         engine.step()
-        assert 1 <= engine.control.repairing.messages < 20, "a step sends a bounded part"
-        receipt = engine.intake.accept("t", [b"live"], None, None, 4, 0.0)
+        assert 1 <= engine.repairs.messages < 20, "a step sends a bounded part"
+        receipt = engine.accumulator.accept(Content("t", [b"live"], None, None, 4))
         engine.step()
         bench.network.run_pending()
         assert receipt.done
-        assert engine.control.repairing.messages < 40
+        assert engine.repairs.messages < 40
         bench.run(1.0)
         assert sorted(set(group.repaired())) == list(range(1, 41))
 
@@ -552,7 +552,7 @@ class TestKeys:
 
 def test_a_stream_that_is_known_again(bench: Bench) -> None:
     engine = bench.open(GROUPS)
-    assert engine.membership.table.find(stream(), "g") is not None
+    assert engine.shared.table.find(stream(), "g") is not None
 
 
 def test_a_group_that_lags_on_one_stream_costs_the_others_nothing(
@@ -574,8 +574,8 @@ def test_a_group_that_lags_on_one_stream_costs_the_others_nothing(
     assert len(looked) < 60
     bench.close(engine)
     again = bench.open({"t": ["g"], "u": []}, release="consumed", retain_seconds=0.0, hello_timeout=0)
-    assert again.membership.consumed is not None
-    assert again.membership.consumed.empty
+    assert again.groups.consumed is not None
+    assert again.groups.consumed.empty
     bench.group("g").tell(
         state("t", (engine._outbox.epoch, 301), (engine._outbox.epoch, engine._outbox.incarnation))
     )
@@ -598,7 +598,7 @@ def test_what_fills_the_outbox_is_named_with_its_gap(bench: Bench) -> None:
     assert held.gap == Gap(Stream("p", "t"), epoch, 3, 4, "missing")
     assert "held up by a gap: 3 to 4 are missing there" in str(held)
     assert other.gap is None
-    assert f"held up by a gap: it lacks 3 to 4 of epoch {epoch}" in engine.membership.lagging()
+    assert f"held up by a gap: it lacks 3 to 4 of epoch {epoch}" in engine.groups.lagging()
     assert [member.lacks for member in inspect_outbox(bench.path).members] == [(epoch, 3, 4), None]
     shown = CliRunner().invoke(outbox, ["stats", str(bench.path)]).output
     assert (
@@ -611,4 +611,4 @@ def test_what_fills_the_outbox_is_named_with_its_gap(bench: Bench) -> None:
     assert [member.lacks for member in inspect_outbox(bench.path).members] == [None, None]
     group.tell(settled(engine, "t", 6))
     bench.run(10.0)
-    assert "gap" not in engine.membership.lagging()
+    assert "gap" not in engine.groups.lagging()

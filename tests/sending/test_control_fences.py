@@ -126,7 +126,7 @@ class TestGate:
         receipt = bench.publish(engine, "t", b"1")
         bench.run(2.0)
         assert not receipt.done
-        engine.membership.remove_group("t", "h")
+        engine.remove_group("t", "h")
         bench.run(2.0)
         assert receipt.done
 
@@ -251,7 +251,7 @@ class TestRenumbering:
         group = eager(bench, knows(before + 1_000_000))
         bench.run(2.0)
         assert engine._outbox.epoch == before
-        engine.membership.add_group("t", "g")
+        engine.add_group("t", "g")
         bench.publish(engine, "t", bytes(2_000))
         with pytest.raises(OutboxFull):
             bench.publish(engine, "t", bytes(2_000))

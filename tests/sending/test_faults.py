@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 
 from reliamsg import Producer
 from reliamsg.errors import FatalError
-from reliamsg.sending import feed
+from reliamsg.sending import rows
 from reliamsg.store.outbox import Cursors, Outbox, Parked
 from reliamsg.store.outbox_view import inspect_outbox, list_batches
 from reliamsg.testing import MemoryNetwork
@@ -31,13 +32,13 @@ class TestWriter:
     @pytest.mark.parametrize(
         ("part", "step"),
         [
-            ("intake", "take"),
-            ("membership", "stored"),
-            ("intake", "stored"),
-            ("control", "step"),
-            ("housekeeping", "run"),
-            ("core", "due"),
-            ("core", "overdue"),
+            ("accumulator", "take"),
+            ("groups", "stored"),
+            ("accumulator", "stored"),
+            ("control", "handle"),
+            ("maintenance", "run"),
+            ("shared.core", "due"),
+            ("shared.core", "overdue"),
         ],
     )
     def test_whatever_fails_in_it_nobody_is_left_waiting(
@@ -45,7 +46,7 @@ class TestWriter:
     ) -> None:
         producer = make()
         producer.publish("orders", b"1").wait(60)
-        owner = getattr(producer._engine, part)
+        owner = attrgetter(part)(producer._engine)
         real = getattr(owner, step)
 
         def fails(*args: Any, **kwargs: Any) -> Any:
@@ -68,6 +69,10 @@ class TestWriter:
                     told.append(error)
 
         monkeypatch.setattr(owner, step, fails)
+        engine = producer._engine
+        with engine.shared.lock:  # so that the next step checks confirms and control frames
+            engine.shared.check_by(0.0)
+            engine.queue.connected.add("dc1")
         thread = threading.Thread(target=application, daemon=True)
         thread.start()
         thread.join(30)
@@ -111,7 +116,7 @@ class TestSites:
     def test_memory_stays_flat_while_a_site_is_away(
         self, make: Make, network: MemoryNetwork, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(feed, "TAIL_BYTES", 50_000)
+        monkeypatch.setattr(rows, "TAIL_BYTES", 50_000)
         network["dc1"].down()
         producer = make()
         for chunk in range(40):
@@ -129,8 +134,8 @@ class TestSites:
     def test_live_traffic_never_overtakes_the_backlog(
         self, make: Make, network: MemoryNetwork, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(feed, "TAIL_BYTES", 20_000)
-        monkeypatch.setattr(feed, "PAGE_BYTES", 5_000)
+        monkeypatch.setattr(rows, "TAIL_BYTES", 20_000)
+        monkeypatch.setattr(rows, "PAGE_BYTES", 5_000)
         network["dc1"].down()
         producer = make(max_batch_messages=20)
         reader = Reader(network, "dc1")
@@ -311,7 +316,7 @@ class TestRestart:
         producer = make()
         first = producer.status().epoch
         producer.close()
-        monkeypatch.setattr("reliamsg.sending.producer.wall_us", lambda: 1_000_000)
+        monkeypatch.setattr("reliamsg.sending.api.wall_us", lambda: 1_000_000)
         assert make().status().epoch > first
 
     def test_predecessors_survive_the_release_of_all_their_messages(

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from reliamsg.sending.control_queue import MAX_BYTES, MAX_FRAMES, ControlFrame, ControlQueue
 from reliamsg.sending.engine import Engine
-from reliamsg.sending.mailbox import MAX_BYTES, MAX_FRAMES, Letter, Mailbox
 from reliamsg.store.outbox_view import inspect_outbox
 from reliamsg.wire.address import producer_address
 from reliamsg.wire.control import VERSION, State
@@ -18,41 +18,41 @@ GROUPS = {"t": ["g", "h"]}
 STREAMS_OF_A_LARGE_STATE = 500
 
 
-def letter(group: str, number: int, size: int = 100) -> Letter:
+def frame(group: str, number: int, size: int = 100) -> ControlFrame:
     to = producer_address("p")
-    return Letter(to, State(VERSION, group, "inbox", number, 0, to, "p", "active", b"n", []), size)
+    return ControlFrame(to, State(VERSION, group, "inbox", number, 0, to, "p", "active", b"n", []), size)
 
 
-class TestMailbox:
+class TestControlQueue:
     def test_frames_of_a_source_stay_in_order_and_sources_have_turns(self) -> None:
-        box = Mailbox()
+        queue = ControlQueue(None)
         for number in range(3):
             for group in "ab":
-                assert box.put(group, letter(group, number))
-        assert box.put("c", letter("c", 0))
-        taken = [box.take().frame for _ in range(len(box))]
-        assert [(frame.group, frame.number) for frame in taken if isinstance(frame, State)] == [
+                assert queue.put(group, frame(group, number))
+        assert queue.put("c", frame("c", 0))
+        taken = [queue.take().content for _ in range(queue.count)]
+        assert [(each.group, each.number) for each in taken if isinstance(each, State)] == [
             ("a", 0), ("b", 0), ("c", 0), ("a", 1), ("b", 1), ("a", 2), ("b", 2),
         ]  # fmt: skip
-        assert not box
+        assert queue.count == 0
 
     @pytest.mark.parametrize("size", [100, 60_000])
     def test_a_flood_leaves_room_for_others(self, size: int) -> None:
-        box = Mailbox()
+        queue = ControlQueue(None)
         for number in range(2 * MAX_FRAMES):
-            box.put("made-up", letter("made-up", number, size))
-        assert len(box) <= MAX_FRAMES / 2
-        assert len(box) * size <= MAX_BYTES / 2
-        assert box.put("g", letter("g", 1, size))
-        box.take()
-        taken = box.take().frame
+            queue.put("made-up", frame("made-up", number, size))
+        assert queue.count <= MAX_FRAMES / 2
+        assert queue.count * size <= MAX_BYTES / 2
+        assert queue.put("g", frame("g", 1, size))
+        queue.take()
+        taken = queue.take().content
         assert isinstance(taken, State)
         assert taken.group == "g"
 
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
-    found = Bench(tmp_path / "outbox.db")
+    found = Bench(tmp_path / "outqueue.db")
     yield found
     for engine in list(found.engines):
         found.close(engine)
@@ -106,8 +106,8 @@ def test_made_up_groups_that_ask_for_what_is_gone_keep_no_named_one_waiting(benc
         forger.tell(wanted)
         if number % 100 == 0:
             bench.run()
-    before, told = len(named.statuses), engine.control.announcing._number
+    before, told = len(named.statuses), engine.announcements._number
     named.tell(wanted)
     bench.run(0.3)
     assert any(address.endswith("group:g") for _, address, _ in named.statuses[before:])
-    assert engine.control.announcing._number - told <= 100
+    assert engine.announcements._number - told <= 100

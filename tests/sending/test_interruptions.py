@@ -18,7 +18,8 @@ import pytest
 from reliamsg import MessageId, Producer
 from reliamsg.errors import OutboxFull, ReliamsgError
 from reliamsg.runtime.wakeup import Waiters, Wakeup
-from reliamsg.sending import intake
+from reliamsg.sending import accumulator
+from reliamsg.sending.accumulator import Content
 from reliamsg.sending.receipt import Receipt
 from reliamsg.store.database import open_readonly
 from reliamsg.testing import MemoryNetwork
@@ -51,15 +52,17 @@ class Application:
 
     def one(self, topic: str = "t") -> None:
         (body,) = self.bodies()
-        self.given.append((self.engine.intake.accept_one(topic, body, 0.0), [body]))
+        self.given.append((self.engine.accumulator.accept_one(topic, body), [body]))
 
     def many(self) -> None:
         bodies = self.bodies(3)
-        self.given.append((self.engine.intake.accept("t", bodies, None, {"a": "b"}, 20, 0.0), bodies))
+        self.given.append(
+            (self.engine.accumulator.accept(Content("t", bodies, None, {"a": "b"}, 20)), bodies)
+        )
 
     def keyed(self) -> None:
         bodies = self.bodies()
-        self.given.append((self.engine.intake.accept("t", bodies, "k", None, 20, 0.0), bodies))
+        self.given.append((self.engine.accumulator.accept(Content("t", bodies, "k", None, 20)), bodies))
 
     def step(self) -> None:
         """Let the writer store everything."""
@@ -78,7 +81,7 @@ class Application:
         for receipt, bodies in self.given:
             assert receipt.id is not None, "stored"
             start = receipt.id.seq - 1
-            assert stored[receipt._topic][start : start + len(bodies)] == bodies
+            assert stored[receipt.id.topic][start : start + len(bodies)] == bodies
         assert self.engine.admission.reserved == 0
         assert self.engine.admission.stored == self.engine.retention.stored_bytes
         assert self.engine.pending() == sum(map(len, stored.values()))
@@ -99,12 +102,12 @@ CALLS: dict[str, tuple[Callable[[Application], object], ...]] = {
 
 
 @pytest.mark.parametrize("case", CALLS)
-@pytest.mark.parametrize("small_groups", [False, True])
+@pytest.mark.parametrize("small_batches", [False, True])
 def test_a_call_that_is_broken_off(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, case: str, small_groups: bool
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, case: str, small_batches: bool
 ) -> None:
-    if small_groups:
-        monkeypatch.setattr(intake, "GROUP_BYTES", 1)
+    if small_batches:
+        monkeypatch.setattr(accumulator, "COMMIT_BYTES", 1)
     application = Application(bench)
     *before, call = CALLS[case]
 
@@ -153,7 +156,7 @@ def test_a_handler_that_publishes(bench: Bench, case: str, handler: Callable[[Ap
     application.step()
     application.check()
     numbers = [receipt.id.seq if receipt.id is not None else 0 for receipt, _ in application.given]
-    of_topic = [receipt._topic == "t" for receipt, _ in application.given]
+    of_topic = [receipt.id.topic == "t" for receipt, _ in application.given]
     for start, middle, end in orders:
         earlier, both, later = (
             [number for number, ours in zip(numbers[a:b], of_topic[a:b], strict=True) if ours]
@@ -186,7 +189,7 @@ def test_room_that_is_asked_for_while_it_is_asked_for(bench: Bench) -> None:
 
     def large() -> None:
         with suppress(OutboxFull):
-            engine.intake.accept_one("t", bytes(2_500), 0.0)
+            engine.accumulator.accept_one("t", bytes(2_500))
             accepted[0] += 2_500
         assert accepted[0] + engine.admission.stored <= 6_000
 
@@ -195,7 +198,7 @@ def test_room_that_is_asked_for_while_it_is_asked_for(bench: Bench) -> None:
         application.step()
         assert engine.admission.used <= 6_000
         accepted = [0, max(accepted)]
-        page = next(iter(engine.membership.book.pages.values()))
+        page = next(iter(engine.shared.streams.by_stream.values()))
         first = MessageId("p", engine._outbox.epoch, "t", 0, 1)
         engine.remove(first, first._replace(seq=page.chain[-1].last))
         application.step()

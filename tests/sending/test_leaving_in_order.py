@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 
 from reliamsg.message import Stream
-from reliamsg.sending.recoding import cut
-from reliamsg.sending.retention import Need, Retention
+from reliamsg.sending.encoding import cut
+from reliamsg.sending.retention import Excess, Retention
 from reliamsg.store.members import RemovedRange
 from reliamsg.store.outbox import NewBatch, Outbox
 from reliamsg.store.rows import Row
 from reliamsg.wire.data import Origin, Records, encode
 
-NOTHING = Need(0, 0)
-EVERYTHING = Need(0, 1 << 30)
+NOTHING = Excess(0, 0)
+EVERYTHING = Excess(0, 1 << 30)
 LATER_US = 60_000_000
 
 
@@ -45,10 +45,16 @@ def put(outbox: Outbox, topic: str, count: int = 1) -> Row:
     return row
 
 
-def release(outbox: Outbox, everywhere: list[int], partly: list[int], need: Need) -> list[int]:
+def release(outbox: Outbox, everywhere: list[int], partly: list[int], excess: Excess) -> list[int]:
     retention = Retention(1 << 20, 0.0, 0)
     left, _ = retention.release(
-        outbox, [(n, n) for n in everywhere], [(n, n) for n in partly], lambda row: ["dc2"], need, LATER_US, 0
+        outbox,
+        [(n, n) for n in everywhere],
+        [(n, n) for n in partly],
+        lambda row: ["dc2"],
+        excess,
+        LATER_US,
+        0,
     )
     return left
 
@@ -109,7 +115,7 @@ def test_what_is_held_of_a_stream_is_its_end(outbox: Outbox, seed: int) -> None:
                 confirmed.add(number)
         there = {row.id for row in outbox.rows(0, 2**62, 1_000)}
         published = {number for number in partly if chance.random() < 0.7}
-        need = chance.choice([NOTHING, Need(0, 300), EVERYTHING])
+        need = chance.choice([NOTHING, Excess(0, 300), EVERYTHING])
         release(outbox, sorted(confirmed & there), sorted(published & there), need)
         for topic, all_of_it in stored.items():
             some = held(outbox, topic)

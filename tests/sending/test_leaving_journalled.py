@@ -60,7 +60,7 @@ def test_what_a_group_was_done_with_is_journalled_before_it_is_dropped(
     monkeypatch.setattr(engine._outbox, "progress", full)
     bench.group("g").tell(settled(engine, "t", 2))
     bench.run(0.5)
-    engine.membership.remove_group("t", "g")
+    engine.remove_group("t", "g")
     bench.close(engine, crash=True)
     with contextlib.closing(open_readonly(bench.path)) as connection:
         told = [(row.kind, row.first, row.last) for row in read_journal(connection) if row.group == "g"]

@@ -45,8 +45,8 @@ def test_a_lock_that_is_taken_in_the_wrong_order_is_found(make: Callable[..., Pr
     try:
         with lock_order():
             engine = make()._engine
-            with engine.lock, engine.intake._lock:
+            with engine.shared.lock, engine.accumulator._lock:
                 pass
     except AssertionError as error:
         found = str(error)
-    assert found.startswith("the intake's is taken with the engine's lock held:")
+    assert found.startswith("the accumulator's is taken with the engine's lock held:")

@@ -13,6 +13,8 @@ import pytest
 
 from reliamsg import MessageId, Quorum
 from reliamsg.errors import ConfirmTimeout, MessageRemoved, ReliamsgError
+from reliamsg.sending.accumulator import Content
+from reliamsg.sending.api import flush
 from reliamsg.sending.engine import Engine
 from reliamsg.sending.receipt import Receipt
 from reliamsg.transport.base import Outgoing
@@ -94,7 +96,7 @@ class Model:
 
     def watch(self, engine: Engine) -> None:
         """See what each site is given, and what it confirms."""
-        for name, link in engine.links.items():
+        for name, link in engine.sites.items():
             flights, confirmed = self.in_flight[name], self.confirmed[name]
             flights.clear()
             link.pull = self._pull(link.pull, flights)  # type: ignore[method-assign]
@@ -151,9 +153,9 @@ class Life:
             bodies = [self.rng.randbytes(12) for _ in range(count)]
             self.model.numbers.update(enumerate(bodies, start))
             if count == 1 and self.rng.random() < 0.7:
-                receipt = self.engine.intake.accept_one("t", bodies[0], 0.0)
+                receipt = self.engine.accumulator.accept_one("t", bodies[0])
             else:
-                receipt = self.engine.intake.accept("t", bodies, None, None, 12 * count, 0.0)
+                receipt = self.engine.accumulator.accept(Content("t", bodies, None, None, 12 * count))
             given.append((receipt, list(range(start, start + count))))
         self.bench.run()
         self.model.receipts += given
@@ -182,10 +184,9 @@ class Life:
         outbox = self.engine._outbox
         if outbox.offered < outbox.epoch:
             self.engine.renumber(outbox.epoch + self.rng.randrange(1, 1000))
-            self.engine.control.fence.renumbered(outbox.epoch, outbox.incarnation)
 
     def acknowledge(self) -> None:
-        if self.engine.control.gate is None and self.voice_connected and self.model.numbers:
+        if self.engine.shared.gate is None and self.voice_connected and self.model.numbers:
             number = self.rng.randrange(1, len(self.model.numbers) + 1)
             # It settles what a site has, and what it was told is removed.
             if all(
@@ -246,20 +247,20 @@ def test_a_flush_waits_for_what_is_moved_behind_it_meanwhile(
     broker = bench.network["dc1"]
     broker.hold_confirms()
     bench.publish(engine, "t", b"1", b"2", b"3")
-    before = engine.core.top
+    before = engine.shared.top
     seen: list[bool] = []
 
     def wait(come: Callable[[], bool], timeout: float | None) -> None:
         """While the flush waits, a hole gives what is behind it a row of its own, and the first one is confirmed."""
         hole = MessageId("p", engine._outbox.epoch, "t", 0, 2)
         assert engine.remove(hole, hole) == 1
-        engine.links["dc1"].confirmed([before])
-        assert engine.core.confirms.cursor > before
+        engine.sites["dc1"].confirmed([before])
+        assert engine.shared.core.confirms.cursor > before
         seen.append(come())
         broker.release_confirms()
         bench.run(1.0)
         seen.append(come())
 
-    monkeypatch.setattr(engine.outcomes, "_waiters", SimpleNamespace(wait=wait, notify_all=lambda: None))
-    engine.outcomes.flush(1.0)
+    monkeypatch.setattr(engine.shared, "changed", SimpleNamespace(wait=wait, notify_all=lambda: None))
+    flush(engine, 1.0)
     assert seen == [False, True]

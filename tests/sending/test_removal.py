@@ -6,6 +6,7 @@ import pytest
 
 from reliamsg import MessageId
 from reliamsg.errors import ConfigError, MessageRemoved
+from reliamsg.sending.api import flush
 from reliamsg.sending.engine import Engine
 from reliamsg.store.outbox_view import inspect_outbox
 from tests.sending.control_tools import Bench, settled, state
@@ -74,7 +75,7 @@ def test_in_flight(bench: Bench) -> None:
     broker.release_confirms()
     bench.run(2.0)
     assert engine.pending() == engine.admission.stored == 0
-    assert engine.core.sites["dc1"].bytes == 0
+    assert engine.shared.core.sites["dc1"].bytes == 0
     broker.cut()
     bench.publish(engine, "t", b"6")
     bench.run(2.0)
@@ -95,10 +96,10 @@ def test_nobody_waits_after_a_restart_for_what_was_removed_before_it(bench: Benc
     assert again.status().sites["dc1"].behind == 1
     bench.network["dc1"].up()
     bench.run(5.0)
-    again.outcomes.flush(0.0)
+    flush(again, 0.0)
     assert again.status().sites["dc1"].behind == again.pending() == 0
     bench.publish(again, "t", b"4")
-    again.outcomes.flush(0.0)
+    flush(again, 0.0)
     assert [body for _, _, body in bench.sinks["dc1"].messages] == [b"1", b"4"]
 
 

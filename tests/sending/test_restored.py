@@ -12,7 +12,7 @@ import pytest
 
 from reliamsg import Consumer, Producer
 from reliamsg.errors import ProducerConflict, ProducerFenced
-from reliamsg.sending import producer as producer_module
+from reliamsg.sending import api
 from reliamsg.testing import MemoryNetwork
 from tests.patience import wait_for
 
@@ -64,8 +64,8 @@ def test_the_copy_is_put_back(
     life(make, "b", errors).close()
     shutil.copy(tmp_path / "copy.db", path)
     assert errors == []
-    now = producer_module.wall_us
-    monkeypatch.setattr(producer_module, "wall_us", lambda: now() - behind_us)
+    now = api.wall_us
+    monkeypatch.setattr(api, "wall_us", lambda: now() - behind_us)
     producer = life(make, "c", errors)
     assert bodies == said("a", "b", "c")
     wait_for(lambda: errors)

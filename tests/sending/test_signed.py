@@ -10,8 +10,8 @@ import pytest
 
 from reliamsg import Consumer, KeyRing, Producer
 from reliamsg.core.groups import MAX_HEARD_PER_STREAM
+from reliamsg.sending.control_queue import MAX_FRAMES
 from reliamsg.sending.engine import Engine
-from reliamsg.sending.mailbox import MAX_FRAMES
 from reliamsg.store.outbox_view import inspect_outbox
 from reliamsg.testing import MemoryNetwork
 from reliamsg.wire.address import producer_address, topic_address
@@ -137,7 +137,7 @@ class TestRefused:
         assert inspect_outbox(bench.path).messages == 2
         assert engine.fatal is None
         assert engine._outbox.epoch == epoch
-        assert engine.control.repairing.messages == 0
+        assert engine.repairs.messages == 0
         assert not bench.errors
         assert engine.status().rejected == {"unsigned" if ring is None else "forged": 5}
         group = bench.group("g", keys=RING)
@@ -185,7 +185,7 @@ class TestFloods:
 
     def test_made_up_groups_are_bounded_and_a_named_one_is_served(self, bench: Bench) -> None:
         """Without keys: hundreds of them want everything again and again; the group that is named has its share."""
-        engine = bench.open(GROUPS, hello_timeout=0, repair_bytes_per_second=20_000, max_batch_messages=1)
+        engine = bench.open(GROUPS, hello_timeout=0, max_repair_bytes_per_second=20_000, max_batch_messages=1)
         for _ in range(100):
             bench.publish(engine, "t", bytes(500))
         epoch = engine._outbox.epoch
@@ -199,7 +199,7 @@ class TestFloods:
         named.tell(state(missing=wanted, wanted=wanted))
         bench.run(10.0)
         assert set(named.repaired()) == set(range(1, 101))
-        members = engine.membership.table.members(stream())
+        members = engine.shared.table.members(stream())
         assert len(members) == MAX_HEARD_PER_STREAM + 1
         assert members[0].group == "g"
         receipt = bench.publish(engine, "t", b"live")

@@ -18,7 +18,7 @@ from pika.frame import Method
 
 from reliamsg import Producer, Site
 from reliamsg.errors import ConfirmTimeout
-from reliamsg.sending.trouble import Trouble as Said
+from reliamsg.sending.connectivity import Connectivity
 from reliamsg.testing import MemoryNetwork
 from reliamsg.transport.base import Outcome, is_refusal
 from tests.cli.commands import Sites, publish, subscribe
@@ -231,12 +231,12 @@ def test_what_counts_as_a_refusal() -> None:
 
 
 def test_a_trouble_is_said_once_until_the_site_is_connected_again(caplog: pytest.LogCaptureFixture) -> None:
-    trouble = Said("p", "dc1", logging.getLogger("reliamsg.test"))
+    site = Connectivity("p", "dc1")
     with caplog.at_level(logging.INFO, "reliamsg"):
         for _ in range(3):
-            trouble.is_down("unreachable", "h:1", "refused")
-            trouble.is_down("unreachable", "h:2", "refused")
+            site.unreachable("h:1", "refused", False)
+            site.unreachable("h:2", "refused", False)
         assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
-        trouble.is_up("h:1")
-        trouble.is_down("unreachable", "h:1", "refused")
+        site.connected("h:1")
+        site.unreachable("h:1", "refused", False)
         assert len(caplog.records) == 4

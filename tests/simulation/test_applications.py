@@ -64,7 +64,7 @@ def test_a_thread_that_is_not_told_of_room_is_a_stall(monkeypatch: pytest.Monkey
 
 
 def _transferred(admission: Admission, owner: object, stored: int) -> None:
-    for claim in [claim for claim in admission._claims if claim.owner is owner]:
+    for claim in [claim for claim in admission._claims if claim[0] is owner]:
         del admission._claims[claim]
     admission._taken += stored
 

@@ -11,7 +11,7 @@ Not thread-safe. Times are monotonic seconds.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -60,6 +60,15 @@ class Member:
     """What that answered."""
     lacks: Span3 | None = None
     """Epoch, first and last number of the gap that held it up when it told its state last."""
+
+    def answer(self, now: float, nonces: tuple[bytes, ...]) -> None:
+        """It was told how far it is, in answer to `nonces`."""
+        self.answered, self.nonces = now, nonces
+
+    def renumber(self, epochs: Mapping[int, int]) -> None:
+        """Epochs have new numbers."""
+        self.since = epochs.get(self.since[0], self.since[0]), self.since[1]
+        self.position = epochs.get(self.position[0], self.position[0]), self.position[1]
 
     @property
     def held_up_by(self) -> Span3 | None:

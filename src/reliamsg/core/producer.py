@@ -71,7 +71,7 @@ class ProducerCore:
         """
         window = self.sites[site]
         if not window.takes(lane, row):
-            lane.skip(row.id)
+            lane.skip_to(row.id + 1)
             return False
         return window.room(lane, row.size)
 

@@ -111,9 +111,9 @@ class Lane:
         """Every row of the lane below was confirmed, whether or not that counts."""
         return min(min(self.flights, default=self.next), self.next)
 
-    def skip(self, row: int) -> None:
-        """A row need not be sent."""
-        self.next = row + 1
+    def skip_to(self, row: int) -> None:
+        """Nothing below `row` has to be sent on it any more."""
+        self.next = max(self.next, row)
 
     def park(self, row: int, reason: str, now: float) -> None:
         """Wait before `row` is tried again."""

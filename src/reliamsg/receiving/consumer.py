@@ -44,9 +44,9 @@ from reliamsg.receiving.runner import MOST_IDLE_S, Runner
 from reliamsg.receiving.state import log
 from reliamsg.receiving.status import ConsumerStatus, Remaining, remaining, status_of, waiting_status
 from reliamsg.runtime.callbacks import CallbackThread, OnError
-from reliamsg.runtime.clock import elapsed_clock
+from reliamsg.runtime.clock import Clock, elapsed_clock
 from reliamsg.runtime.closing import Closing
-from reliamsg.runtime.environment import Environment, no_probe
+from reliamsg.runtime.environment import Environment, Waker, no_probe
 from reliamsg.runtime.wakeup import Uninterrupted, can_be_interrupted
 from reliamsg.runtime.worker import Worker
 from reliamsg.store.inbox import Inbox
@@ -216,8 +216,8 @@ class Consumer:
         )  # fmt: skip
         export, calls, hooks = journal_export(journal), self._calls, injected()
 
-        def make(store: Inbox, successor: bool, wake: Callable[[], None]) -> ReceivingEngine:
-            environment = Environment(elapsed_clock(), wake=wake, probe=hooks.probe or no_probe, calls=calls)
+        def make(store: Inbox, successor: bool, waker: Waker) -> ReceivingEngine:
+            environment = Environment(Clock(elapsed_clock()), waker, hooks.probe or no_probe, calls=calls)
             return ReceivingEngine(
                 replace(settings, successor=successor), rules, sites, store, hooks.transports or factory,
                 environment, export,
@@ -241,7 +241,7 @@ class Consumer:
         name = f"reliamsg consumer {self._group}"
         worker = Worker(name, elapsed_clock(), log, MOST_IDLE_S)
         try:
-            engine = self._make(store, self._opener is not None, worker.wake)
+            engine = self._make(store, self._opener is not None, worker)
         except BaseException:
             store.close()
             raise

@@ -133,7 +133,9 @@ class ReceivingEngine:
         self.settings = settings
         self.probe = environment.probe
         core = ConsumerCore(
-            rules, {site.name: site.prefetch for site in sites}, inbox.note_clock(environment.wall_us())
+            rules,
+            {site.name: site.prefetch for site in sites},
+            inbox.note_clock(environment.clock.wall_us()),
         )
         lease = Lease(inbox.id, inbox.random_bytes(8), settings.takeover_timeout)
         self.shared = Shared(

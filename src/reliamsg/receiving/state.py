@@ -127,7 +127,11 @@ class Shared:
         self.core = core
         self.inbox, self.group = inbox, group
         self.owner = owner
-        self.clock, self.wall_us, self.wake = environment.clock, environment.wall_us, environment.wake
+        self.clock, self.wall_us, self.wake = (
+            environment.clock.now,
+            environment.clock.wall_us,
+            environment.waker.wake,
+        )
         self.wakes_at = -1.0
         """When ``step()`` will be called next in any case; it is being called, or about to be, where negative."""
         self.membership = Membership()

@@ -1,7 +1,7 @@
 """The thread on which an application's callbacks run.
 
-Whoever adds a call may be interrupted, and must not leave a thread half started: so the thread is started by the
-worker, when there is something for it.
+A thread that adds a call may be interrupted, and must not leave another one half started. So the worker starts the
+thread, once there is a call for it.
 """
 
 from __future__ import annotations
@@ -39,8 +39,10 @@ class CallbackThread:
         self._wake = wake
         self._calls: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._errors: deque[BaseException] = deque()
-        """Each has a call in the queue that tells it."""
+        """Each has a call in the queue that reports it."""
         self._thread: threading.Thread | None = None
+        self.has_started = False
+        """Whether the thread runs; until then the worker has to call :meth:`start`."""
 
     def put(self, call: Callable[[], object]) -> None:
         """Have a function called. Does not block; any thread may call this, a signal handler included."""
@@ -68,10 +70,11 @@ class CallbackThread:
                 self._log.warning("%s: not called any more, since the interpreter ends", self._name)
                 return
             self._thread = thread
+            self.has_started = True
 
     def close(self, timeout: float) -> None:
-        """Let what waits be called, for up to `timeout` seconds; afterwards that goes on, but nobody waits for it. The
-        last call, by the worker or once that has ended."""
+        """Wait up to `timeout` seconds for the calls that are queued; later ones are still made, but not waited for. To
+        be called last, by the worker or once that has ended."""
         self.start()
         self._calls.put(None)
         if self._thread is not None and self._thread is not threading.current_thread():
@@ -87,7 +90,7 @@ class CallbackThread:
 
     def _tell(self) -> None:
         error = self._errors.popleft()
-        assert self._on_error is not None  # else there would be nothing to tell
+        assert self._on_error is not None  # else nothing would be queued
         try:
             mistake = unrun("on_error", self._on_error(error))
         except Exception:  # noqa: BLE001  (the same)

@@ -1,15 +1,13 @@
-"""The clocks of producers and consumers.
-
-Engines are given their clocks: one that measures durations, in seconds (``time.monotonic`` for a producer,
-:func:`elapsed_clock` for a consumer), and the wall clock, in microseconds.
-"""
+"""The clocks of producers and consumers."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 
-__all__ = ["elapsed_clock", "microseconds", "wall_us"]
+__all__ = ["Clock", "elapsed_clock", "microseconds", "wall_us"]
 
 
 def wall_us() -> int:
@@ -23,13 +21,26 @@ def microseconds(seconds: float) -> int:
 
 
 def elapsed_clock() -> Callable[[], float]:
-    """A clock that never goes back, in seconds, and goes on while the machine is suspended, where the system has one.
+    """A clock that never goes back, in seconds, and keeps running while the machine is suspended, if the system has
+    one.
 
-    A lease that was young when a laptop was closed is old when it is opened, and another consumer may have taken over
-    meanwhile. Linux's monotonic clock stands still in suspension; ``CLOCK_BOOTTIME`` does not. Elsewhere it is
-    ``time.monotonic``. No clock inside a virtual machine counts the time for which its host had paused it.
+    A lease that was fresh when a laptop was closed has expired when it is opened, and another consumer may have taken
+    over. Linux's monotonic clock stands still in suspension; ``CLOCK_BOOTTIME`` does not. Elsewhere it is
+    ``time.monotonic``. No clock inside a virtual machine counts the time during which its host paused it.
     """
     number = getattr(time, "CLOCK_BOOTTIME", None)
-    if number is None:
-        return time.monotonic
-    return lambda: time.clock_gettime(number)
+    return time.monotonic if number is None else partial(time.clock_gettime, number)
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """The two clocks that an engine is given."""
+
+    now: Callable[[], float] = time.monotonic
+    """Measures durations, in seconds; never goes back. Consumers use :func:`elapsed_clock`."""
+    wall_us: Callable[[], int] = wall_us
+    """The wall clock, in µs since 1970."""
+
+    def now_us(self) -> int:
+        """The clock for durations, as journals store it."""
+        return microseconds(self.now())

@@ -1,4 +1,4 @@
-"""Closing something exactly once, whoever is interrupted while waiting for it."""
+"""Closes something exactly once, even if callers that wait for it are interrupted."""
 
 from __future__ import annotations
 

@@ -1,50 +1,50 @@
-"""What engines use of the process that they run in."""
+"""What an engine uses of the process in which it runs."""
 
 from __future__ import annotations
 
-import time
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Protocol
 
 from reliamsg.runtime.callbacks import OnError
-from reliamsg.runtime.clock import wall_us
+from reliamsg.runtime.clock import Clock
 from reliamsg.runtime.wakeup import Uninterrupted, Waiters
 
-__all__ = ["Environment", "Probe", "no_probe"]
+__all__ = ["Environment", "Probe", "Waker", "no_probe"]
 
 Probe = Callable[[str], None]
 
 
-def no_probe(point: str) -> None:
-    """Nobody is testing crashes here."""
+no_probe: Probe = deque[str](maxlen=0).append
+"""Does nothing, at the cost of nothing: no crash is tested."""
 
 
-def _no_wake() -> None:
-    """The engine is stepped by hand."""
+class Waker(Protocol):
+    """Has an engine's ``step()`` called."""
+
+    def wake(self) -> None:
+        """Have it called soon. Any thread may call this, and so may a signal handler."""
 
 
-def _give_way() -> None:
-    """Let go of the interpreter."""
-    time.sleep(0)
+class NoWaker:
+    """For an engine that is stepped by hand."""
+
+    def wake(self) -> None:
+        """Do nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """One engine's. The simulator and tests have environments without threads, and with a clock of their own."""
+    """One engine's. The simulator and tests run engines without threads, and with clocks of their own."""
 
-    clock: Callable[[], float] = time.monotonic
-    """Measures durations, in seconds; never goes back."""
-    wall_us: Callable[[], int] = wall_us
-    """The wall clock, in µs since 1970."""
-    wake: Callable[[], None] = _no_wake
-    """Has ``step()`` called soon. Any thread may call it, whatever it has interrupted."""
+    clock: Clock = field(default_factory=Clock)
+    waker: Waker = field(default_factory=NoWaker)
     probe: Probe = no_probe
-    """Told of the points that are passed, for tests of crashes."""
+    """Called with the name of each point that is passed, so that tests can crash there."""
     on_error: OnError | None = None
-    """Told of what happens in the background."""
+    """Called with errors of background work."""
     calls: Uninterrupted | None = None
     """Makes a consumer's calls for an application that may be interrupted."""
-    give_way: Callable[[], None] = _give_way
-    """Lets other threads run: those that wait in ``publish()`` continue before sites are woken."""
     room: Waiters | None = None
-    """Where threads wait for room in the outbox, unless the engine has a place of its own for them."""
+    """Where threads wait for room in the outbox; None: the engine makes its own."""

@@ -34,9 +34,9 @@ class ExportStep:
     be read on any thread."""
 
     def __init__(self, export: JournalExport | None, source: JournalSource, environment: Environment) -> None:
-        self._clock, self._wall_us = environment.clock, environment.wall_us
+        self._clock = environment.clock
         self._exporter = None if export is None else Exporter(
-            export, source, wake=environment.wake, now=environment.clock(), probe=environment.probe
+            export, source, wake=environment.waker.wake, now=self._clock.now(), probe=environment.probe,
         )  # fmt: skip
         self.has_target = export is not None
         """Whether the journal leaves its client at all."""
@@ -49,18 +49,18 @@ class ExportStep:
         if exporter is None:
             return NOTHING
         was_full = exporter.full
-        deadline = exporter.step(now, self._wall_us(), microseconds(now))
+        deadline = exporter.step(now, self._clock.wall_us(), microseconds(now))
         return Stepped(deadline, exporter.full != was_full)
 
     def finish(self, deadline: float) -> None:
         """Export what is left until `deadline` by the engine's clock, or for :data:`CLOSING_EXPORT_S`, if that is
         longer. Afterwards the file may be closed."""
         if self._exporter is not None:
-            by = max(deadline, self._clock() + CLOSING_EXPORT_S)
-            self.rows_left = self._exporter.finish(by, self._clock)
+            by = max(deadline, self._clock.now() + CLOSING_EXPORT_S)
+            self.rows_left = self._exporter.finish(by, self._clock.now)
 
     def stop(self) -> None:
-        """Export nothing more. What is being written goes on; called again, it does nothing."""
+        """Export nothing more. A write in progress continues; calling this again does nothing."""
         if self._exporter is not None:
             self._exporter.stop()
 
@@ -71,7 +71,7 @@ class ExportStep:
 
     @property
     def why_full(self) -> str:
-        """What to tell whoever is held up by that; empty where nobody is."""
+        """The message for callers that this holds up; empty if there are none."""
         return self._exporter.why_full if self._exporter is not None and self._exporter.full else ""
 
     def status(self) -> JournalStatus | None:

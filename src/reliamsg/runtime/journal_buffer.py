@@ -6,7 +6,6 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from operator import attrgetter
 
-from reliamsg.core.histogram import merged
 from reliamsg.store.journal import Entry
 
 __all__ = ["JournalBuffer", "MergeRules", "merge"]
@@ -19,7 +18,7 @@ class MergeRules:
 
     kinds: frozenset[str]
     order: tuple[str, ...]
-    """Fields: entries that agree in these are of one order. They include those that tell whom an entry is about."""
+    """Fields: entries that agree in these are of one order. They include those that say what an entry is about."""
     ordered: frozenset[str] = frozenset()
     """Kinds that have one order together for each stream."""
 
@@ -40,35 +39,24 @@ class JournalBuffer:
         self._newest: dict[Hashable, Entry] = {}
         """By order."""
         self._given_up = 0
+        self.empty = True
+        """Whether nothing waits."""
 
     def add(self, entry: Entry) -> None:
         """Append an entry, or lengthen the newest of its order by it."""
         order: Hashable = ("ordered", entry.stream) if entry.kind in self._ordered else self._fields(entry)
         newest = self._newest.get(order)
-        if (
-            newest is not None
-            and entry.kind in self._kinds
-            and newest.last + 1 == entry.first
-            and newest.kind == entry.kind
-            and newest.epoch == entry.epoch
-            and newest.incarnation == entry.incarnation
-            and newest.reason == entry.reason
-            and newest.detail == entry.detail
-        ):
-            newest.last = entry.last
-            if entry.digest is not None:
-                newest.digest = (newest.digest or 0) + entry.digest
-            if entry.latency:
-                newest.latency = merged(newest.latency, entry.latency)
+        if newest is not None and entry.kind in self._kinds and newest.extend(entry):
             return
         self._newest[order] = entry
         self._entries.append(entry)
+        self.empty = False
         if self._max_rows is not None:
             self._limit(self._max_rows)
 
     def take(self) -> list[Entry]:
         """Take all entries out; later ones do not lengthen them."""
-        taken, self._entries = self._entries, []
+        taken, self._entries, self.empty = self._entries, [], True
         self._newest.clear()
         if self._given_up:
             taken.insert(0, Entry("truncated", reason="too much waited", detail={"rows": self._given_up}))
@@ -78,13 +66,9 @@ class JournalBuffer:
     def put_back(self, entries: Iterable[Entry]) -> None:
         """These were taken and could not be written: they come before everything that was added since."""
         self._entries[:0] = entries
+        self.empty = not self._entries
         if self._max_rows is not None:
             self._limit(self._max_rows)
-
-    @property
-    def empty(self) -> bool:
-        """Whether nothing waits."""
-        return not self._entries
 
     def _limit(self, most: int) -> None:
         """Give up the older half where there are too many: not for each row anew."""

@@ -2,7 +2,7 @@
 
 An application's thread may be interrupted anywhere: by a signal handler, which may call the very method that it
 interrupted, or by a ``KeyboardInterrupt``, which abandons it. `threading.Event` and `threading.Condition` are Python
-code around a lock, and an interruption inside them leaves that lock taken for ever. What is here consists of single
+code around a lock, and an interruption inside them leaves that lock taken forever. The classes here consist of single
 operations of C: none can be interrupted half way, and none waits for a lock that an interrupted caller may hold.
 """
 
@@ -22,7 +22,7 @@ __all__ = ["Uninterrupted", "Waiters", "Wakeup", "can_be_interrupted"]
 T = TypeVar("T")
 
 LOOK_EVERY_S = 1.0
-"""Whoever waits for a call looks so often whether anybody is left to make it."""
+"""A thread that waits for a call checks this often whether a thread is left to make it."""
 
 
 def can_be_interrupted() -> bool:
@@ -56,9 +56,10 @@ class Wakeup:
 
 
 class Waiters:
-    """Threads that wait for something to become true. Whoever makes it true calls :meth:`notify_all` afterwards.
+    """Threads that wait for something to become true. The thread that makes it true calls :meth:`notify_all`
+    afterwards.
 
-    Each waits for a lock of its own, which nobody else takes: a thread that is interrupted while it waits leaves
+    Each waits for a lock of its own, which no other takes: a thread that is interrupted while it waits leaves
     nothing behind but an entry that the next :meth:`notify_all` removes.
     """
 
@@ -72,10 +73,12 @@ class Waiters:
         """About how many threads wait."""
         return len(self._locks)
 
+    def give_way(self) -> None:
+        """Let threads that were notified continue first."""
+        time.sleep(0)
+
     def wait(self, condition: Callable[[], bool], timeout: float | None) -> bool:
         """Wait until `condition` is true, at most `timeout` seconds (None: without limit); returns whether it is."""
-        if condition():
-            return True
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             lock = threading.Lock()
@@ -95,11 +98,11 @@ class Waiters:
                 return True
 
     def notify_all(self) -> None:
-        """Have everybody who waits look again."""
+        """Have all waiting threads check their condition again."""
         while self._locks:
             try:
                 self._locks.popleft().release()
-            except IndexError:  # somebody else took the last one
+            except IndexError:  # another thread took the last one
                 return
 
 
@@ -162,7 +165,7 @@ class _Call:
 
     def __init__(self, function: Callable[[], Any]) -> None:
         self._function = deque((function,))
-        """Whoever takes it out makes the call."""
+        """The thread that takes it out makes the call."""
         self.done = threading.Lock()
         """Held until the call was made."""
         self.done.acquire()

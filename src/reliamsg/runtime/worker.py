@@ -20,7 +20,7 @@ class Work(Protocol):
         """Do what is due; returns when, by the worker's clock, there will be more; None for only when woken."""
 
     def fail(self, error: FatalError) -> None:
-        """A step raised this: nothing more can be done. Further steps follow, to tell whoever waits."""
+        """A step raised this: nothing more can be done. Further steps follow, to wake threads that wait."""
 
     def finish(self) -> None:
         """There will be no further step."""
@@ -38,12 +38,10 @@ class Worker:
         self._log = log
         self._most_idle_s = most_idle_s
         self._wakeup = Wakeup()
+        self.wake = self._wakeup.set
+        """Have a step made soon. Any thread may call this, and so may a signal handler."""
         self._ending = False
         self._thread: threading.Thread | None = None
-
-    def wake(self) -> None:
-        """Have a step made soon. Any thread may call this, a signal handler included."""
-        self._wakeup.set()
 
     def start(self, work: Work) -> None:
         """Start the thread. Once."""
@@ -52,7 +50,7 @@ class Worker:
 
     @property
     def is_current(self) -> bool:
-        """Whether this is the worker's own thread, which may be the one that collects an object nobody closed."""
+        """Whether this is the worker's own thread, which may garbage-collect an object that was not closed."""
         return threading.current_thread() is self._thread
 
     def end(self, timeout: float) -> bool:
@@ -83,7 +81,7 @@ class Worker:
     def _step(self, work: Work) -> float | None:
         try:
             return work.step()
-        except Exception as error:  # noqa: BLE001  (whatever it is, nobody may be left waiting)
+        except Exception as error:  # noqa: BLE001  (whatever it is, no thread may be left waiting)
             self._log.exception("%s: a step failed", self._name)
             work.fail(error if isinstance(error, FatalError) else FatalError(f"internal error: {error!r}"))
             return None

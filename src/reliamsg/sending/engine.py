@@ -1,149 +1,186 @@
-"""The producer's logic around core and store, without threads: somebody calls, time is an argument or asked
-for.
+"""The producer's logic around core and store, without threads: it is called, and is given its clocks.
 
-Three kinds of callers: the application (``accept``, ``wait_…``), transports' I/O threads (through
-:class:`~reliamsg.sending.link.SiteLink`), and one writer, which alone uses the outbox and calls
-:meth:`Engine.step`. `lock` guards everything but the outbox, and is never held while the outbox is used or a
-callback runs.
+Three kinds of callers: the application (through :class:`~reliamsg.sending.accumulator.Accumulator`, receipts, and what
+the engine says it may call), transports' I/O threads (through :class:`~reliamsg.sending.site.SiteSender`), and one
+writer, which alone uses the outbox and calls :meth:`Engine.step`.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 
-from reliamsg import forks
 from reliamsg.config import JournalExport, Site
+from reliamsg.core.fence import Verdict
 from reliamsg.core.producer import ProducerCore
-from reliamsg.core.ranges import Span
+from reliamsg.core.ranges import RangeSet, Span
 from reliamsg.core.window import Lane, SiteLimits
-from reliamsg.errors import ClosedError, FatalError, OutboxWriteError, ReliamsgError
+from reliamsg.errors import (
+    ClosedError,
+    ConfigError,
+    FatalError,
+    JournalFull,
+    OutboxFull,
+    OutboxWriteError,
+    ReliamsgError,
+)
 from reliamsg.message import MessageId, Stream
 from reliamsg.runtime.callbacks import CallbackThread
-from reliamsg.runtime.clock import microseconds
 from reliamsg.runtime.environment import Environment
 from reliamsg.runtime.export_step import ExportStep, JournalSource
-from reliamsg.runtime.journal_buffer import JournalBuffer
-from reliamsg.sending.admission import Admission
-from reliamsg.sending.control import Control
-from reliamsg.sending.feed import Feed, Shelf, Tail
-from reliamsg.sending.forms import Forms
-from reliamsg.sending.housekeeping import Housekeeping
-from reliamsg.sending.intake import Group, Intake
-from reliamsg.sending.journalling import MAX_WAITING_ROWS, RULES
-from reliamsg.sending.link import SiteLink
-from reliamsg.sending.membership import Membership
-from reliamsg.sending.orders import Orders
-from reliamsg.sending.outcomes import Outcomes
-from reliamsg.sending.packing import Packer
-from reliamsg.sending.proving import Proving, needs_proof
-from reliamsg.sending.recoding import recode
-from reliamsg.sending.removal import remove
+from reliamsg.runtime.wakeup import Waiters
+from reliamsg.sending.accumulator import Accumulator, CommitBatch, Run
+from reliamsg.sending.admission import QUEUE_BYTES, Admission
+from reliamsg.sending.announcements import Announcements
+from reliamsg.sending.commands import WriterCommands
+from reliamsg.sending.confirmations import ConfirmationTracker
+from reliamsg.sending.connectivity import Connectivity
+from reliamsg.sending.control import ControlHandler
+from reliamsg.sending.control_queue import ControlQueue
+from reliamsg.sending.encoding import Encoder, cut
+from reliamsg.sending.epoch_gate import EpochGate
+from reliamsg.sending.groups import Groups
+from reliamsg.sending.maintenance import Maintenance
+from reliamsg.sending.packer import Packer
+from reliamsg.sending.presence import PresenceTracker, needs_proof
+from reliamsg.sending.repairs import RepairSender
 from reliamsg.sending.retention import Retention
+from reliamsg.sending.rows import PageCache, RowReader, TailCache
 from reliamsg.sending.settings import Settings
+from reliamsg.sending.site import SiteParts, SiteSender
+from reliamsg.sending.state import Shared
 from reliamsg.sending.status import ProducerStatus, Remaining
+from reliamsg.sending.streams import StreamInfo
 from reliamsg.store.journal import Entry
+from reliamsg.store.members import RemovedRange
 from reliamsg.store.outbox import Cursors, Outbox, Row, StreamRow
-from reliamsg.transport.base import Binding, Transports
+from reliamsg.store.rewriting import Taken
+from reliamsg.transport.base import Transports
 
 __all__ = ["Engine"]
+
+log = logging.getLogger("reliamsg.sending")
 
 
 class Engine:
     """One producer. See the module's text for who calls what."""
 
     def __init__(
-        self,
-        outbox: Outbox,
-        sites: Sequence[Site],
-        groups: Mapping[str, Sequence[str]],
-        settings: Settings,
-        transports: Transports,
-        environment: Environment,
-        journal: JournalExport | None = None,
-    ) -> None:
-        self.clock = environment.clock
-        self.wall_us = environment.wall_us
-        self.probe = environment.probe
-        self.wake = environment.wake
+        self, outbox: Outbox, sites: Sequence[Site], groups: Mapping[str, Sequence[str]], settings: Settings,
+        transports: Transports, environment: Environment, journal: JournalExport | None = None,
+    ) -> None:  # fmt: skip
+        self.producer_id = outbox.producer
         source = JournalSource("producer", outbox.producer, outbox.path, outbox.exported)
         self.export = ExportStep(journal, source, environment)
         self._export_by = float("-inf")
-        self.lock = threading.RLock()  # reentrant for signal handlers: applications only read under it
-        self.log = logging.getLogger("reliamsg.sending")
-        self.generation = forks.generation
-        self.producer_id = outbox.producer
-        self.settings = settings
-        self.forms = Forms(settings.plain, settings.keys)
-        self._give_way = environment.give_way
-        self.journal_buffer = JournalBuffer(RULES, MAX_WAITING_ROWS)
-        self.confirmed_rows = 0
-        """Rows confirmed since cursors were stored last."""
-        self.stopped = False
-        """Nothing is sent any more."""
-        self.fatal: FatalError | None = None
+        self._announce_at: float | None = None
+        """When an announcement is due."""
         self._reported = False
-        self.admission = Admission(settings.max_bytes, environment.room)
-        self.intake = Intake(self, self.admission, settings, self.wall_us, self.wake)
-        self.callbacks = CallbackThread("reliamsg-callbacks", environment.on_error, self.log, self.wake)
-        self.outcomes = Outcomes(self)
-        self.orders = Orders(self.wake)
-        self.membership = Membership(self, outbox, settings.release == "consumed")
-        self._outbox = outbox
-        self._asked: list[tuple[Feed, Lane, int]] = []
-        self._shelf = Shelf(outbox.page)
-        self.housekeeping = Housekeeping(self, outbox)
-        self._packer = Packer(
-            self._stream_row, outbox.epoch, outbox.incarnation, settings.max_batch_messages,
-            settings.max_batch_bytes, settings.compress, None if settings.plain else settings.keys,
-        )  # fmt: skip
-        self._tail = Tail()
+        self._outbox, self._pages = outbox, PageCache(outbox.page)
+        self._requested: list[tuple[RowReader, Lane, int]] = []
+        """Pages to read."""
+        self._tail = TailCache()
+        self._room = environment.room if environment.room is not None else Waiters()
+        stored = outbox.site_cursors()
+        self.shared = shared = self._open_shared(sites, settings, environment, stored)
+        held = outbox.held()
+        shared.core.opened(shared.top, held)
+        self._forget_sites({name: c.cursor for name, c in stored.items() if name not in shared.core.sites})
+        self.admission = Admission(settings.max_bytes, self._room)
+        self.groups = Groups(shared, outbox, self.admission)
+        self._name_groups(sites, groups, held)
         self.retention = Retention(settings.max_bytes, settings.retain_seconds, settings.retain_bytes)
-        self.pending_messages = 0
-        self.oldest_pending_us: int | None = None
-        """When the oldest message that is not published was stored, as of the latest look."""
-        self.links: dict[str, SiteLink] = {}
-        self._open(sites, groups, transports)
+        connectivity = {site.name: Connectivity(self.producer_id, site.name) for site in sites}
+        self.callbacks = CallbackThread("reliamsg-callbacks", environment.on_error, log, shared.wake)
+        self.tracker = ConfirmationTracker(
+            shared, self.groups, self.admission, self.retention, connectivity, self.callbacks
+        )
+        self.accumulator = Accumulator(shared, self.admission, self.tracker, self._explain_full)
+        self.commands = WriterCommands(shared.wake)
+        self._packer = Packer(settings, outbox.incarnation)
+        self.maintenance = Maintenance(
+            shared, outbox, self.groups, self.tracker, self.retention, self.admission
+        )
+        self.gate = EpochGate(shared, outbox)
+        self._restore_presence()
+        self.queue = ControlQueue(settings.keys)
+        encoder = Encoder(settings.plain, settings.keys)
+        parts = SiteParts(shared, self.tracker, self.queue, encoder, transports)
+        self.sites: dict[str, SiteSender] = {}
+        for site in sites:
+            self._restore_parked(site.name, stored.get(site.name))
+            reader = RowReader(self._tail, self._request_page)
+            self.sites[site.name] = SiteSender(parts, site, reader, connectivity[site.name])
+        self.announcements = Announcements(shared, outbox, self.sites)
+        self.repairs = RepairSender(shared, outbox, self.announcements, self.sites)
+        self.control = ControlHandler(
+            shared, outbox, self.queue, self.gate, self.groups, self.announcements, self.repairs
+        )
+        self._begin()
 
     # -- opening --------------------------------------------------------------------------------------------
 
-    def _open(
-        self, sites: Sequence[Site], groups: Mapping[str, Sequence[str]], transports: Transports
-    ) -> None:
-        outbox = self._outbox
-        stored = outbox.site_cursors()
-        oldest, top = outbox.bounds()
+    def _open_shared(
+        self,
+        sites: Iterable[Site],
+        settings: Settings,
+        environment: Environment,
+        stored: Mapping[str, Cursors],
+    ) -> Shared:
+        """What is known before groups are named."""
+        oldest, top = self._outbox.bounds()
         limits = {s.name: SiteLimits(s.window_batches, s.window_bytes, s.confirm_timeout) for s in sites}
-        cursors = {s.name: stored[s.name].cursor if s.name in stored else oldest for s in sites}
-        self.core = ProducerCore(limits, cursors, self.settings.confirm, outbox.published())
-        held = outbox.held()
-        self.core.opened(top, held)
-        self._forget_sites({name: c.cursor for name, c in stored.items() if name not in limits}, top)
-        self._name_groups(sites, groups, held)
-        self.control = Control(
-            self, outbox, self.settings.keys, self.settings.hello_timeout, self.settings.status_interval,
-            self.settings.repair_bytes_per_second,
-        )  # fmt: skip
-        bindings = self.membership.bindings()
-        self.proving = self._proving(sites, bindings)
-        for site in sites:
-            self._restore(site.name, stored.get(site.name))
-            link = SiteLink(self, site, self.core.sites[site.name], Feed(self._tail, self._ask))
-            link.transport = transports.open_sender(site, self.producer_id, bindings, link)
-            self.links[site.name] = link
-            link.review(self.membership.book.pages)
-        # With a changed policy, what was confirmed before may be enough now.
-        for span in self.core.confirms.candidates():
-            for row in self.core.confirms.decide(range(span[0], span[1] + 1)):
-                self.housekeeping.published.add(row, row)
-        self.housekeeping.begin()
-        self.control.open()
+        cursors = {name: stored[name].cursor if name in stored else oldest for name in limits}
+        core = ProducerCore(limits, cursors, settings.confirm, self._outbox.published())
+        shared = Shared(self.producer_id, settings, environment, core, PresenceTracker(sites, settings.keys))
+        shared.extend(top)
+        return shared
 
-    def _restore(self, site: str, stored: Cursors | None) -> None:
+    def _forget_sites(self, gone: Mapping[str, int]) -> None:
+        """Sites that are no longer named: report what they never confirmed."""
+        for name, cursor in gone.items():
+            messages, _ = self._outbox.totals(cursor, self.shared.top)
+            log.warning(
+                "producer %s: site %s is not named any more; it never confirmed %d messages that are still held",
+                self.producer_id, name, messages,
+            )  # fmt: skip
+            self.shared.journal.add(Entry("site_forgotten", site=name, detail={"unconfirmed": messages}))
+        if gone:
+            self._outbox.forget_sites(gone)
+
+    def _name_groups(
+        self, sites: Sequence[Site], groups: Mapping[str, Sequence[str]], held: Iterable[Span]
+    ) -> None:
+        shared, settings, outbox = self.shared, self.shared.settings, self._outbox
+        entries: list[Entry] = []
+        named, members = self.groups.open(groups, held, entries)
+        detail = {
+            "groups": named,
+            "sites": [site.name for site in sites],
+            "confirm": str(settings.confirm),
+            "release": settings.release,
+        }
+        opened = Entry("opened", epoch=outbox.epoch, incarnation=outbox.incarnation, detail=detail)
+        proves_at = [site.name for site in sites if needs_proof(site)]
+        outbox.name_groups(
+            members, [*shared.journal.take(), opened, *entries], shared.clock.wall_us(), shared.clock.now_us(),
+            {"release": settings.release, "proves_at": json.dumps(proves_at)},
+        )  # fmt: skip
+
+    def _restore_presence(self) -> None:
+        """What the outbox says of groups that are still named."""
+        named = {(b.topic, b.partition, b.group) for b in self.shared.bindings()}
+        streams = {row.id: row.stream for row in self._outbox.streams.values()}
+        stored = {
+            (site, (streams[stream_id].topic, streams[stream_id].partition, group)): marked
+            for (site, stream_id, group), marked in self._outbox.proofs().items()
+        }
+        self.shared.presence.restore({key: marked for key, marked in stored.items() if key[1] in named})
+
+    def _restore_parked(self, site: str, stored: Cursors | None) -> None:
         """Park the streams that were parked at the site when the outbox was closed."""
-        window = self.core.sites[site]
+        window = self.shared.core.sites[site]
         for parked in () if stored is None else stored.parked:
             for row in self._outbox.stream_ids(parked.stream_id, min(window.main.cursor, parked.cursor)):
                 if row < parked.cursor:  # the stream may have been ahead of the others there
@@ -152,136 +189,275 @@ class Engine:
                     window.confirmed.remove(row, row)
             window.restore_lane(parked.stream_id, parked.cursor, parked.attempts, parked.reason)
 
-    def _proving(self, sites: Sequence[Site], bindings: Sequence[Binding]) -> Proving:
-        """What the outbox says of groups that are still named."""
-        named = {(b.topic, b.partition, b.group) for b in bindings}
-        streams = {row.id: row.stream for row in self._outbox.streams.values()}
-        stored = {
-            (site, (streams[stream_id].topic, streams[stream_id].partition, group)): marked
-            for (site, stream_id, group), marked in self._outbox.proofs().items()
-        }
-        proven = {key: marked for key, marked in stored.items() if key[1] in named}
-        return Proving(sites, proven, self.settings.keys)
-
-    def _name_groups(
-        self, sites: Sequence[Site], groups: Mapping[str, Sequence[str]], held: Iterable[Span]
-    ) -> None:
-        opened = Entry("opened", epoch=self._outbox.epoch, incarnation=self._outbox.incarnation)
-        entries = [*self.journal_buffer.take(), opened]
-        named, members = self.membership.open(groups, held, entries)
-        opened.detail = {
-            "groups": named,
-            "sites": [site.name for site in sites],
-            "confirm": str(self.settings.confirm),
-            "release": self.settings.release,
-        }
-        proves_at = [site.name for site in sites if needs_proof(site)]
-        settings = {"release": self.settings.release, "proves_at": json.dumps(proves_at)}
-        self._outbox.name_groups(members, entries, self.wall_us(), self.mono_us(), settings)
-
-    def _forget_sites(self, gone: Mapping[str, int], top: int) -> None:
-        """Sites that are not named any more: say what they never confirmed."""
-        for name, cursor in gone.items():
-            messages, _ = self._outbox.totals(cursor, top)
-            self.log.warning(
-                "producer %s: site %s is not named any more; it never confirmed %d messages that are still held",
-                self.producer_id, name, messages,
-            )  # fmt: skip
-            self.journal_buffer.add(Entry("site_forgotten", site=name, detail={"unconfirmed": messages}))
-        if gone:
-            self._outbox.forget_sites(gone)
+    def _begin(self) -> None:
+        core, now = self.shared.core, self.shared.clock.now()
+        # With a changed policy, what was confirmed before may be enough now.
+        for first, last in core.confirms.candidates():
+            for row in core.confirms.decide(range(first, last + 1)):
+                self.tracker.unjournalled.add(row, row)
+        self.maintenance.begin()
+        self.gate.begin(now)
+        self._listen(self.control.addresses(now))
 
     # -- what the application calls ---------------------------------------------------------------------------
 
     @property
-    def site_names(self) -> tuple[str, ...]:
-        return tuple(self.links)
+    def fatal(self) -> FatalError | None:
+        """What has stopped this producer for good."""
+        return self.shared.fatal
 
     def pending(self) -> int:
-        with self.lock:
-            return self._pending()
-
-    def _pending(self) -> int:
-        waiting = self.intake.messages
-        return self.pending_messages + waiting
+        """Messages whose confirm policy is not met."""
+        with self.shared.lock:
+            return self.tracker.pending_messages + self.accumulator.messages
 
     def status(self) -> ProducerStatus:
-        with self.lock:
-            oldest = self.oldest_pending_us if self.pending_messages else None
-            age = None if oldest is None else max(0.0, (self.wall_us() - oldest) / 1e6)
+        """The producer now."""
+        shared, tracker = self.shared, self.tracker
+        with shared.lock:
+            oldest = tracker.oldest_pending_us if tracker.pending_messages else None
+            age = None if oldest is None else max(0.0, (shared.clock.wall_us() - oldest) / 1e6)
             return ProducerStatus(
-                self.producer_id, self._outbox.epoch, self._outbox.incarnation, self._pending(),
-                self.retention.stored_bytes, age,
-                {name: link.status(self.core.top) for name, link in self.links.items()},
-                self.membership.status(self.clock()),
-                self.export.status(),
-                self.control.repairing.messages, dict(self.control.rejected), self.control.gate is not None,
+                self.producer_id, self._outbox.epoch, self._outbox.incarnation, self.pending(),
+                self.retention.stored_bytes, age, {name: site.status() for name, site in self.sites.items()},
+                self.groups.status(shared.clock.now()), self.export.status(), self.repairs.messages,
+                dict(self.queue.rejected), shared.gate is not None,
             )  # fmt: skip
 
     def remaining(self) -> Remaining:
-        with self.lock:
-            top = self.core.top
+        """What is left to do."""
+        with self.shared.lock:
             return Remaining(
-                self._pending(), {name: link.status(top).behind for name, link in self.links.items()},
-                self.export.rows_left, self.membership.unacknowledged(),
+                self.pending(), {name: site.behind() for name, site in self.sites.items()},
+                self.export.rows_left, self.groups.unacknowledged(),
             )  # fmt: skip
 
-    # -- what site links call, with the lock held -------------------------------------------------------------
+    def _explain_full(self) -> OutboxFull:
+        """Why there is no room."""
+        if why := self.export.why_full:
+            return JournalFull(why)
+        with self.shared.lock:
+            lagging = self.groups.lagging()
+        whom = "a group, a site" if lagging else "a site"
+        text = (
+            f"{self.admission.used} bytes wait for {whom} or for the disk;"
+            f" the limits are {self.admission.max_bytes} in the outbox, {QUEUE_BYTES} before it"
+        )
+        return OutboxFull(f"{text}; {lagging}" if lagging else text)
 
-    def stream_of(self, stream_id: int) -> Stream:
-        return self.membership.book.by_id[stream_id].row.stream
+    # -- commands, which the writer executes ------------------------------------------------------------------
 
-    def _ask(self, feed: Feed, lane: Lane, first: int) -> None:
-        self._asked.append((feed, lane, first))
-        self.wake()
+    def add_group(self, topic: str, group: str) -> None:
+        """See :meth:`reliamsg.sending.api.Producer.add_group`."""
+        if self.groups.add(topic, group):
+            self._bind()
 
-    def wake_if_waited_for(self) -> None:
-        """Cursors are stored by and by; at once when many rows wait for that."""
-        if self.housekeeping.many_confirmed:
-            self.wake()
+    def remove_group(self, topic: str, group: str) -> None:
+        """See :meth:`reliamsg.sending.api.Producer.remove_group`."""
+        self.groups.remove(topic, group)
+        self._bind()
+
+    def _bind(self) -> None:
+        """Have the queues of all named groups declared."""
+        for site in self.sites.values():
+            site.transport.bind(self.shared.bindings())
+
+    def remove(self, first: MessageId, last: MessageId) -> int:
+        """Remove what is held of `first` to `last`; returns how many messages that were."""
+        shared = self.shared
+        info, epoch, incarnation = self._find(first, last)
+        stream = info.row.stream
+        gone = RangeSet(info.removed.get(epoch, RangeSet()))
+
+        def describe(taken: Taken) -> tuple[list[tuple[int, int]], list[Entry]]:
+            for span in taken.spans:
+                gone.add(*span)
+            entries = [Entry("removed", stream, epoch, incarnation, *span) for span in RangeSet(taken.spans)]
+            return list(gone), entries
+
+        taken = self._outbox.take_out(
+            info.row.id,
+            RemovedRange(epoch, first.seq, last.seq),
+            cut,
+            describe,
+            shared.clock.wall_us(),
+            shared.clock.now_us(),
+        )
+        if not taken.spans:
+            return 0
+        shared.probe("removed")
+        with shared.lock:
+            info.remove(epoch, gone)
+            self._forget(stream.topic, epoch, taken)
+        self.repairs.queue.unavailable(stream, epoch, first.seq, last.seq)
+        self.announcements.timetable.connected([stream], shared.clock.now())
+        return sum(b - a + 1 for a, b in taken.spans)
+
+    def _find(self, first: MessageId, last: MessageId) -> tuple[StreamInfo, int, int]:
+        """The stream of some messages, and their epoch with its incarnation."""
+        if first._replace(seq=0) != last._replace(seq=0) or first.seq > last.seq:
+            raise ConfigError(f"{first} and {last} are not two ends of a range of one stream and epoch")
+        info = self.shared.streams.by_stream.get(Stream(first.producer, first.topic, first.partition))
+        epoch = self.tracker.epoch(first.epoch)
+        link = None if info is None else next((link for link in info.chain if link.epoch == epoch), None)
+        if info is None or link is None or first.seq < 1 or last.seq > link.last:
+            raise ConfigError(f"{first} to {last}: not messages of this producer, or forgotten long ago")
+        return info, epoch, link.incarnation
+
+    def _forget(self, topic: str, epoch: int, taken: Taken) -> None:
+        """Tell sites, groups and receipts what was removed. With the lock held."""
+        core, now = self.shared.core, self.shared.clock.now()
+        self.tracker.removed(topic, epoch, taken)
+        for row in taken.gone:
+            core.gone(row.id, now)
+            self.groups.left([row.id])
+        for before, after in taken.cut:
+            core.changed(after)
+            for added in taken.added:
+                if added.last == before.last:
+                    core.split(before.id, added.id, now)
+                    if before.id in self.tracker.unjournalled:
+                        self.tracker.unjournalled.add(added.id, added.id)
+        if taken.added:
+            self.shared.extend(taken.added[-1].id)
+            self.groups.stored(taken.added)
+        self.groups.look_again(taken)
+        self._forget_rows()
+        self.shared.changed.notify_all()
+
+    def _forget_rows(self) -> None:
+        """Rows have changed: have them read again. With the lock held."""
+        self._tail.clear()
+        self._pages.clear()
+        for site in self.sites.values():
+            site.forget_rows()
+
+    def renumber(self, above: int) -> None:
+        """Give everything that was never offered to a site an epoch above `above`."""
+        epochs = self.gate.renumber(above)
+        with self.shared.lock:
+            self.groups.renumbered(epochs)
+            self.tracker.renumbered(epochs)
+            self._forget_rows()
+        self.shared.probe("renumbered")
 
     # -- what the writer calls ----------------------------------------------------------------------------------
 
     def step(self) -> float | None:
-        """Do what is to be done; returns when (by `clock`) there will be more, None for only when woken."""
-        now = self.clock()
-        self.callbacks.start()
-        if self.fatal is None:
-            failure = self.orders.carry_out()
+        """Do what is due; returns when (by the clock) there will be more, None for only when woken."""
+        shared = self.shared
+        now = shared.clock.now()
+        if not self.callbacks.has_started:
+            self.callbacks.start()
+        if shared.fatal is None and self.commands.waiting:
+            failure = self.commands.execute()
             if failure is not None:
                 self.fail(failure)
-        if self.fatal is None:
+        if shared.fatal is None and not self.accumulator.idle:
             self._commit()
-        if self.fatal is None:
+        if shared.fatal is None and self._requested:
             self._read_pages()
-        if self.fatal is not None:  # nothing is written any more: the file may be why
-            self.intake.fail(self.fatal)
-            self.orders.refuse(self.fatal)
+        if shared.fatal is not None:  # nothing more is written: the file may be the cause
+            self.accumulator.fail(shared.fatal)
+            self.commands.refuse(shared.fatal)
             self._report_fatal()
             return None
-        with self.lock:
-            overdue, published = self.core.overdue(now)
-            for name, parked in overdue.items():
-                self.links[name].unanswered(parked)
-            self.outcomes.published(published, recount=True)
-            due = self.core.due(now)
-        for name in overdue:
-            self.links[name].transport.reconnect("a confirm is overdue")
-        for name in due:
-            self.links[name].transport.wake()
+        if now >= shared.check_at:
+            self._check_confirms(now)
         try:
-            if self.membership.moved:
-                self.membership.walk()
-            self.control.step(now)
-            if self.fatal is None:
-                self.housekeeping.run(now)
+            if self.groups.moved:
+                self.groups.walk()
+            self._control(now)
+            if shared.fatal is None:
+                self.maintenance.run(now)
         except ReliamsgError as error:
             self._fail_or_retry(error)
-        return self._deadline(now, self._export(now))
+        return self._deadline(now, self._export(now) if self.export.has_target else None)
+
+    def _check_confirms(self, now: float) -> None:
+        """Reconnect where a confirm is overdue, and have parked streams tried again."""
+        core = self.shared.core
+        with self.shared.lock:
+            overdue, published = core.overdue(now)
+            for name, parked in overdue.items():
+                self.sites[name].overdue(parked)
+            self.tracker.decided(published)
+            due = core.due(now)
+            self._next_check()
+        for name in overdue:
+            self.sites[name].transport.reconnect("a confirm is overdue")
+        for name in due:
+            self.sites[name].transport.wake()
+
+    def _control(self, now: float) -> None:
+        """Handle control frames, and send what is due at control addresses."""
+        queue, control, gate = self.queue, self.control, self.gate
+        if queue.count or queue.connected:
+            for conflict in control.handle(now):
+                self.callbacks.report(conflict)
+        if not gate.is_settled:
+            self._judge(now)
+            if self.shared.fatal is not None:
+                return
+        if len(self.shared.streams.by_stream) != control.listened and now >= control.listen_at:
+            self._listen(control.addresses(now))
+        if not gate.is_settled and gate.hello_due(now):
+            self.announcements.hello(now)
+        self._announce_at = self.announcements.timetable.deadline()
+        if self._announce_at is not None and self._announce_at <= now:
+            self.announcements.run(now)
+            self._announce_at = self.announcements.timetable.deadline()
+        if not self.repairs.is_idle:
+            self._repair(now)
+        if now >= control.forget_at:
+            control.forget(now)
+
+    def _repair(self, now: float) -> None:
+        at = self.repairs.deadline(now)
+        if at is not None and at <= now:
+            self.repairs.run(now)
+            self._announce_at = self.announcements.timetable.deadline()
+
+    def _judge(self, now: float) -> None:
+        """Open the gate, renumber what is behind it, or stop."""
+        try:
+            verdict = self.gate.judge(now)
+            if verdict is Verdict.FENCED:
+                self._stop_fenced()
+            elif verdict is Verdict.RENUMBER:
+                self.renumber(self.gate.above)
+                log.warning(
+                    "producer %s: a group knows of a later epoch; what was not sent yet is in epoch %d now",
+                    self.producer_id, self._outbox.epoch,
+                )  # fmt: skip
+            elif verdict is Verdict.SEND:
+                epoch, streams = self._outbox.epoch, self.shared.streams.by_stream
+                fresh = [stream for stream, info in streams.items() if info.tail[0] == epoch]
+                self.announcements.timetable.published(fresh, now)
+                self._wake_sites()
+        except OutboxWriteError:
+            self.gate.pause(now)
+            raise
+
+    def _stop_fenced(self) -> None:
+        entry, error = self.gate.fenced()
+        with self.shared.lock:
+            self.shared.stop()
+        self.maintenance.store_progress([entry])
+        self.shared.probe("fenced")
+        self.fail(error)
+
+    def _listen(self, addresses: Sequence[str]) -> None:
+        for site in self.sites.values() if addresses else ():
+            site.transport.listen(addresses)
+
+    def _wake_sites(self) -> None:
+        for site in self.sites.values():
+            site.transport.wake()
 
     def _export(self, now: float) -> float | None:
-        """Have the journal go on its way; returns when there will be more."""
-        if self.fatal is not None or not self.export.has_target:
+        """Export the journal; returns when there will be more."""
+        if self.shared.fatal is not None:
             return None
         try:
             stepped = self.export.step(now)
@@ -289,185 +465,185 @@ class Engine:
             self.fail(error)
             return None
         if stepped.full_changed:
-            self.intake.hold(self.export.full)
+            self.accumulator.hold(self.export.full)
         return stepped.deadline
 
     def _deadline(self, now: float, exporting: float | None) -> float | None:
-        with self.lock:
-            if self._asked or not self.intake.empty or not self.orders.empty or self.membership.moved:
+        shared, control, gate, repairs = self.shared, self.control, self.gate, self.repairs
+        with shared.lock:
+            if (
+                self._requested
+                or self.commands.waiting
+                or self.groups.moved
+                or self.queue.count
+                or self.queue.connected
+                or not self.accumulator.empty
+            ):
                 return now
-            times = (
-                self.core.deadline(),
-                self.housekeeping.deadline(now),
-                self.control.deadline(now),
-                exporting,
-            )
-        return min((time for time in times if time is not None), default=None)
+            times = [self._next_check(), self.maintenance.deadline(now), self._announce_at, exporting]
+            if not gate.is_settled:
+                times.append(gate.deadline(now))
+            if not repairs.is_idle:
+                times.append(repairs.deadline(now))
+            if len(shared.streams.by_stream) != control.listened:
+                times.append(control.listen_at)
+        earliest: float | None = None
+        for time in times:
+            if time is not None and (earliest is None or time < earliest):
+                earliest = time
+        return earliest
+
+    def _next_check(self) -> float | None:
+        """When a confirm will be overdue, or a parked stream be tried again. With the lock held."""
+        core, at = self.shared.core, None
+        for window in core.sites.values():
+            if window.flights or window.lanes:
+                at = core.deadline()
+                break
+        self.shared.set_check(at)
+        return at
+
+    # -- commits and pages ------------------------------------------------------------------------------------
 
     def _commit(self) -> None:
-        group = self.intake.take()
-        if group is None:
+        batch = self.accumulator.take()
+        if batch is None:
             return
-        messages = group.count
         error: ReliamsgError | None = None
         rows: list[Row] = []
         try:
-            rows = self._store(group)
+            rows = self._store(batch)
         except OutboxWriteError as failure:
             error = failure
-        except Exception as failure:  # whatever it is, nobody may be left waiting
+        except Exception as failure:  # whatever it is, no thread may be left waiting
             if not isinstance(failure, FatalError):
-                self.log.exception("producer %s: storing failed", self.producer_id)
+                log.exception("producer %s: storing failed", self.producer_id)
                 failure = FatalError(f"internal error: {failure!r}")
             error = failure
             self.fail(failure)
         if rows:
-            self.probe("committed")
-        size = sum(row.size for row in rows)
+            self.shared.probe("committed")
+        messages = size = 0
+        for row in rows:
+            messages += row.count
+            size += row.size
         try:
-            self.admission.transfer(group, size)
-            with self.lock:
+            self.admission.transfer(batch, size)
+            with self.shared.lock:
                 if rows:
-                    self._tail.extend(rows)
-                    self.core.top = rows[-1].id
-                    self.membership.stored(rows)
-                    self.pending_messages += messages
+                    self._tail.extend(rows, size)
+                    self.shared.extend(rows[-1].id)
+                    self.groups.stored(rows)
+                    self.tracker.stored(rows, messages)
                     self.retention.stored(size)
-                    if self.oldest_pending_us is None:
-                        self.oldest_pending_us = rows[0].wall_us
-                self.intake.stored()
+                self.accumulator.stored()
             if rows:
-                self.control.announcing.timetable.published(
-                    dict.fromkeys(row.stream for row in rows), self.clock()
-                )
+                streams = [row.stream for row in rows] if len(rows) > 1 else (rows[0].stream,)
+                self.announcements.timetable.published(dict.fromkeys(streams), self.shared.clock.now())
         finally:
-            group.finish(error)
-        self._give_way()  # so that who waits in publish() goes on before sites are woken
-        for link in self.links.values() if rows else ():
-            link.transport.wake()
+            batch.finish(error)
+        self._room.give_way()  # so that threads in publish() continue before sites are woken
+        if rows:
+            self._wake_sites()
 
-    def _store(self, group: Group) -> list[Row]:
-        wall_us = self.wall_us()
-        packed = self._packer.pack(group, wall_us)
-        rows = self._outbox.append(packed.batches, packed.entries, wall_us, self.mono_us())
-        packed.settle(rows)
+    def _store(self, batch: CommitBatch) -> list[Row]:
+        clock, outbox = self.shared.clock, self._outbox
+        wall_us = clock.wall_us()
+        topics: dict[str, list[Run]] = {}
+        for run in batch.runs:
+            topics.setdefault(run.topic, []).append(run)
+        streams: dict[str, StreamRow] = {}
+        for topic in topics:
+            row = streams[topic] = outbox.stream(topic, 0)
+            if row.id not in self.shared.streams.by_id:
+                with self.shared.lock:
+                    self.shared.streams.open(row)
+        # The newest message of a batch is not newer than now.
+        times = (batch.wall_us, max(batch.wall_us, wall_us))
+        packed = self._packer.pack(topics, streams, outbox.epoch, times)
+        rows = outbox.append(packed.batches, packed.entries, wall_us, clock.now_us())
+        packed.stored(rows)
         return rows
 
-    def next_epoch(self) -> None:
-        """What is published from now on belongs to another epoch."""
-        self._outbox.next_epoch()
-        self.probe("next_epoch")
-        self._packer.epoch = self._outbox.epoch
-
-    def renumber(self, above: int) -> None:
-        """Give everything that was never offered to a site an epoch above `above`."""
-        epochs = self._outbox.renumber(above, recode, self.wall_us(), self.mono_us())
-        self._packer.epoch = self._outbox.epoch
-        with self.lock:
-            self.membership.renumbered(epochs)
-            self.outcomes.renumbered(epochs)
-            self.housekeeping.recount = True
-            self.forget_rows()
-        self.probe("renumbered")
-
-    def remove(self, first: MessageId, last: MessageId) -> int:
-        """Take messages out of the outbox; returns how many."""
-        return remove(self, self._outbox, first, last)
-
-    def forget_rows(self) -> None:
-        """Rows have changed: have them read again. With the lock held."""
-        self._tail.clear()
-        self._shelf.clear()
-        for link in self.links.values():
-            for lane in (link.window.main, *link.window.lanes.values()):
-                link.feed.forget(lane)
+    def _request_page(self, reader: RowReader, lane: Lane, first: int) -> None:
+        """A site is behind. Called with the lock held."""
+        self._requested.append((reader, lane, first))
+        self.shared.wake()
 
     def _read_pages(self) -> None:
-        with self.lock:
-            asked, self._asked = self._asked, []
-            top = self.core.top
-        for feed, lane, first in asked:
+        lock = self.shared.lock
+        with lock:
+            requested, self._requested = self._requested, []
+            top = self.shared.top
+        for reader, lane, first in requested:
             try:
-                rows = self._shelf.page(first, lane.stream_id)
+                rows = self._pages.page(first, lane.stream_id)
             except ReliamsgError as error:
                 self._fail_or_retry(error)
-                with self.lock:
-                    feed.forget(lane)
+                with lock:
+                    reader.forget(lane)
                 continue
-            with self.lock:
-                feed.loaded(lane, first, rows, top)
-        for link in self.links.values() if asked else ():
-            link.transport.wake()
+            with lock:
+                reader.loaded(lane, first, rows, top)
+        self._wake_sites()
+
+    # -- failing and closing ----------------------------------------------------------------------------------
 
     def _fail_or_retry(self, error: ReliamsgError) -> None:
         """Background work failed: stop for good, or try again later."""
         if isinstance(error, FatalError):
             self.fail(error)
         else:
-            self.log.warning("producer %s: %s; trying again", self.producer_id, error)
+            log.warning("producer %s: %s; trying again", self.producer_id, error)
 
     def fail(self, error: FatalError) -> None:
-        """Stop for good: nothing is stored or sent any more. The writer's."""
-        with self.lock:
-            first = self.fatal is None
-            if first:
-                self.fatal = error
-            self.stopped = True
-            self.outcomes.changed()
-        self.intake.refuse(error)
-        self.log.error("producer %s has stopped: %s", self.producer_id, error)
+        """Stop for good: nothing more is stored or sent. The writer's."""
+        shared = self.shared
+        with shared.lock:
+            first = shared.stop(error)
+            shared.changed.notify_all()
+        shared.close()
+        self.accumulator.refuse(error)
+        log.error("producer %s has stopped: %s", self.producer_id, error)
         if first:
-            self.wake()  # the next step tells whoever waits
-
-    def stop_sending(self) -> None:
-        """Send nothing more. Whoever waits is told the reason later, by :meth:`fail` or :meth:`finish`."""
-        with self.lock:
-            self.stopped = True
+            shared.wake()  # the next step wakes all threads that wait
 
     def _report_fatal(self) -> None:
-        """Have ``on_error`` told, once, what has stopped this producer."""
-        if self.fatal is not None and not self._reported:
+        """Have ``on_error`` called, once, with what has stopped this producer."""
+        if self.shared.fatal is not None and not self._reported:
             self._reported = True
-            self.callbacks.report(self.fatal)
+            self.callbacks.report(self.shared.fatal)
 
     def begin_close(self, export_by: float | None = None) -> None:
-        """Accept nothing more; whoever waits for room is told. `export_by`: until when, by `clock`, the journal's last
-        segment may take."""
+        """Accept nothing more, and wake threads that wait for room. `export_by`: until when, by the clock, the last
+        segment of the journal may take."""
         if export_by is not None:
             self._export_by = export_by
-        self.intake.refuse(ClosedError("this producer is closed"))
+        self.shared.close()
+        self.accumulator.refuse(ClosedError("this producer is closed"))
 
     def finish(self) -> None:
         """The writer's last act: store what is left, with a ``closed`` row, and close the file."""
+        shared = self.shared
         self._report_fatal()
-        with self.lock:
-            self.stopped = True
-            self.outcomes.changed()
+        with shared.lock:
+            shared.stop()
+            shared.changed.notify_all()
         try:
-            while self.fatal is None and not self.intake.empty:
+            while shared.fatal is None and not self.accumulator.empty:
                 self._commit()
-            if self.fatal is None:
-                self.housekeeping.store_progress()  # first, since the journal ends with ``closed``
-                with self.lock:
-                    self.journal_buffer.add(Entry("closed", detail={"pending": self._pending()}))
-                self.housekeeping.store_progress()
+            if shared.fatal is None:
+                self.maintenance.store_progress()  # first, since the journal ends with ``closed``
+                with shared.lock:
+                    shared.journal.add(Entry("closed", detail={"pending": self.pending()}))
+                self.maintenance.store_progress()
                 self.export.finish(self._export_by)
         except ReliamsgError as error:
             self._fail_or_retry(error)
         finally:
-            ended = self.fatal or ClosedError("this producer was closed")
-            self.intake.fail(ended)
-            self.orders.refuse(ended)
+            ended = shared.fatal or ClosedError("this producer was closed")
+            self.accumulator.fail(ended)
+            self.commands.refuse(ended)
             self.callbacks.close(0.0)
             self.export.stop()
             self._outbox.close()
-
-    def _stream_row(self, topic: str) -> StreamRow:
-        row = self._outbox.stream(topic, 0)
-        with self.lock:
-            self.membership.opened(row)
-        return row
-
-    def mono_us(self) -> int:
-        """The monotonic clock, in µs."""
-        return microseconds(self.clock())

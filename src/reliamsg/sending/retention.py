@@ -1,4 +1,4 @@
-"""What leaves the outbox, and when.
+"""Which batches leave the outbox, and when.
 
 A published batch that every site has leaves at the first of `retain_seconds` and `retain_bytes`, and earlier
 when its room is needed. One that a site has not confirmed yet stays until the outbox is full. What is not
@@ -18,7 +18,7 @@ from reliamsg.sending.journalling import RULES
 from reliamsg.store.journal import Entry
 from reliamsg.store.outbox import Outbox, Row
 
-__all__ = ["Need", "Retention"]
+__all__ = ["Excess", "Retention"]
 
 ROWS = 500
 """Most rows released in one step, so that publishing is not held up."""
@@ -27,8 +27,8 @@ ROOM_EVERY_S = 0.05
 
 
 @dataclass(frozen=True)
-class Need:
-    """How many bytes should leave: `retained` beyond what is to be kept, `room` beyond what may be held."""
+class Excess:
+    """Bytes that should leave: `retained` beyond what is to be kept, `room` beyond what may be held."""
 
     retained: int
     room: int
@@ -46,53 +46,54 @@ class Retention:
         self.released_to = 0
         """Every row up to here has left."""
         self._unsent = RangeSet()
-        self._looked_at: float | None = None
+        self.not_before = float("-inf")
+        """Before this time nothing leaves."""
+        self._checked_at = float("-inf")
         self._again = False
 
     def stored(self, size: int) -> None:
-        """More was stored."""
+        """Batches of `size` bytes in all were stored."""
         self.stored_bytes += size
+        if self.stored_bytes > self._max_bytes:
+            self._schedule()
+
+    def counted(self, size: int) -> None:
+        """All batches that are held have `size` bytes together."""
+        self.stored_bytes = size
+        self._schedule()
+
+    def _schedule(self) -> None:
+        soon = self._again or self.stored_bytes > self._max_bytes
+        self.not_before = self._checked_at + (ROOM_EVERY_S if soon else EVERY_S)
 
     def released_unsent(self, row: int) -> bool:
         """Whether the row left before every site had it."""
         return row in self._unsent
 
     def deadline(self, now: float) -> float | None:
-        """When :meth:`due` is worth asking again."""
-        if self.stored_bytes == 0:
-            return None
-        if self._looked_at is None:
-            return now
-        soon = self._again or self.stored_bytes > self._max_bytes
-        return max(now, self._looked_at + (ROOM_EVERY_S if soon else EVERY_S))
+        """When :meth:`due` may return something."""
+        return max(now, self.not_before) if self.stored_bytes else None
 
-    def due(self, now: float, pending_bytes: int) -> Need | None:
+    def due(self, now: float, pending_bytes: int) -> Excess | None:
         """What should leave now; None for nothing yet."""
-        deadline = self.deadline(now)
-        if deadline is None or now < deadline:
+        if now < self.not_before or not self.stored_bytes:
             return None
-        self._looked_at = now
-        self._again = False
+        self._checked_at, self._again = now, False
+        self._schedule()
         retained = self.stored_bytes - pending_bytes - self._retain_bytes
-        return Need(max(0, retained), max(0, self.stored_bytes - self._max_bytes))
+        return Excess(max(0, retained), max(0, self.stored_bytes - self._max_bytes))
 
     def release(
-        self,
-        outbox: Outbox,
-        everywhere: Sequence[Span],
-        partly: Sequence[Span],
-        lacking: Callable[[int], Sequence[str]],
-        need: Need,
-        wall_us: int,
-        mono_us: int,
-    ) -> tuple[list[int], Counter[str]]:
+        self, outbox: Outbox, everywhere: Sequence[Span], partly: Sequence[Span],
+        lacking: Callable[[int], Sequence[str]], excess: Excess, wall_us: int, mono_us: int,
+    ) -> tuple[list[int], Counter[str]]:  # fmt: skip
         """Delete what may and should leave, a bounded number of rows.
 
-        `lacking` says which sites do not have a row. Returns the rows that left, and by site, how many of them it does
-        not have.
+        `lacking` returns the sites that do not have a row. Returns the rows that left, and by site, how many of them it
+        does not have.
         """
         cutoff = wall_us - int(self._retain_seconds * 1e6)
-        wanted = max(need.retained, need.room)
+        wanted = max(excess.retained, excess.room)
         entries = JournalBuffer(RULES)
         fronts = _Fronts(outbox)
         ids: list[int] = []
@@ -110,9 +111,9 @@ class Retention:
             entries.add(_entry("released", row))
         unsent: Counter[str] = Counter()
         early: list[int] = []
-        if size < need.room and not self._again:
+        if size < excess.room and not self._again:
             for row in _rows(outbox, partly):
-                if size >= need.room or len(early) >= ROWS:
+                if size >= excess.room or len(early) >= ROWS:
                     break
                 if not fronts.pass_by(row):
                     continue
@@ -124,16 +125,18 @@ class Retention:
         if ids or early:
             # Behind those that leave there may be others that can.
             self._again |= fronts.kept_back and size < wanted
+            self._schedule()
             outbox.remove([*ids, *early], entries.take(), wall_us, mono_us)
             for number in early:
                 self._unsent.add(number, number)
             self.stored_bytes -= size
             self.released_to = max(self.released_to, outbox.bounds()[0] - 1)
+        self._schedule()
         return [*ids, *early], unsent
 
 
 class _Fronts:
-    """Which batch of each stream comes first, of those that stay. Nothing is deleted meanwhile."""
+    """The first batch of each stream that stays. Nothing is deleted meanwhile."""
 
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
@@ -143,7 +146,7 @@ class _Fronts:
         """A batch may not leave, since an earlier one of its stream stays."""
 
     def pass_by(self, row: Row) -> bool:
-        """Whether a batch is the first of its stream; then the one behind it is the first from now on."""
+        """Whether a batch is the first of its stream; then the next one is the first from now on."""
         stream = row.stream
         if stream not in self._fronts:
             self._fronts[stream] = self._outbox.in_order(row.stream_id)
@@ -156,7 +159,7 @@ class _Fronts:
 
 
 def _rows(outbox: Outbox, spans: Sequence[Span]) -> Iterator[Row]:
-    """The rows of some spans that are still held, read by and by."""
+    """The rows of some spans that are still held, read in pages."""
     for first, last in spans:
         at = first
         while at <= last:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from reliamsg.arguments import MOST_BYTES, check_choice, check_count, check_instance, check_list, check_number
 from reliamsg.config import Confirm, Site, check_name, confirm_policy
@@ -13,86 +13,69 @@ from reliamsg.keys import KeyRing, check_keys
 from reliamsg.message import MessageId
 from reliamsg.wire.limits import MAX_BATCH_MESSAGES, MAX_NAMED_GROUPS, MAX_SEQ
 
-__all__ = ["Settings", "check_blocking", "check_groups", "check_message_id", "make_settings"]
+__all__ = ["Settings", "check_blocking", "check_groups", "check_message_id"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Settings:
-    """A producer's settings; see :class:`~reliamsg.sending.producer.Producer`."""
+    """A producer's settings, with the names and defaults of :class:`~reliamsg.sending.api.Producer`."""
 
-    confirm: Confirm
-    release: str
-    plain: bool
-    compress: bool
-    max_bytes: int
-    retain_seconds: float
-    retain_bytes: int
-    max_batch_messages: int
-    max_batch_bytes: int
-    hello_timeout: float
-    status_interval: float
-    repair_bytes_per_second: float | None
-    keys: KeyRing | None
+    confirm: Confirm = "all"
+    release: str = "confirmed"
+    wire: str = "batch"
+    compression: str | None = None
+    max_bytes: int = 1024 * 1024 * 1024
+    retain_seconds: float = 300.0
+    retain_bytes: int = 64 * 1024 * 1024
+    max_batch_messages: int = 2048
+    max_batch_bytes: int = 256 * 1024
+    hello_timeout: float = 1.0
+    status_interval: float = 1.0
+    max_repair_bytes_per_second: float | None = 64 * 1024 * 1024
+    keys: KeyRing | None = None
 
+    @property
+    def plain(self) -> bool:
+        """Whether each message is a broker message of its own."""
+        return self.wire == "plain"
 
-def make_settings(
-    confirm: Confirm,
-    release: str,
-    wire: str,
-    compression: str | None,
-    max_bytes: int,
-    retain_seconds: float,
-    retain_bytes: int,
-    max_batch_messages: int,
-    max_batch_bytes: int,
-    hello_timeout: float,
-    status_interval: float,
-    repair_bytes_per_second: float | None,
-    keys: KeyRing | None,
-    sites: Sequence[Site],
-) -> Settings:
-    """Check a producer's settings; raises :class:`ConfigError` for one that can't be."""
-    check_choice("release", release, ("confirmed", "consumed"))
-    check_choice("wire", wire, ("batch", "plain"))
-    if wire == "plain":
-        for site in sites:
-            if site.protocol == "mqtt" and site.mqtt_version == "3.1.1":
-                raise ConfigError(
-                    f"site {site.name}: wire='plain' needs headers, which MQTT 3.1.1 does not have"
-                )
-    check_keys(keys)
-    if compression is not None:
-        check_choice("compression", compression, ("zstd",), " or None")
-    if compression and importlib.util.find_spec("zstandard") is None:
-        raise ConfigError("compression='zstd' needs the extra: pip install 'reliamsg[zstd]'")
-    for name, count, least in (("max_bytes", max_bytes, 1024), ("retain_bytes", retain_bytes, 0)):
-        check_count(name, count, least=least)
-    check_count("max_batch_messages", max_batch_messages, most=MAX_BATCH_MESSAGES)
-    check_count("max_batch_bytes", max_batch_bytes)
-    for name, seconds, shortest in (
-        ("retain_seconds", retain_seconds, 0),
-        ("hello_timeout", hello_timeout, 0),
-        ("status_interval", status_interval, 0.05),
-    ):
-        check_number(name, seconds, least=shortest)
-    if repair_bytes_per_second is not None:
-        check_number("max_repair_bytes_per_second", repair_bytes_per_second, least=1024, most=MOST_BYTES)
-    return Settings(
-        confirm_policy(confirm, len(sites)), release, wire == "plain", compression == "zstd", max_bytes,
-        retain_seconds, retain_bytes, max_batch_messages, max_batch_bytes, hello_timeout, status_interval,
-        repair_bytes_per_second, keys,
-    )  # fmt: skip
+    def checked(self, sites: Sequence[Site]) -> Settings:
+        """The settings, for a producer at these sites; raises :class:`ConfigError` for an invalid one."""
+        check_choice("release", self.release, ("confirmed", "consumed"))
+        check_choice("wire", self.wire, ("batch", "plain"))
+        if self.plain:
+            for site in sites:
+                if site.protocol == "mqtt" and site.mqtt_version == "3.1.1":
+                    raise ConfigError(
+                        f"site {site.name}: wire='plain' needs headers, which MQTT 3.1.1 does not have"
+                    )
+        check_keys(self.keys)
+        if self.compression is not None:
+            check_choice("compression", self.compression, ("zstd",), " or None")
+        if self.compression and importlib.util.find_spec("zstandard") is None:
+            raise ConfigError("compression='zstd' needs the extra: pip install 'reliamsg[zstd]'")
+        check_count("max_bytes", self.max_bytes, least=1024)
+        check_count("retain_bytes", self.retain_bytes, least=0)
+        check_count("max_batch_messages", self.max_batch_messages, most=MAX_BATCH_MESSAGES)
+        check_count("max_batch_bytes", self.max_batch_bytes)
+        check_number("retain_seconds", self.retain_seconds, least=0)
+        check_number("hello_timeout", self.hello_timeout, least=0)
+        check_number("status_interval", self.status_interval, least=0.05)
+        rate = self.max_repair_bytes_per_second
+        if rate is not None:
+            check_number("max_repair_bytes_per_second", rate, least=1024, most=MOST_BYTES)
+        return replace(self, confirm=confirm_policy(self.confirm, len(sites)))
 
 
 def check_blocking(when_full: str, block_timeout: float) -> float:
-    """How long ``publish`` waits for room, in seconds; raises :class:`ConfigError` for what can't be."""
+    """How long ``publish`` waits for room, in seconds; raises :class:`ConfigError` for invalid settings."""
     check_choice("when_full", when_full, ("block", "raise"))
     check_number("block_timeout", block_timeout)
     return block_timeout if when_full == "block" else 0.0
 
 
 def check_groups(groups: Mapping[str, Iterable[str]]) -> dict[str, tuple[str, ...]]:
-    """Check topics and groups; raises :class:`ConfigError` for a name that can't be."""
+    """Check topics and groups; raises :class:`ConfigError` for an invalid name."""
     if not isinstance(groups, Mapping):
         raise ConfigError(
             'groups must be a mapping of topics to lists of groups: {"orders": ["billing"]},'

@@ -1,14 +1,16 @@
-"""What a producer says of itself."""
+"""What a producer reports about itself."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from reliamsg.export.exporter import JournalStatus
 from reliamsg.message import Gap
 
 __all__ = [
     "GroupStatus",
+    "MessageState",
     "ParkedStream",
     "ProducerStatus",
     "Remaining",
@@ -17,9 +19,23 @@ __all__ = [
     "messages_remain",
 ]
 
+MessageState = Literal[
+    "confirmed", "pending", "sent", "nacked", "returned", "refused", "dropped", "timed out", "disconnected",
+    "released", "removed", "unseen",
+]  # fmt: skip
+"""The state of a message at a site.
+
+``confirmed``: the site has it. ``sent``: in flight. ``pending``: not sent yet. ``nacked``, ``returned``, ``refused``,
+``dropped``: the site rejected it, or dropped the connection over it; the stream is parked there and is tried again.
+``timed out``: no answer in time. ``disconnected``: no connection, so the outcome is open. ``released``: it left the
+outbox before this site had confirmed it, since other sites had and its room was needed. ``removed``: it was removed
+with :meth:`Producer.remove`. ``unseen``: an MQTT broker has confirmed it, but a named group is not known to exist there
+and may not receive it; it is sent again once the group exists.
+"""
+
 
 def messages_remain(count: int) -> str:
-    """So many do, in words."""
+    """The sentence with the right number."""
     return "1 message remains" if count == 1 else f"{count} messages remain"
 
 
@@ -52,7 +68,7 @@ class SenderSite:
 
     state: str
     """``connecting``, ``connected``, ``blocked``, ``unreachable``, ``refused credentials``, ``refused`` (the
-    broker was reached and said no for another reason, such as an unknown virtual host) or ``closed``."""
+    broker refused the connection for another reason, such as an unknown virtual host) or ``closed``."""
     endpoint: str
     """The endpoint it is connected to, or tried last."""
     error: str
@@ -63,7 +79,7 @@ class SenderSite:
     """Batches that are sent and unanswered."""
     parked: tuple[ParkedStream, ...]
     refused_addresses: tuple[str, ...] = ()
-    """Control addresses that the site does not let us send to or listen at, as far as it lets us know."""
+    """Control addresses that the site does not let us send to or listen at, as far as it reports them."""
     unseen: tuple[UnseenGroup, ...] = ()
     """Named groups that are not known to exist there. Start their consumers, or run ``reliamsg group create``."""
 
@@ -98,9 +114,9 @@ class GroupStatus:
     behind: int
     """Messages that it has not acknowledged."""
     heard_s: float | None
-    """How many seconds ago it told its state last; None for never since this producer was opened."""
+    """Seconds since its last state; None if there was none since this producer was opened."""
     gap: Gap | None = None
-    """What holds it up, as it said last: everything before is dealt with, and these messages have not arrived there.
+    """The gap that holds it up, by its last state: everything before is settled, and these messages have not arrived.
     With ``release="consumed"`` they stay in the outbox, as all that follows, until they do or the gap is accepted."""
 
     def __str__(self) -> str:
@@ -136,7 +152,7 @@ class ProducerStatus:
     rejected: dict[str, int] = field(default_factory=dict)
     """Control frames that were refused, by reason: ``forged``, ``malformed`` and so on."""
     gated: bool = False
-    """Whether what is published waits until the named groups have said which epoch they know."""
+    """Whether published messages wait until the named groups have reported the epoch that they have entered."""
 
 
 @dataclass(frozen=True)

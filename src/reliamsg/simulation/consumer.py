@@ -22,6 +22,7 @@ from reliamsg.receiving.forgetting import Forgetting
 from reliamsg.receiving.lane import Chunk, fail
 from reliamsg.receiving.quarantine import HELD
 from reliamsg.receiving.status import ConsumerStatus, status_of
+from reliamsg.runtime.clock import Clock
 from reliamsg.runtime.environment import Environment
 from reliamsg.simulation.announcements import Announcements, Member
 from reliamsg.simulation.consumer_journal import ConsumerJournal
@@ -109,7 +110,7 @@ class ConsumerProcess(Process):
             self._inbox = Inbox(self.drive.path, self.group, self.drive.connect, self.identities.randbytes)
             self.engine = ReceivingEngine(
                 self._engine_settings(), self._rules(), self.settings.sites, self._inbox, self.transports,
-                Environment(self.executor.now, self.clock.now_us, self.wake, self.probe),
+                Environment(Clock(self.executor.now, self.clock.now_us), self, self.probe),
             )  # fmt: skip
         except ReliamsgError as error:
             self._fail(error)

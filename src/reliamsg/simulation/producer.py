@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 from reliamsg.checker.renumbered import Renumbering
 from reliamsg.errors import ConfigError, ConfirmTimeout, FatalError, OutboxFull, ProducerFenced, ReliamsgError
 from reliamsg.message import MessageId, Stream
+from reliamsg.runtime.clock import Clock
 from reliamsg.runtime.environment import Environment
 from reliamsg.runtime.wakeup import Waiters
+from reliamsg.sending.accumulator import MESSAGE_OVERHEAD, Content
+from reliamsg.sending.api import flush
 from reliamsg.sending.engine import Engine
-from reliamsg.sending.intake import MESSAGE_OVERHEAD
 from reliamsg.sending.receipt import Receipt
-from reliamsg.sending.settings import Settings, make_settings
+from reliamsg.sending.settings import Settings
 from reliamsg.simulation.executor import THREAD_S
 from reliamsg.simulation.incidents import Incidents
 from reliamsg.simulation.oracle import Operation, Oracle
@@ -53,6 +55,9 @@ class _Room(Waiters):
 
     def notify_all(self) -> None:
         self._notify()
+
+    def give_way(self) -> None:
+        """No thread waits."""
 
 
 @dataclass(eq=False)
@@ -132,24 +137,24 @@ class ProducerProcess(Process):
             self.engine = Engine(
                 self._outbox, self.settings.sites, self.named, self._checked_settings(), self.transports,
                 Environment(
-                    self.executor.now, self.clock.now_us, self.wake, self.probe, give_way=_nobody_waits,
-                    room=_Room(self._room_available),
+                    Clock(self.executor.now, self.clock.now_us), self, self.probe, room=_Room(self._room_available)
                 ),
             )  # fmt: skip
         except ReliamsgError as error:
             self._fail(error)
             return
-        for link in self.engine.links.values():
-            link.transport.start()
+        for site in self.engine.sites.values():
+            site.transport.start()
         self.wake()
 
     def _checked_settings(self) -> Settings:
-        s = self.settings
-        return make_settings(
-            s["confirm"], s["release"], s["wire"], s["compression"], s["max_bytes"], s["retain_seconds"],
-            s["retain_bytes"], s["max_batch_messages"], s["max_batch_bytes"], s["hello_timeout"], s["status_interval"],
-            s["max_repair_bytes_per_second"], self._scenario.key_ring(), s.sites,
+        names = (
+            "confirm", "release", "wire", "compression", "max_bytes", "retain_seconds", "retain_bytes",
+            "max_batch_messages", "max_batch_bytes", "hello_timeout", "status_interval",
+            "max_repair_bytes_per_second",
         )  # fmt: skip
+        chosen = {name: self.settings[name] for name in names}
+        return Settings(**chosen, keys=self._scenario.key_ring()).checked(self.settings.sites)
 
     def after_open(self) -> None:
         """See :class:`Process`."""
@@ -164,8 +169,8 @@ class ProducerProcess(Process):
         engine = self.engine
         assert engine is not None  # it is open
         engine.begin_close()
-        for link in engine.links.values():
-            link.transport.close(1.0)
+        for site in engine.sites.values():
+            site.transport.close(1.0)
         engine.finish()
         self.after_call()
         self.engine = self._outbox = None
@@ -245,7 +250,7 @@ class ProducerProcess(Process):
         if not self.executor.alive or self.engine is None or self.left or self.engine.pending():
             return False
         try:
-            self.engine.outcomes.flush(0.0)
+            flush(self.engine, 0.0)
         except ConfirmTimeout:
             return False
         return True
@@ -288,8 +293,9 @@ class ProducerProcess(Process):
 
         def publish() -> Receipt:
             if key is None and headers is None:
-                return engine.intake.accept_one(topic, body, 0.0)
-            return engine.intake.accept(topic, [body], key, headers, len(body) + MESSAGE_OVERHEAD, 0.0)
+                return engine.accumulator.accept_one(topic, body)
+            size = len(body) + MESSAGE_OVERHEAD
+            return engine.accumulator.accept(Content(topic, [body], key, headers, size))
 
         blocked = _Blocked(operation, publish)
         done = self._try_to_publish(blocked, waits=self._block_timeout > 0)
@@ -386,10 +392,10 @@ class ProducerProcess(Process):
             self.named[topic].remove(group)
             self._certain[topic] -= {group}
             self._oracle.group_no_longer_named(self.name, topic, group)
-            self._order(lambda: engine.membership.remove_group(topic, group))
+            self._order(lambda: engine.remove_group(topic, group))
             return
         self.note(f"names {group} for {topic}")
-        if self._order(lambda: engine.membership.add_group(topic, group)):
+        if self._order(lambda: engine.add_group(topic, group)):
             self.named[topic].append(group)
             self._certain[topic] |= {group}
             self._oracle.group_named(self.name, topic, group)
@@ -461,7 +467,3 @@ def _follows(receipt: Receipt, first: MessageId) -> bool:
     """Whether a message is of the same stream and epoch, and not before."""
     message = receipt.id
     return message is not None and message._replace(seq=first.seq) == first and message.seq >= first.seq
-
-
-def _nobody_waits() -> None:
-    """There are no threads to give way to."""

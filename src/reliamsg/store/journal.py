@@ -110,6 +110,25 @@ class Entry:
     """Histogram: bucket number → count."""
     detail: Mapping[str, Any] | None = None
 
+    def extend(self, other: Entry) -> bool:
+        """Take in an entry of the same order that begins where this one ends, if it agrees in kind, epoch, incarnation,
+        reason and detail; returns whether it does."""
+        if (
+            self.last + 1 != other.first
+            or self.kind != other.kind
+            or self.epoch != other.epoch
+            or self.incarnation != other.incarnation
+            or self.reason != other.reason
+            or self.detail != other.detail
+        ):
+            return False
+        self.last = other.last
+        if other.digest is not None:
+            self.digest = (self.digest or 0) + other.digest
+        if other.latency:
+            self.latency = _merge(self.latency, other.latency)
+        return True
+
     @property
     def order(self) -> tuple[Any, ...]:
         """The order within which a row can only be extended while it is the newest."""

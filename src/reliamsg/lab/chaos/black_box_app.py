@@ -49,7 +49,7 @@ from reliamsg.errors import (
 from reliamsg.keys import KeyRing
 from reliamsg.message import Gap, Message
 from reliamsg.receiving.consumer import Consumer
-from reliamsg.sending.producer import Producer
+from reliamsg.sending.api import Producer
 
 EXIT_BUSY = 75
 """Exit code of a consumer whose group is in use; its supervisor starts it again (sysexits: temporary failure)."""

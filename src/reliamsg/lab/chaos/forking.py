@@ -15,7 +15,7 @@ from reliamsg.checker.applog import AppLog
 from reliamsg.config import JournalExport, Site
 from reliamsg.errors import ForkedError
 from reliamsg.receiving.consumer import Consumer
-from reliamsg.sending.producer import Producer
+from reliamsg.sending.api import Producer
 
 
 def main(config: dict[str, Any]) -> None:

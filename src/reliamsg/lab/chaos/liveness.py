@@ -15,7 +15,7 @@ from typing import Any
 
 from reliamsg.config import Site
 from reliamsg.receiving.consumer import Consumer
-from reliamsg.sending.producer import Producer
+from reliamsg.sending.api import Producer
 
 __all__ = ["Work", "bound", "held_back", "may_be_gone"]
 

@@ -1,4 +1,4 @@
-"""What is known of each stream without reading the outbox: its epochs, where it ends, what was removed."""
+"""What is known of each stream without reading the outbox: its epochs, its end, and what was removed."""
 
 from __future__ import annotations
 
@@ -11,39 +11,54 @@ from reliamsg.message import Stream
 from reliamsg.store.members import ChainRow, Position, RemovedRange
 from reliamsg.store.outbox import StreamRow
 
-__all__ = ["Book", "Page"]
+__all__ = ["StreamIndex", "StreamInfo"]
 
 
-class Page:
+class StreamInfo:
     """One stream."""
 
-    __slots__ = ("chain", "removed", "row")
+    __slots__ = ("chain", "removed", "row", "tail")
 
     def __init__(self, row: StreamRow, chain: Iterable[ChainRow], removed: Iterable[RemovedRange]) -> None:
         self.row = row
         self.chain: list[ChainRow] = list(chain)
-        """Its non-empty epochs that are remembered, oldest first."""
+        """The non-empty epochs that are remembered, oldest first."""
+        self.tail: Position = (0, 1)
+        """The position behind the last message; (0, 1) if there never was one."""
         self.removed: dict[int, RangeSet] = {}
+        """By epoch, the numbers that were removed."""
         for each in removed:
             self.removed.setdefault(each.epoch, RangeSet()).add(each.first, each.last)
+        self._find_tail()
 
-    @property
-    def tail(self) -> Position:
-        """The position behind the last message; (0, 1) where there was none ever."""
-        return (self.chain[-1].epoch, self.chain[-1].last + 1) if self.chain else (0, 1)
+    def _find_tail(self) -> None:
+        self.tail = (self.chain[-1].epoch, self.chain[-1].last + 1) if self.chain else (0, 1)
 
     def extend(self, epoch: int, incarnation: int, last: int) -> None:
-        """The current epoch ends at `last` now."""
+        """The current epoch now ends at `last`."""
         if self.chain and self.chain[-1].epoch == epoch:
             self.chain.pop()
         self.chain.append(ChainRow(epoch, incarnation, last))
+        self.tail = (epoch, last + 1)
 
     def renumber(self, epochs: Mapping[int, int]) -> None:
-        """Epochs have other numbers."""
+        """Epochs have new numbers."""
         self.chain = [
             msgspec.structs.replace(link, epoch=epochs.get(link.epoch, link.epoch)) for link in self.chain
         ]
         self.removed = {epochs.get(epoch, epoch): ranges for epoch, ranges in self.removed.items()}
+        self._find_tail()
+
+    def remove(self, epoch: int, numbers: RangeSet) -> None:
+        """All that was ever removed of an epoch."""
+        self.removed[epoch] = numbers
+
+    def trim(self, start: int) -> None:
+        """Forget the epochs before the one at index `start` of the chain."""
+        below = self.chain[start].epoch
+        del self.chain[:start]
+        for epoch in [epoch for epoch in self.removed if epoch < below]:
+            del self.removed[epoch]
 
     def between(self, start: Position, end: Position) -> list[tuple[ChainRow, int, int]]:
         """The numbers from `start` on and before `end`: (epoch, first, last), oldest first."""
@@ -60,18 +75,18 @@ class Page:
         return sum(last - first + 1 for _, first, last in self.between(position, self.tail))
 
 
-class Book:
-    """All streams of one producer, by stream and by row."""
+class StreamIndex:
+    """All streams of one producer."""
 
     def __init__(self) -> None:
-        self.pages: dict[Stream, Page] = {}
-        self.by_id: dict[int, Page] = {}
+        self.by_stream: dict[Stream, StreamInfo] = {}
+        self.by_id: dict[int, StreamInfo] = {}
 
     def open(
         self, row: StreamRow, chain: Iterable[ChainRow] = (), removed: Iterable[RemovedRange] = ()
-    ) -> Page:
-        """The page of a stream, made if there is none."""
-        page = self.by_id.get(row.id)
-        if page is None:
-            page = self.by_id[row.id] = self.pages[row.stream] = Page(row, chain, removed)
-        return page
+    ) -> StreamInfo:
+        """The entry of a stream, made if there is none."""
+        info = self.by_id.get(row.id)
+        if info is None:
+            info = self.by_id[row.id] = self.by_stream[row.stream] = StreamInfo(row, chain, removed)
+        return info

@@ -1,24 +1,26 @@
-"""Sending again what a group lacks, to that group alone, from the outbox."""
+"""Sends what a group lacks again, from the outbox, to that group alone."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
+from reliamsg.core.announced import Span3
 from reliamsg.core.repairs import Piece, Repairs
 from reliamsg.errors import StoreCorrupt
-from reliamsg.sending.link import SiteLink
+from reliamsg.keys import KeyRing
+from reliamsg.message import Stream
+from reliamsg.sending.announcements import Announcements
+from reliamsg.sending.site import SiteSender
+from reliamsg.sending.state import Shared
 from reliamsg.store.journal import Entry
 from reliamsg.store.outbox import Outbox, Row
 from reliamsg.wire.address import group_address
 from reliamsg.wire.data import frames_of
 
-if TYPE_CHECKING:
-    from reliamsg.keys import KeyRing
-    from reliamsg.sending.announcing import Announcing
-    from reliamsg.sending.engine import Engine
+__all__ = ["RepairSender"]
 
-__all__ = ["Repairing"]
+log = logging.getLogger("reliamsg.sending")
 
 PAGE_BYTES = 128 * 1024
 """Read from the outbox at a time, or what may be sent in PAGE_S, if that is less."""
@@ -27,31 +29,42 @@ STEP_BYTES = 512 * 1024
 """Sent in one step of the writer, so that what is published meanwhile does not wait."""
 PAUSE_MIN_S = 0.005
 PAUSE_MAX_S = 0.5
-"""When no site takes more: so long until the next try, doubling."""
+"""How long until the next try when no site takes more, doubling."""
 
 
-class Repairing:
+class RepairSender:
     """One producer's. Only the writer uses it."""
 
     def __init__(
-        self, engine: Engine, outbox: Outbox, announcing: Announcing, bytes_per_second: float | None
+        self, shared: Shared, outbox: Outbox, announcements: Announcements, sites: Mapping[str, SiteSender]
     ) -> None:
-        self.queue = Repairs(bytes_per_second)
+        rate = shared.settings.max_repair_bytes_per_second
+        self.queue = Repairs(rate)
         self.messages = 0
         """Messages that were sent again, counted for each group and time."""
-        self._page = (
-            PAGE_BYTES if bytes_per_second is None else min(PAGE_BYTES, int(bytes_per_second * PAGE_S))
-        )
-        self._engine = engine
-        self._outbox = outbox
-        self._announcing = announcing
+        self._page = PAGE_BYTES if rate is None else min(PAGE_BYTES, int(rate * PAGE_S))
+        self._shared, self._outbox = shared, outbox
+        self._announcements, self._sites = announcements, sites
         self._pause_until = float("-inf")
         self._pause = PAUSE_MIN_S
+        self.is_idle = True
+        """Nothing is wanted."""
 
     def deadline(self, now: float) -> float | None:
         """When there will be something to send."""
+        if self.is_idle:
+            return None
         due = self.queue.deadline(now)
+        self.is_idle = due is None
         return None if due is None else max(due, self._pause_until)
+
+    def request(
+        self, group: str, stream: Stream, wanted: Sequence[Span3], missing: Sequence[Span3], now: float, *,
+        named: bool,
+    ) -> None:  # fmt: skip
+        """A group wants parts of a stream; `missing`: all that it lacks."""
+        self.is_idle = False
+        self.queue.request(group, stream, wanted, now, missing=missing, named=named)
 
     def run(self, now: float) -> None:
         """Send what is wanted, as far as the budget and the sites allow."""
@@ -59,7 +72,7 @@ class Repairing:
             return
         sent = 0
         while sent < STEP_BYTES and (piece := self.queue.next(now)) is not None:
-            links = [link for link in self._engine.links.values() if link.reachable]
+            sites = [site for site in self._sites.values() if site.reachable]
             rows = self._read(piece)
             if not rows:
                 self._lacking(piece, piece.first, piece.last, now)
@@ -67,8 +80,8 @@ class Repairing:
             if rows[0].seq > piece.first:
                 self._lacking(piece, piece.first, rows[0].seq - 1, now)
             for row in rows:
-                frames = {link: _frames(link, row, self._engine.settings.keys) for link in links}
-                if links and not any(frames.values()):  # a message over every site's limit
+                frames = {site: _frames(site, row, self._shared.settings.keys) for site in sites}
+                if sites and not any(frames.values()):  # a message over every site's limit
                     self._lacking(piece, row.seq, row.last, now)
                 elif self._send(piece, row, frames):
                     self.queue.sent(piece, row.seq, row.last, row.size, now)
@@ -80,43 +93,43 @@ class Repairing:
                 self._pause = PAUSE_MIN_S
 
     def _read(self, piece: Piece) -> list[Row]:
-        page = self._engine.membership.book.pages[piece.stream]
+        info = self._shared.streams.by_stream[piece.stream]
         try:
-            return self._outbox.numbered(page.row.id, piece.epoch, piece.first, piece.last, self._page)
+            return self._outbox.numbered(info.row.id, piece.epoch, piece.first, piece.last, self._page)
         except StoreCorrupt as error:
-            self._engine.log.error("producer %s: can't repair: %s", self._engine.producer_id, error)
+            log.error("producer %s: can't repair: %s", self._shared.producer_id, error)
             return []
 
     def _lacking(self, piece: Piece, first: int, last: int, now: float) -> None:
-        """It is not held: the group learns that from a status."""
+        """This is not held: the group learns that from a status."""
         self.queue.sent(piece, first, last, 0, now)
-        named = self._engine.membership.table.is_named(piece.group, piece.stream)
-        self._announcing.timetable.asked(piece.group, [piece.stream], now, named=named)
+        named = self._shared.table.is_named(piece.group, piece.stream)
+        self._announcements.timetable.asked(piece.group, [piece.stream], now, named=named)
 
-    def _send(self, piece: Piece, row: Row, frames: Mapping[SiteLink, Sequence[bytes]]) -> bool:
+    def _send(self, piece: Piece, row: Row, frames: Mapping[SiteSender, Sequence[bytes]]) -> bool:
         """Whether a site took the batch."""
         address = group_address(piece.group)
-        took = [link for link, parts in frames.items() if parts and _tell(link, address, parts)]
+        took = [site for site, parts in frames.items() if parts and _tell(site, address, parts)]
         if not took:
             return False
         self.messages += row.count
-        with self._engine.lock:
-            for link in took:
-                self._engine.journal_buffer.add(
+        with self._shared.lock:
+            for site in took:
+                self._shared.journal.add(
                     Entry(
                         "repaired", row.stream, row.epoch, row.incarnation, row.seq, row.last,
-                        site=link.site.name, group=piece.group,
+                        site=site.site.name, group=piece.group,
                     )
                 )  # fmt: skip
         return True
 
 
-def _frames(link: SiteLink, row: Row, keys: KeyRing | None) -> list[bytes]:
+def _frames(site: SiteSender, row: Row, keys: KeyRing | None) -> list[bytes]:
     """The batch as it fits the site; nothing where one message does not."""
-    limit = link.site.max_frame_bytes
+    limit = site.site.max_frame_bytes
     parts = frames_of(row.frame, limit, keys)
     return parts if all(len(part) <= limit for part in parts) else []
 
 
-def _tell(link: SiteLink, address: str, parts: Sequence[bytes]) -> bool:
-    return all(link.transport.tell(address, part) for part in parts)
+def _tell(site: SiteSender, address: str, parts: Sequence[bytes]) -> bool:
+    return all(site.transport.tell(address, part) for part in parts)

@@ -1,4 +1,4 @@
-"""What waits for its commit: in groups of a bounded size, each stored on its own, in the order of publishing."""
+"""What waits for its commit: in batches of a bounded size, each stored on its own, in the order of publishing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from reliamsg.sending import intake
+from reliamsg.errors import FatalError, OutboxFull
+from reliamsg.sending import accumulator
+from reliamsg.sending.accumulator import Content
 from reliamsg.sending.receipt import Receipt
 from reliamsg.store.outbox_view import inspect_outbox
 from reliamsg.store.rows import Row
@@ -18,7 +20,7 @@ SMALL = 1_000
 
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    monkeypatch.setattr(intake, "GROUP_BYTES", SMALL)
+    monkeypatch.setattr(accumulator, "COMMIT_BYTES", SMALL)
     return Bench(tmp_path / "outbox.db")
 
 
@@ -28,33 +30,33 @@ def accept(bench: Bench, count: int) -> list[Receipt]:
     receipts = []
     for number in range(0, count, 4):
         bodies = [b"%d" % each for each in range(number, number + 4)]
-        receipts.append(engine.intake.accept_one("t", bodies[0], 0.0))
-        receipts.append(engine.intake.accept("t", bodies[1:], None, None, 100, 0.0))
+        receipts.append(engine.accumulator.accept_one("t", bodies[0]))
+        receipts.append(engine.accumulator.accept(Content("t", bodies[1:], None, None, 100)))
     return receipts
 
 
-def test_large_groups_are_stored_one_after_the_other(bench: Bench) -> None:
+def test_large_batches_are_stored_one_after_the_other(bench: Bench) -> None:
     engine = bench.open(hello_timeout=0)
     receipts = accept(bench, 200)
-    assert len(engine.intake.groups) > 5
-    assert engine.intake.messages == 200
+    assert len(engine.accumulator.open_batches) > 5
+    assert engine.accumulator.messages == 200
     engine.step()
     assert receipts[0].durable
-    assert not receipts[-1].durable, "one group at a step, so that reading goes on between them"
+    assert not receipts[-1].durable, "one batch at a step, so that reading goes on between them"
     bench.run()
     assert all(receipt.durable for receipt in receipts)
-    assert engine.intake.empty
+    assert engine.accumulator.empty
     assert [int(body) for _, _, body in bench.sinks["dc1"].messages] == list(range(200))
 
 
-def test_all_groups_count_for_the_room(bench: Bench) -> None:
+def test_all_batches_count_for_the_room(bench: Bench) -> None:
     engine = bench.open(hello_timeout=0, max_bytes=5 * SMALL)
-    with pytest.raises(intake.OutboxFull, match=r"^4\d{3} bytes wait"):
+    with pytest.raises(OutboxFull, match=r"^4\d{3} bytes wait"):
         accept(bench, 200)
-    assert engine.intake.messages < 100
+    assert engine.accumulator.messages < 100
 
 
-def test_the_last_act_stores_all_groups(bench: Bench) -> None:
+def test_the_last_act_stores_all_batches(bench: Bench) -> None:
     engine = bench.open(hello_timeout=0)
     bench.network["dc1"].down()
     receipts = accept(bench, 200)
@@ -63,13 +65,13 @@ def test_the_last_act_stores_all_groups(bench: Bench) -> None:
     assert inspect_outbox(bench.path).messages == 200
 
 
-def test_groups_that_will_not_be_stored_say_so(bench: Bench) -> None:
+def test_batches_that_will_not_be_stored_say_so(bench: Bench) -> None:
     engine = bench.open(hello_timeout=0)
     receipts = accept(bench, 200)
-    error = intake.FatalError("the disk is gone")
-    engine.intake.fail(error)
-    assert {receipt._group.error for receipt in receipts} == {error}
-    assert engine.intake.empty
+    error = FatalError("the disk is gone")
+    engine.accumulator.fail(error)
+    assert {receipt.commit.error for receipt in receipts} == {error}
+    assert engine.accumulator.empty
 
 
 def test_nothing_is_durable_before_it_is_committed(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

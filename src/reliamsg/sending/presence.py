@@ -1,4 +1,4 @@
-"""Which named groups are proven at which MQTT sites, for a producer: rules P15 to P17."""
+"""Which named groups are proven to exist at which MQTT sites (rules P15 to P17)."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from reliamsg.transport.base import Binding, Evidence, Mark
 from reliamsg.wire.address import created_address
 from reliamsg.wire.control import is_mark
 
-__all__ = ["Proving", "advice", "needs_proof"]
+__all__ = ["PresenceTracker", "advice", "needs_proof"]
 
 SitePlace = tuple[str, Place]
 
 
-class Proving:
-    """One producer's. Guarded by the engine's lock."""
+class PresenceTracker:
+    """One producer's. Not thread-safe."""
 
-    def __init__(self, sites: Iterable[Site], stored: Mapping[SitePlace, bool], keys: KeyRing | None) -> None:
-        """`stored`: what the outbox says is proven, and whether the group's mark was seen there. `keys`: marks have
-        to be signed with one of them."""
+    def __init__(self, sites: Iterable[Site], keys: KeyRing | None) -> None:
+        """`keys`: marks have to be signed with one of them."""
         self._keys = keys
-        self._sites = {
-            site.name: Presence(
-                (place, marked) for (name, place), marked in stored.items() if name == site.name
+        self._sites = {site.name: Presence(()) for site in sites if needs_proof(site)}
+
+    def restore(self, stored: Mapping[SitePlace, bool]) -> None:
+        """Take over what the outbox says is proven, and whether the group's mark was seen there."""
+        for name in self._sites:
+            self._sites[name] = Presence(
+                (place, marked) for (site, place), marked in stored.items() if site == name
             )
-            for site in sites
-            if needs_proof(site)
-        }
 
     def is_needed(self, site: str) -> bool:
         """Whether a site's confirms count only for groups that are proven there."""
@@ -41,7 +41,7 @@ class Proving:
             self._sites[site].connected()
 
     def found(self, site: str, evidence: Mapping[Binding, Evidence | Mark]) -> set[tuple[str, int]]:
-        """The broker showed something of groups. Returns the topics and partitions of which more, or less, is proven
+        """The broker showed evidence of groups. Returns the topics and partitions for which more, or less, is proven
         now."""
         presence = self._sites.get(site)
         if presence is None:
@@ -65,7 +65,7 @@ class Proving:
                 return presence.marked(place) if genuine else presence.not_marked(place)
 
     def heard(self, site: str, group: str, topics: Iterable[tuple[str, int]]) -> set[tuple[str, int]]:
-        """A group told its state over a site. Returns as :meth:`found` does."""
+        """A group sent its state over a site. Returns what :meth:`found` does."""
         presence = self._sites.get(site)
         if presence is None:
             return set()
@@ -74,7 +74,7 @@ class Proving:
         }
 
     def listens_for(self, site: str, bindings: Iterable[Binding]) -> bool:
-        """Whether hearing one of these groups would prove something."""
+        """Whether a state of one of these groups would prove anything."""
         presence = self._sites.get(site)
         return presence is not None and not all(
             presence.was_heard((b.topic, b.partition, b.group)) for b in bindings
@@ -88,17 +88,17 @@ class Proving:
         return sorted(group for group in groups if not presence.is_proven((topic, partition, group)))
 
     def forget(self, place: Place) -> None:
-        """A group is not named any more."""
+        """A group is no longer named."""
         for presence in self._sites.values():
             presence.forget(place)
 
     @property
     def changed(self) -> bool:
-        """Whether :meth:`take_changes` has something."""
-        return any(presence.changed for presence in self._sites.values())
+        """Whether :meth:`take_changes` would return anything."""
+        return bool(self._sites) and any(presence.changed for presence in self._sites.values())
 
     def take_changes(self) -> dict[SitePlace, bool | None]:
-        """What has to be stored: whether a mark was seen, or None for what is not proven any more."""
+        """What has to be stored: whether a mark was seen, or None where a group is no longer proven."""
         return {
             (site, place): marked
             for site, presence in self._sites.items()
@@ -117,7 +117,7 @@ def needs_proof(site: Site) -> bool:
 
 
 def advice(unseen: Mapping[str, Iterable[str]], topic: str) -> str:
-    """What to do about groups of a topic that sites do not know; `unseen` by site. Empty where there are none."""
+    """What to do about groups of a topic that are unknown at sites (`unseen`, by site); empty where there are none."""
     by_group: dict[str, list[str]] = {}
     for site, groups in unseen.items():
         for group in groups:

@@ -1,9 +1,9 @@
-"""What ``remove()`` has done to batches whose receipts the application may still hold.
+"""What ``remove()`` did to batches whose receipts the application may still hold.
 
-A receipt names the rows in which its messages were stored. Removing a part of a batch cuts its row, and gives what is
-left behind the hole a row of its own; removing all of it deletes the row. This keeps account of that by identity:
-which row holds a message now, and which messages were removed before a site, the confirm policy or the groups had
-them. It covers one life of a producer, as receipts do.
+A receipt names the rows in which its messages were stored. Removing a part of a batch cuts its row, and the messages
+behind the hole get a row of their own; removing all of it deletes the row. This records which row holds a message now,
+and which messages were removed before a site, the confirm policy or the groups had them. It covers one life of a
+producer, as receipts do.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import NamedTuple
 from reliamsg.core.ranges import RangeSet, Span
 from reliamsg.store.rewriting import Taken
 
-__all__ = ["Messages", "Remains"]
+__all__ = ["Messages", "Removals"]
 
 PRUNE_AT = 64
-"""With more pieces of a stream than that (and twice what was left the last time), settled ones are forgotten."""
+"""Settled pieces of a stream are forgotten when there are more than this (and than twice what was left last time)."""
 
 
 class Messages(NamedTuple):
@@ -61,24 +61,23 @@ class _Stream:
         self.prune_at = PRUNE_AT
 
 
-class Remains:
-    """One producer's. Its owner serializes the calls."""
+class Removals:
+    """One producer's. Not thread-safe."""
 
     def __init__(self) -> None:
+        self.empty = True
+        """Whether nothing was ever removed."""
         self._streams: dict[tuple[str, int], _Stream] = {}
 
     def removed(
-        self,
-        topic: str,
-        epoch: int,
-        taken: Taken,
-        lacking: Callable[[int], Iterable[str]],
-        unconfirmed: Callable[[int], bool],
-        unconsumed: Sequence[Span],
-    ) -> None:
-        """Messages were removed, as `taken` says. To be called before anybody counts the deleted rows as confirmed:
-        `lacking` names the sites that have not confirmed a row, `unconfirmed` says whether its policy is not met.
+        self, topic: str, epoch: int, taken: Taken, lacking: Callable[[int], Iterable[str]],
+        unconfirmed: Callable[[int], bool], unconsumed: Sequence[Span],
+    ) -> None:  # fmt: skip
+        """Messages were removed. Call this before the deleted rows count as confirmed.
+
+        `lacking` returns the sites that have not confirmed a row, `unconfirmed` whether its policy is not met.
         `unconsumed`: those of the removed numbers that some named group has not settled."""
+        self.empty = False
         stream = self._streams.setdefault((topic, epoch), _Stream())
         origins = {piece.row: piece.origin for piece in stream.pieces}
         before = [*taken.gone, *(row for row, _ in taken.cut)]
@@ -105,14 +104,14 @@ class Remains:
         stream.pieces.sort()
 
     def prune(self, settled: Callable[[int], bool]) -> None:
-        """Forget pieces whose rows are settled: every site has them, so nothing will ever be said of them but that."""
+        """Forget pieces whose rows are settled: every site has them, so their state will not change."""
         for stream in self._streams.values():
             if len(stream.pieces) > stream.prune_at:
                 stream.pieces = [piece for piece in stream.pieces if not settled(piece.row)]
                 stream.prune_at = max(PRUNE_AT, 2 * len(stream.pieces))
 
     def renumbered(self, epochs: Mapping[int, int]) -> None:
-        """Epochs have other numbers."""
+        """Epochs have new numbers."""
         self._streams = {
             (topic, epochs.get(epoch, epoch)): stream for (topic, epoch), stream in self._streams.items()
         }
