@@ -54,15 +54,15 @@ MUTANTS = (
     ),
     Mutant(
         "halt-hides-a-failed-fsync",
-        "receiving/state.py",
-        "            if self.fatal is None or (self.may_write and not isinstance(error, _LEAVE_THE_INBOX)):\n",
+        "receiving/health.py",
+        "            if self.fatal is None or (self.may_write and not isinstance(error, _INBOX_UNAFFECTED)):\n",
         "            if self.fatal is None:\n",
         "P4: a consumer that had failed for another reason goes on writing after a failed fsync, without the "
         "failed commit",
         ByTest(
             "receiving/test_failed_commits.py"
             "::test_after_a_commit_that_may_have_been_written_or_not_nothing_is_written_whatever_ended_the_consumer",
-            "assert isinstance(bench.engine.shared.fatal, error)",
+            "assert isinstance(bench.engine.shared.health.fatal, error)",
         ),
     ),
     Mutant(
@@ -805,7 +805,7 @@ MUTANTS = (
         "receiving/commits.py",
         "        self._fill(batch, snapshot, pending, entries)\n        batch.entries += [",
         "        self._fill(batch, snapshot, pending, entries)\n"
-        "        self.synced = sync\n"
+        "        shared.durability.committed(sync)\n"
         "        batch.entries += [",
         "P4: ack(durable=True) returns before the commit",
         BySimulator("redelivered_after_ack"),
@@ -813,8 +813,8 @@ MUTANTS = (
     Mutant(
         "durable-with-the-commit-before",
         "receiving/commits.py",
-        "            self.synced = max(self.synced, plan.sync)\n",
-        "            self.synced = max(self.synced, shared.sync_wanted)\n",
+        "            shared.durability.committed(plan.sync)\n",
+        "            shared.durability.committed(shared.durability.sync_wanted)\n",
         "P4: an acknowledgement counts as durable with a commit that began before it",
         ByTest(
             "receiving/test_failed_commits.py::test_what_is_to_be_durable_while_a_commit_is_written_is_so"
@@ -824,8 +824,8 @@ MUTANTS = (
     ),
     Mutant(
         "lease-not-checked",
-        "receiving/state.py",
-        "        return not self.standing_by and self.clock() < self.lease.until",
+        "receiving/role.py",
+        "        return not self.standing_by and self._clock() < self.lease.until",
         "        return not self.standing_by",
         "P4: a consumer that was suspended wakes up and delivers although another one has taken over",
         ByTest(
@@ -1200,7 +1200,7 @@ MUTANTS = (
     ),
     Mutant(
         "dead-letter-lost",
-        "receiving/state.py",
+        "receiving/durability.py",
         "        self.dead[:0] = earlier.dead\n",
         "",
         "P5: a message that was given up while the disk was full is lost",
@@ -2025,12 +2025,12 @@ MUTANTS = (
     Mutant(
         "full-inbox-not-reported",
         "receiving/fullness.py",
-        "        self._shared.errors.append(error)\n",
+        "        self._shared.health.report(error)\n",
         "",
         "P7: nobody is told that an inbox is full, or which stream fills it",
         ByTest(
             "receiving/test_full_inbox.py::test_a_gap_is_named_and_told_of_once_for_each_episode",
-            "(error,) = [each for each in bench.engine.take_errors() if isinstance(each, InboxFull)]",
+            "(error,) = [each for each in bench.engine.shared.health.take_errors() if isinstance(each, InboxFull)]",
             "ValueError",
         ),
     ),
@@ -2164,7 +2164,7 @@ MUTANTS = (
     Mutant(
         "replayed-row-not-deleted",
         "receiving/sites.py",
-        "        if arrival.release:\n            shared.pending.unquarantined.append(row.id)\n",
+        "        if arrival.release:\n            shared.durability.pending.unquarantined.append(row.id)\n",
         "",
         "P7: replayed deliveries stay in the quarantine forever",
         ByTest(

@@ -59,7 +59,7 @@ def test_made_up_producers_cost_neither_memory_nor_disk(tmp_path: Path) -> None:
     assert bench.engine.sites["dc1"].rejected == {}
     kept = bench.inbox.quarantine.select(Selection(reason="too-many-streams"))
     assert len(kept) == 20_000 - 49
-    assert [type(error) for error in bench.engine.take_errors()] == [TooManyStreams]
+    assert [type(error) for error in bench.engine.shared.health.take_errors()] == [TooManyStreams]
     send(dc1, 6, 10, producer="genuine")
     bench.settle()
     assert seqs(bench.take()) == [6, 7, 8, 9, 10]
@@ -146,7 +146,7 @@ def test_a_forged_higher_epoch_is_reported_and_what_is_genuine_is_declared(tmp_p
     send(dc1, 1, 1, epoch=FORGED, incarnation=666)
     bench.settle()
     assert [(m.epoch, m.seq) for m in bench.take()] == [(FORGED, 1)]
-    assert [type(error) for error in bench.engine.take_errors()] == [ProducerConflict]
+    assert [type(error) for error in bench.engine.shared.health.take_errors()] == [ProducerConflict]
     # The genuine producer goes on, and is opened again.
     send(dc1, 11, 20)
     send(bench.network["dc2"], 11, 20)
@@ -192,7 +192,7 @@ def test_a_flood_of_conflicts_is_journalled_in_a_few_rows(bench: Bench) -> None:
     assert dc1.queued() == 0
     assert bench.engine.sites["dc1"].rejected == {"conflict": 800}
     assert len(rows(bench.path, "conflict")) <= 100
-    assert len(bench.engine.take_errors()) <= 100
+    assert len(bench.engine.shared.health.take_errors()) <= 100
 
 
 def test_late_numbers_one_by_one_do_not_split_closed_gaps_without_end() -> None:

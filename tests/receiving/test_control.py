@@ -293,7 +293,7 @@ def full_behind_a_gap(path: Path, first: int, last: int) -> tuple[Bench, FakePro
         send(bench.network["dc1"], number, number, pad=2_000)
     bench.settle(0.5)
     assert seqs(bench.take()) == [1]
-    assert bench.engine.shared.inbox_full
+    assert bench.engine.shared.durability.inbox_full
     return bench, producer
 
 

@@ -334,7 +334,9 @@ def test_nobody_spins_while_the_inbox_cannot_be_written(opener: Opener, network:
 
     commit, shared.inbox.commit = shared.inbox.commit, fail  # type: ignore[assignment, method-assign]
     send(network["dc1"], 1, 1)
-    until(lambda: shared.write_error is not None and shared.ready, "failing with something at hand")
+    until(
+        lambda: shared.durability.write_error is not None and shared.ready, "failing with something at hand"
+    )
     before = time.thread_time()
     assert consumer.get(1.0) is None
     assert time.thread_time() - before < 0.2
@@ -382,7 +384,7 @@ def test_a_busy_site_that_goes_away_is_not_busy_any_more(tmp_path: Path) -> None
     other.settle(5.0)
     assert other.engine.sites["dc1"].state == "unreachable"
     other.settle(60.0)
-    assert other.engine.shared.fatal is None
+    assert other.engine.shared.health.fatal is None
     bench.inbox.close()
     other.inbox.close()
 

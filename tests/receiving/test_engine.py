@@ -188,7 +188,7 @@ def test_no_gap_expires_while_it_is_not_known_whether_another_inbox_reads(
     bench.settle()
     bench.take()
     bench.settle(4.5)
-    lease = bench.engine.shared.lease
+    lease = bench.engine.shared.role.lease
     with monkeypatch.context() as deaf:
         deaf.setattr(lease, "came_back", lambda beacon, now: False)
         lease.until = bench.now
@@ -377,7 +377,7 @@ def test_a_fork_is_entered_and_reported(bench: Bench) -> None:
     send(bench.network["dc1"], 1, 5, epoch=12, incarnation=3, prev=Prev(10, 77, 7))
     bench.settle()
     assert [(m.epoch, m.seq) for m in bench.take()] == [(12, n) for n in range(1, 6)]
-    (error,) = bench.engine.take_errors()
+    (error,) = bench.engine.shared.health.take_errors()
     assert "two histories" in str(error)
 
 
@@ -446,7 +446,7 @@ def test_a_second_incarnation_is_set_aside(bench: Bench) -> None:
     got = bench.take()
     assert seqs(got) == list(range(1, 11))
     assert bench.queued()["dc1"] == 0
-    assert len(bench.engine.take_errors()) == 1
+    assert len(bench.engine.shared.health.take_errors()) == 1
     assert bench.engine.sites["dc1"].rejected == {"conflict": 1}
 
 

@@ -103,12 +103,12 @@ def test_a_consumer_that_was_suspended_hands_out_nothing_before_it_has_a_new_pro
         Consumer("billing", network.sites, topics=["orders"], inbox=tmp_path / "i.db") as consumer,
     ):
         shared = consumer._engine.shared
-        wait_for(lambda: shared.holds and shared.lease.until < float("inf"), "it has a proof", 60)
+        wait_for(lambda: shared.role.holds and shared.role.lease.until < float("inf"), "it has a proof", 60)
         with shared.lock:  # nothing comes in
             slept = 3_600.0
-            assert not shared.holds
+            assert not shared.role.holds
             assert consumer._engine.take(1, 10) is None
-        wait_for(lambda: shared.holds, "it has a new proof", 60)
+        wait_for(lambda: shared.role.holds, "it has a new proof", 60)
 
 
 def test_what_waits_is_not_handed_out_by_one_that_wakes_up_before_it_has_a_new_proof(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_what_waits_is_not_handed_out_by_one_that_wakes_up_before_it_has_a_new_p
     send(bench.network["dc1"], 1, 10)
     bench.settle()
     assert seqs(bench.take(3)) == [1, 2, 3], "it reads, and the rest is there"
-    assert bench.engine.shared.lease.until < bench.now + 60.0
+    assert bench.engine.shared.role.lease.until < bench.now + 60.0
     bench.now += 3_600.0
     assert bench.engine.take(1, 10) is None
     bench.settle(5.0)

@@ -100,7 +100,7 @@ def test_streams_in_use_beyond_the_limit_wait_in_quarantine(tmp_path: Path) -> N
         bench.settle()
     bench.settle(0.5)
     assert bench.queued()["dc1"] == 0
-    assert [type(error) for error in bench.engine.take_errors()] == [TooManyStreams]
+    assert [type(error) for error in bench.engine.shared.health.take_errors()] == [TooManyStreams]
     got: dict[str, list[int]] = {}
     drain(bench, got)
     assert got == {f"p{number}": [1, 2] for number in range(6)}

@@ -56,8 +56,8 @@ class World(Group):
     def bury(self) -> None:
         """Those that gave up end."""
         for bench in list(self.members):
-            if bench.engine.shared.fatal is not None:
-                assert isinstance(bench.engine.shared.fatal, GroupBusy)
+            if bench.engine.shared.health.fatal is not None:
+                assert isinstance(bench.engine.shared.health.fatal, GroupBusy)
                 self.stopped.discard(bench)
                 self.kill(bench)
 

@@ -91,7 +91,7 @@ class Aside:
             rows = shared.inbox.late(self._late_above, LATE_PAGE)
         except FatalError as error:
             with shared.lock:
-                shared.fail(error)
+                shared.health.fail(error)
             return
         with shared.lock:
             for row in rows:
@@ -125,8 +125,8 @@ class Aside:
     def late_seen(self, number: int) -> None:
         """The application has seen a late item."""
         with self._shared.lock:
-            self._shared.pending.seen_late.append(number)
-            self._shared.due(self._shared.clock())
+            self._shared.durability.pending.seen_late.append(number)
+            self._shared.agenda.due(self._shared.clock())
 
     # -- dead letters -------------------------------------------------------------------------------------
 
@@ -140,7 +140,7 @@ class Aside:
         shared.report_chunks()
         if known is None or not shared.core.bury(state.stream, *key, reason, now):
             return  # settled before: there is nothing to give up any more
-        shared.pending.dead.append(
+        shared.durability.pending.dead.append(
             DeadLetter(
                 0, state.stream, message.epoch, known.incarnation, message.seq, message.key, dict(message.headers),
                 message.body, reason, attempts, shared.wall_us(),
@@ -220,8 +220,8 @@ class _Revival:
         with shared.lock:
             if not self._done:
                 self._done = True
-                shared.pending.revived.append(self._number)
-                shared.due(shared.clock())
+                shared.durability.pending.revived.append(self._number)
+                shared.agenda.due(shared.clock())
 
     def reject(self, message: Message, reason: str) -> None:
         """It stays where it was, among the dead letters."""

@@ -15,9 +15,10 @@ from reliamsg.core.stream import Snapshot, StreamChange
 from reliamsg.core.waiting import QUARANTINE, Waiting
 from reliamsg.errors import FatalError, InboxWriteError, StoreCorrupt
 from reliamsg.message import Stream
+from reliamsg.receiving.durability import Pending
 from reliamsg.receiving.lane import Holding, Lane
 from reliamsg.receiving.sites import SiteReceiver
-from reliamsg.receiving.state import Pending, Shared, log
+from reliamsg.receiving.state import Shared, log
 from reliamsg.runtime.clock import microseconds
 from reliamsg.runtime.environment import Probe
 from reliamsg.store.inbox import Left
@@ -86,25 +87,23 @@ class Committer:
         """Bytes written ahead in one commit; fewer after a failure, since a part may fit where all does not."""
         self._reported = False
         """The present lack of room was reported."""
-        self.synced = 0
-        """The number of the latest commit that was waited for."""
 
     # -- planning -----------------------------------------------------------------------------------------
 
     def plan(self, now: float, closing: bool = False) -> _Plan | None:
         """Decide under the lock whether to commit now, and what. `closing`: the last commit, whose last row says so."""
         shared = self._shared
-        if shared.write_error is not None and now < self._retry_at and not closing:
+        if shared.durability.write_error is not None and now < self._retry_at and not closing:
             return None
         due, _ = shared.core.waiting.overdue(now)
         spilled, spilling = self._spill(due, now)
         at = self._due_at(now)
         # What could not be written may have gone since, with a connection; only a commit shows that there is room.
-        error = shared.write_error
+        error = shared.durability.write_error
         retries = error not in (None, self._unread) and now >= max(self._retry_at, self._spill_at)
         if not (spilling or closing or retries) and (at is None or at > now):
             return None
-        batch = Batch(standing=shared.standing, takeovers=shared.core.takeover)
+        batch = Batch(standing=shared.durability.standing, takeovers=shared.core.takeover)
         shared.report_chunks()
         for site in self._sites.values():
             site.report_rejected(now, closing)
@@ -112,11 +111,10 @@ class Committer:
         for waiting in spilling:
             shared.core.waiting.spilling(waiting, True)
             snapshot.also.add(waiting.stream)
-        pending, shared.pending = shared.pending, Pending()
-        if now < self._spill_at:  # there was no room on the disk: what is smaller goes first
-            shared.pending.quarantined, pending.quarantined = pending.quarantined, []
+        # Where there was no room on the disk, what is smaller goes first.
+        pending = shared.durability.take(small=now < self._spill_at)
         entries = shared.journal_buffer.take()
-        sync = shared.sync_wanted
+        sync = shared.durability.sync_wanted
         self._fill(batch, snapshot, pending, entries)
         batch.entries += [
             Entry("buffered", stream, h.epoch, 0, h.first, h.last, h.site, shared.group)
@@ -129,7 +127,7 @@ class Committer:
     def deadline(self, now: float) -> float | None:
         """When the next commit will be due if nothing else happens."""
         shared = self._shared
-        if shared.write_error is not None:
+        if shared.durability.write_error is not None:
             return max(now, self._retry_at, self._spill_at)
         due, next_spill = shared.core.waiting.overdue(now)
         if due:
@@ -142,11 +140,11 @@ class Committer:
     def _due_at(self, now: float) -> float | None:
         """When what waits to be committed has waited long enough; None when nothing does."""
         shared = self._shared
-        if shared.core.effects.urgent or shared.sync_wanted > self.synced:
+        if shared.core.effects.urgent or shared.durability.is_awaited:
             return now
         inbox = shared.inbox
-        stands = (shared.standing, shared.core.takeover) == (inbox.standing, inbox.takeovers)
-        if shared.core.dirty or shared.acked or not (shared.pending.empty and stands):
+        stands = (shared.durability.standing, shared.core.takeover) == (inbox.standing, inbox.takeovers)
+        if shared.core.dirty or shared.acked or not (shared.durability.pending.empty and stands):
             return self._committed_at + COMMIT_EVERY_S
         if shared.chunks or not shared.journal_buffer.empty:
             return self._committed_at + JOURNAL_EVERY_S
@@ -160,7 +158,7 @@ class Committer:
         size = before = shared.inbox.held_bytes
         self._full = now < self._spill_at
         self.short_of_room = False
-        shared.inbox_full = self._full or size >= self._usual_bytes
+        shared.durability.note_room(self._full or size >= self._usual_bytes)
         if self._full or not due:
             return spilled, spilling
         planned: defaultdict[int, RangeSet] = defaultdict(RangeSet)
@@ -236,7 +234,7 @@ class Committer:
             self._failed(plan, error)
             return False
         except FatalError as error:
-            shared.fail(error)
+            shared.health.fail(error)
             return False
         if spills:
             self._probe("spilled")
@@ -250,7 +248,7 @@ class Committer:
             shared.core.commit_failed(plan.snapshot)
             for waiting in plan.spilling:
                 shared.core.waiting.spilling(waiting, False)
-            shared.pending.put_back(plan.pending)
+            shared.durability.put_back(plan.pending)
             shared.journal_buffer.put_back(plan.entries)
             again = shared.clock() + RETRY_WRITE_S
             large = bool(plan.spilled or plan.pending.quarantined)
@@ -261,9 +259,9 @@ class Committer:
                 self._retry_at = again
             if not self._reported:
                 self._reported = True
-                shared.errors.append(error)
+                shared.health.report(error)
                 log.error("%s; nothing is acknowledged until it can be", error)
-            shared.write_failed(error, large=large)
+            shared.durability.write_failed(error, large=large)
 
     def _apply(self, plan: _Plan, kept: list[Frame], left: Left) -> None:
         shared = self._shared
@@ -275,7 +273,7 @@ class Committer:
                 self._persisted(stream, holding, frame)
             for site, token in (*shared.core.committed(plan.snapshot), *plan.pending.tokens):
                 released[site].append(token)
-            shared.pending.unquarantined += map(int, map(str, released.pop(QUARANTINE, ())))
+            shared.durability.pending.unquarantined += map(int, map(str, released.pop(QUARANTINE, ())))
             shared.quarantine.committed([one.delivery for one in plan.pending.quarantined], left)
             for one in plan.pending.quarantined:
                 if one.token is not None:
@@ -284,10 +282,10 @@ class Committer:
                 self._shed()
             if plan.spilled or plan.pending.quarantined or shared.clock() >= self._spill_at + RETRY_WRITE_S:
                 self._reported = False
-                shared.takes_in_again()
-            if shared.write_error is not None:
+                shared.durability.stores_again()
+            if shared.durability.write_error is not None:
                 self._written()
-            self.synced = max(self.synced, plan.sync)
+            shared.durability.committed(plan.sync)
             self._committed_at = shared.clock()
             shared.after_core()
             shared.changed.notify_all()
@@ -301,14 +299,15 @@ class Committer:
     def _written(self) -> None:
         """The inbox has room again."""
         self._unread = None
-        self._shared.written_again()
+        self._shared.durability.written_again()
+        self._shared.look_again()
 
     def _persisted(self, stream: Stream, holding: Holding, frame: Frame) -> None:
         """A holding is in the inbox now, in this form."""
         shared = self._shared
         lane = shared.lane(stream)
         if holding.dropped:  # unreadable, as was found meanwhile; another copy may have come
-            shared.pending.discarded.append((stream, holding.epoch, holding.first, holding.last))
+            shared.durability.pending.discarded.append((stream, holding.epoch, holding.first, holding.last))
             return
         shared.core.streams[stream].persisted(holding.epoch, holding.first, holding.last)
         if lane.find(holding.epoch, holding.first) is holding:  # else it was settled meanwhile
@@ -329,14 +328,18 @@ class Committer:
         """Read the frames whose turn has come."""
         shared = self._shared
         with shared.lock:
-            if shared.write_error is not None and now < self._retry_at:
+            if shared.durability.write_error is not None and now < self._retry_at:
                 return
             wanted = list(shared.pages.values())
             shared.pages.clear()
         for lane in wanted:
             self._page_in(lane, max_bytes)
         with shared.lock:
-            if self._unread is not None and shared.write_error is self._unread and not shared.pages:
+            if (
+                self._unread is not None
+                and shared.durability.write_error is self._unread
+                and not shared.pages
+            ):
                 self._written()  # there need be nothing to commit that would show it
 
     def _page_in(self, lane: Lane, max_bytes: int) -> None:
@@ -351,13 +354,13 @@ class Committer:
                 shared.pages[stream] = lane
                 if not self._reported:
                     self._reported = True
-                    shared.errors.append(error)
+                    shared.health.report(error)
                 self._retry_at = shared.clock() + RETRY_WRITE_S
                 self._unread = error
-                shared.write_failed(error)
+                shared.durability.write_failed(error)
             return
         except FatalError as error:
-            shared.fail(error)
+            shared.health.fail(error)
             return
         with shared.lock:
             lane.page_wanted = None
@@ -372,7 +375,7 @@ class Committer:
                 shared.cached_bytes += holding.size
             if known is not None and seq in known.held and lane.find(epoch, seq) is None:
                 # It is held, and was not in memory. To look again and again would help nobody.
-                shared.fail(_lost(shared, stream, epoch, seq))
+                shared.health.fail(_lost(shared, stream, epoch, seq))
             shared.queue(lane)
             shared.changed.notify_all()
 

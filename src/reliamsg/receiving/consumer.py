@@ -322,8 +322,8 @@ class Consumer:
         engine = self._engine
         while not self._next(given, most):
             if self._stopped:
-                if engine.shared.fatal is not None:
-                    raise engine.shared.fatal
+                if engine.shared.health.fatal is not None:
+                    raise engine.shared.health.fatal
                 return False
             left = 0.5 if deadline is None else deadline - time.monotonic()
             if left <= 0:
@@ -379,7 +379,7 @@ class Consumer:
             while not self._stopped:
                 item = self._items[0] if self._items else None
                 if isinstance(item, Chunk):
-                    if shared.fatal is None and shared.holds and item.take(most, given):
+                    if shared.health.fatal is None and shared.role.holds and item.take(most, given):
                         return True
                     item.end()
                 elif isinstance(item, ReplayItem) and not item.done:

@@ -146,13 +146,13 @@ class Control:
         except FrameError as error:
             with shared.lock:
                 site.set_aside(address, body, error.reason)
-                shared.due(shared.clock() + TELL_EVERY_S)
+                shared.agenda.due(shared.clock() + TELL_EVERY_S)
             return
         with shared.lock:
             now = shared.clock()
             site.control_frame_came()
             if isinstance(frame, Status):
-                if not shared.barred:
+                if not shared.role.barred:
                     self._copies.add((address, body))
                     self._status(site, frame, now)
             elif frame.group == self.group and address == self._own_address:
@@ -172,7 +172,7 @@ class Control:
             if shared.is_absent(announced.stream):
                 one = structs.replace(status, streams=[stream])
                 shared.absent.wait(announced.stream, None, partial(self._status_loaded, site, one))
-                shared.due(now)
+                shared.agenda.due(now)
                 continue
             if shared.quarantine_comes_first(announced.stream):
                 # The stream begins with what is there. By what is told it might begin behind that.
@@ -195,7 +195,7 @@ class Control:
         elif len(self._strangers) < MAX_STRANGERS:
             self._strangers[status.producer] = None
         shared.after_core()
-        shared.due(max(now, self._told_at + TELL_EVERY_S) if not shared.core.effects.urgent else now)
+        shared.agenda.due(max(now, self._told_at + TELL_EVERY_S) if not shared.core.effects.urgent else now)
 
     def _status_loaded(self, site: SiteReceiver, status: Status, there_is_room: bool) -> None:
         if there_is_room:
@@ -234,7 +234,7 @@ class Control:
         return (
             self._keys is None
             and status.heard is not None
-            and (status.heard[0] == self.shared.lease.inbox and status.heard[1] > self._began)
+            and (status.heard[0] == self.shared.role.lease.inbox and status.heard[1] > self._began)
         )
 
     # -- beacons ------------------------------------------------------------------------------------------
@@ -244,36 +244,36 @@ class Control:
         if state.role == "call":
             return
         beacon = parse_nonce(state.inbox, state.number, state.role, state.nonce, state.takeover_ms / 1000)
-        if shared.lease.is_own(beacon):
+        if shared.role.lease.is_own(beacon):
             site.echo(now)
-            if reading and beacon.role == "active" and shared.lease.came_back(beacon, now):
+            if reading and beacon.role == "active" and shared.role.lease.came_back(beacon, now):
                 shared.changed.notify_all()  # handing out may go on
-            if not reading or shared.standing_by:
-                shared.due(now)
+            if not reading or shared.role.standing_by:
+                shared.agenda.due(now)
             return
         self._all_wanted |= beacon.wants_all
-        if shared.lease.heard(beacon, now):
+        if shared.role.lease.heard(beacon, now):
             # Whoever looks for others must know at once; of two that read, one is about to yield.
-            often = ANSWER_EVERY_S if beacon.role == "standby" else shared.lease.every / 4
-            if not shared.barred and now - self._answered_at >= often:
+            often = ANSWER_EVERY_S if beacon.role == "standby" else shared.role.lease.every / 4
+            if not shared.role.barred and now - self._answered_at >= often:
                 self._answered_at = now
                 self.say(now)
-            shared.due(now)
+            shared.agenda.due(now)
 
     def say(self, now: float, wants_all: bool = False) -> None:
         """Send a beacon: whether this inbox reads, at every site in reach."""
         shared = self.shared
-        role: Literal["active", "standby"] = "standby" if shared.barred else "active"
-        claim = shared.lease.claim_now(now) if role == "active" else shared.lease.claim
-        nonce = make_nonce(shared.lease.run, claim, wants_all)
+        role: Literal["active", "standby"] = "standby" if shared.role.barred else "active"
+        claim = shared.role.lease.claim_now(now) if role == "active" else shared.role.lease.claim
+        nonce = make_nonce(shared.role.lease.run, claim, wants_all)
         state = self._state(self._own_address, "", role, nonce, [])
         if role == "active":
-            shared.lease.sent(state.number, now)
+            shared.role.lease.sent(state.number, now)
         self._tell(state)
 
     def tell_at_once(self, stream: Stream) -> None:
         """Tell what is committed of a stream, to its producer and to inboxes that wait."""
-        if self.shared.barred or not stream.producer:
+        if self.shared.role.barred or not stream.producer:
             return
         states = [_stream_state(stream, self._report(stream))]
         self._tell(self._to_producer(stream.producer, states))
@@ -281,18 +281,18 @@ class Control:
 
     def farewell(self, now: float) -> None:
         """This inbox does not read any more, and all that it did is committed: tell everybody how far it is."""
-        if self.shared.barred:
+        if self.shared.role.barred:
             return
         self._told_at = float("-inf")
         self.step(now, False)
         # Whoever waits takes over at once, and may not have been heard yet.
         self._tell_standbys(stream for stream in self.shared.core.streams if stream.producer)
-        nonce = make_nonce(self.shared.lease.run, b"\xff", False)
+        nonce = make_nonce(self.shared.role.lease.run, b"\xff", False)
         self._tell(self._state(self._own_address, "", "standby", nonce, []))
 
     def _learn(self, state: State) -> None:
         """Another inbox says how far the group is."""
-        if not self.shared.standing_by or state.inbox == self.shared.lease.inbox:
+        if not self.shared.role.standing_by or state.inbox == self.shared.role.lease.inbox:
             return
         most = max(self.shared.core.rules.max_streams, MIN_POSITIONS)
         for stream in state.streams:
@@ -328,7 +328,7 @@ class Control:
     def step(self, now: float, full: bool) -> None:
         """Tell what is due. `full`: there is no room but for what can be handed out at once."""
         shared = self.shared
-        if shared.barred:
+        if shared.role.barred:
             shared.core.moved.clear()
             self._unanswered.clear()
             self._strangers.clear()
@@ -347,11 +347,11 @@ class Control:
             self._tell_standbys(stream for stream in shared.core.streams if stream.producer)
         if (self._unanswered or self._strangers) and now >= self._told_at + TELL_EVERY_S:
             self._told_at = now
-            self._tell_producers(bool(shared.lease.standbys(now)))
+            self._tell_producers(bool(shared.role.lease.standbys(now)))
 
     def deadline(self) -> float | None:
         """When there will be something to tell."""
-        if self.shared.barred:
+        if self.shared.role.barred:
             return None
         asked = self.shared.core.challenges.deadline()
         if not (self._unanswered or self._strangers):
@@ -388,7 +388,7 @@ class Control:
                 " quarantine list`, then replay or discard"
             )
             log.warning("%s", error)
-            shared.errors.append(error)
+            shared.health.report(error)
 
     def _ask(self, asks: Sequence[Ask]) -> None:
         """Send requests, each with all that is known of its stream."""
@@ -466,7 +466,7 @@ class Control:
         return State(
             VERSION,
             self.group,
-            shared.lease.inbox,
+            shared.role.lease.inbox,
             self._number,
             shared.wall_us(),
             to,
@@ -474,7 +474,7 @@ class Control:
             role,
             nonce,
             states,
-            0 if producer else int(shared.lease.takeover_timeout * 1000),
+            0 if producer else int(shared.role.lease.takeover_timeout * 1000),
         )
 
     def _tell(self, state: State) -> None:

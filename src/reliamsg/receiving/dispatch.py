@@ -63,7 +63,7 @@ class Dispatcher:
             self.join(None)
             raise
         self.join(None)
-        ended_by = self._raised or shared.fatal
+        ended_by = self._raised or shared.health.fatal
         if ended_by is not None:
             raise ended_by
 
@@ -92,7 +92,7 @@ class Dispatcher:
     def _over(self) -> bool:
         if self._raised is not None or self._interrupted or self._stopped():
             return True
-        return self._engine.shared.fatal is not None
+        return self._engine.shared.health.fatal is not None
 
     def _raise(self, error: BaseException) -> None:
         """End all workers; the first error is what ``run()`` raises."""
@@ -137,7 +137,7 @@ class Dispatcher:
         lane = chunk.lane
         try:
             while not self._over:
-                message = chunk.next() if self._engine.shared.holds else None
+                message = chunk.next() if self._engine.shared.role.holds else None
                 if message is None or not self._handle([message], message):
                     break
                 lane.acknowledge(message, False)
@@ -170,8 +170,8 @@ class Dispatcher:
         with shared.lock:
             for message in messages:
                 fail(message, error)
-            shared.errors.append(error)
-            shared.due(0.0)
+            shared.health.report(error)
+            shared.agenda.due(0.0)
 
     def _handle_batch(self, chunk: Chunk, most: int) -> None:
         engine = self._engine
@@ -182,7 +182,7 @@ class Dispatcher:
         current = chunk
         try:
             while True:
-                run = current.take(most - len(messages)) if engine.shared.holds else None
+                run = current.take(most - len(messages)) if engine.shared.role.holds else None
                 if run:
                     messages += run
                     runs.append((run[0], run[-1]))

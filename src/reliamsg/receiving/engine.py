@@ -18,13 +18,11 @@ from reliamsg.core.histogram import bucket
 from reliamsg.core.redelivery import Offer
 from reliamsg.core.rules import Rules
 from reliamsg.errors import (
-    ClosedError,
     DeadLetterHalt,
     FatalError,
     GapError,
     GapHeld,
     GroupBusy,
-    InboxWriteError,
     ProducerConflict,
     StoreCorrupt,
 )
@@ -212,8 +210,8 @@ class ReceivingEngine:
         again; None when nothing is timed."""
         shared = self.shared
         with shared.lock:
-            shared.wakes_at = -1.0
-            if shared.fatal is not None:
+            shared.agenda.step_begins()
+            if shared.health.fatal is not None:
                 return None
             self.succession.step(now)
             shared.drain_acks(now)
@@ -225,7 +223,7 @@ class ReceivingEngine:
             self._check_busy(now)
             self._report_errors()
             shared.admit_believed()
-            self.control.step(now, shared.inbox_full)
+            self.control.step(now, shared.durability.inbox_full)
             shared.after_core()
             self._loader.retire(now)
             plan = self._committer.plan(now)
@@ -242,7 +240,7 @@ class ReceivingEngine:
         with shared.lock:
             now = shared.clock()
             # From here on acknowledgements wake us: those before are seen below.
-            shared.wakes_at = float("inf")
+            shared.agenda.step_ends(None)
             timers = [
                 self._tick(now), self._committer.deadline(now), self._busy_deadline(), exporting,
                 self.succession.deadline(now), self.control.deadline(), self.fullness.deadline(now),
@@ -254,42 +252,43 @@ class ReceivingEngine:
                     timers.append(site.deferred.retry_at)
             if (
                 more
-                or (shared.pages and shared.write_error is None)
-                or (shared.sync_wanted > self._committer.synced and shared.write_error is None)
+                or (shared.pages and shared.durability.write_error is None)
+                or (shared.durability.is_awaited and shared.durability.write_error is None)
             ):
                 timers.append(now)
             shared.after_core()
             known = [at for at in timers if at is not None]
             deadline = min(known) if known else None
-            shared.wakes_at = float("inf") if deadline is None else deadline
+            shared.agenda.step_ends(deadline)
         return deadline
 
     def _export(self, now: float) -> float | None:
         """Have the journal go on its way; returns when there will be more."""
         shared = self.shared
-        if shared.fatal is not None or not self.export.has_target:
+        if shared.health.fatal is not None or not self.export.has_target:
             return None
         try:
             stepped = self.export.step(now)
         except FatalError as error:
-            shared.fail(error)
+            shared.health.fail(error)
             return None
         if stepped.full_changed:
             with shared.lock:
-                shared.hold_for_journal(self.export.full)
+                shared.durability.hold_for_journal(self.export.full)
+                shared.look_again()
         return stepped.deadline
 
     def _tick(self, now: float) -> float | None:
         """Let the core's clocks run, unless somebody else may be the one who reads, and know what they wait for."""
         shared = self.shared
-        if not shared.in_charge:
+        if not shared.role.in_charge:
             return None
         return shared.core.tick(now, self.fullness.waits_for_application(now), self._loader.keeps)
 
     def _check_busy(self, now: float) -> None:
         for since, site in self._busy_sites():
             if now - since >= self.settings.takeover_timeout:
-                self.shared.fail(
+                self.shared.health.fail(
                     GroupBusy(
                         f"another consumer reads for group {self.settings.group!r} at site {site.name}"
                         f" ({site.error}): stop it, or give this one its own group"
@@ -302,7 +301,7 @@ class ReceivingEngine:
 
     def _busy_sites(self) -> list[tuple[float, SiteReceiver]]:
         """The sites at which another consumer reads, and since when, as far as this one must yield to it."""
-        may_stay = self.shared.membership.may_stay
+        may_stay = self.shared.role.membership.may_stay
         return [
             (since, site)
             for site in self.sites.values()
@@ -319,16 +318,16 @@ class ReceivingEngine:
                 " restored from a backup, or copied?"
             )
             log.error("%s", error)
-            self.shared.errors.append(error)
+            self.shared.health.report(error)
         core.effects.conflicts.clear()
         for gap in core.effects.missed:
             log.error("%s: it was not known when the stream was joined", gap)
-            self.shared.errors.append(GapError(gap))
+            self.shared.health.report(GapError(gap))
         core.effects.missed.clear()
         for gap in core.effects.held_up:
             held = GapHeld(gap)
             log.error("%s: the stream waits; other streams go on", held)
-            self.shared.errors.append(held)
+            self.shared.health.report(held)
         core.effects.held_up.clear()
 
     # -- handing out --------------------------------------------------------------------------------------
@@ -341,9 +340,9 @@ class ReceivingEngine:
         """
         shared = self.shared
         with shared.lock:
-            if shared.fatal is not None:
-                raise shared.fatal
-            if shared.write_error is not None or shared.journal_full or not shared.in_charge:
+            if shared.health.fatal is not None:
+                raise shared.health.fatal
+            if shared.durability.blocked or not shared.role.in_charge:
                 return None
             now = shared.clock()
             shared.drain_acks(now)
@@ -370,10 +369,9 @@ class ReceivingEngine:
     def may_take(self) -> bool:
         """Whether :meth:`take` is worth while: there may be something, or it raises."""
         shared = self.shared
-        if shared.fatal is not None or shared.may_hand_out:
+        if shared.health.fatal is not None or shared.may_hand_out:
             return True
-        may = shared.write_error is None and not shared.journal_full and shared.in_charge
-        return may and self.aside.waiting
+        return not shared.durability.blocked and shared.role.in_charge and self.aside.waiting
 
     def give_back(self, item: Item) -> None:
         """The application is done with what it took, or will not go on with it."""
@@ -389,9 +387,9 @@ class ReceivingEngine:
         """What follows a chunk that was given out completely, without giving up its stream in between."""
         shared = self.shared
         with shared.lock:
-            if shared.fatal is not None or shared.write_error is not None or chunk.abandoned:
+            if shared.health.fatal is not None or chunk.abandoned:
                 return None
-            if shared.journal_full or not shared.in_charge:
+            if shared.durability.blocked or not shared.role.in_charge:
                 return None
             shared.report_chunk(chunk)
             now = shared.clock()
@@ -407,14 +405,14 @@ class ReceivingEngine:
         while True:
             offer = state.offer(now, unit)
             if shared.core.effects.urgent:
-                shared.due(now)
+                shared.agenda.due(now)
             if offer is None:
                 return None
             holding = lane.find(offer.epoch, offer.first)
             if holding is None:
                 lane.page_wanted = (offer.epoch, offer.first)
                 shared.pages[state.stream] = lane
-                shared.due(now)
+                shared.agenda.due(now)
                 return None
             if not self._decodes(lane, holding, offer, now):
                 return None
@@ -423,7 +421,7 @@ class ReceivingEngine:
                 continue
             last = min(offer.last, holding.last, offer.first + limit - 1)
             state.take(offer, last, now, giving=True)
-            shared.due(now + 0.01)
+            shared.agenda.due(now + 0.01)
             # What this has led to comes after what was handed out until now, and before what is handed out next.
             shared.report_chunks()
             waited = now - holding.received_at
@@ -456,7 +454,7 @@ class ReceivingEngine:
             holding.records(trusted=bool(offer.retry) or not state.stream.producer)
         except FrameError as error:
             if offer.retry:
-                shared.fail(
+                shared.health.fail(
                     StoreCorrupt(f"{shared.inbox.path}: message {offer.first} of {state.stream}: {error}")
                 )
                 return False
@@ -466,7 +464,9 @@ class ReceivingEngine:
             lane.drop(holding)
             if holding.persisted:
                 shared.cached_bytes -= holding.size
-                shared.pending.discarded.append((state.stream, holding.epoch, holding.first, holding.last))
+                shared.durability.pending.discarded.append(
+                    (state.stream, holding.epoch, holding.first, holding.last)
+                )
             again = shared.core.reopen(
                 state.stream, holding.epoch, holding.first, holding.last, holding.site, now
             )
@@ -474,7 +474,7 @@ class ReceivingEngine:
                 transport = self.sites[name].connections.transport
                 if transport is not None:
                     transport.reconnect("a message is needed again")
-            shared.due(now)
+            shared.agenda.due(now)
             return False
         return True
 
@@ -487,40 +487,12 @@ class ReceivingEngine:
         # Nothing can interrupt these two, as it could a call of append(): else the lane would never be queued again.
         lane.acks_queued = True
         lanes += (lane,)
-        if shared.wakes_at > 0:
-            shared.due_soon(shared.clock() + 0.01)
+        if shared.agenda.wakes_at > 0:
+            shared.agenda.due_soon(shared.clock() + 0.01)
 
     def wait_durable(self) -> None:
         """Wait until everything the application said so far is on disk."""
-        shared = self.shared
-        number = shared.uninterrupted(self.want_durable)
-        while not shared.changed.wait(lambda: self.is_durable(number), 1.0):
-            pass
-
-    def want_durable(self) -> int:
-        """Have everything the application said so far committed soon; returns what :meth:`is_durable` asks for."""
-        shared = self.shared
-        with shared.lock:
-            shared.sync_wanted += 1
-            shared.due(0.0)
-            return shared.sync_wanted
-
-    def is_durable(self, number: int) -> bool:
-        """Whether that is on disk now. Raises where it will not be, or is not for want of room. Needs no lock."""
-        shared = self.shared
-        closed, error = (
-            shared.closed,
-            shared.write_error,
-        )  # looked at first: the last commit may succeed meanwhile
-        if self._committer.synced >= number:
-            return True
-        if shared.fatal is not None:
-            raise shared.fatal
-        if closed:
-            raise ClosedError("this consumer was closed before that was durable")
-        if error is not None:
-            raise InboxWriteError(str(error))
-        return False
+        self.shared.durability.wait(self.shared.calls)
 
     def message_failed(self, lane: Lane, message: Message, error: BaseException) -> None:
         """Handling a message raised: it comes again, until its deliveries are used up."""
@@ -542,14 +514,14 @@ class ReceivingEngine:
                 reason = f"{type(error).__name__}: {error}"
                 if shared.core.rules.halt:
                     lane.state.redelivery.halt()
-                    shared.fail(
+                    shared.health.fail(
                         DeadLetterHalt(
                             f"{message.id} failed {shared.core.rules.max_deliveries} times: {reason}"
                         )
                     )
                 else:
                     self.aside.bury(lane, message, reason[:1000], now)
-            shared.due(now)
+            shared.agenda.due(now)
 
     def message_rejected(self, lane: Lane, message: Message, reason: str) -> None:
         """The application gives a message up."""
@@ -561,7 +533,7 @@ class ReceivingEngine:
             now = shared.clock()
             shared.drain_acks(now)
             self.aside.bury(lane, message, reason[:1000], now)
-            shared.due(now)
+            shared.agenda.due(now)
 
     def accept(self, gap: Gap) -> bool:
         """Move past a gap and declare it lost; False when it is none any more. Wait for durability if needed."""
@@ -572,7 +544,7 @@ class ReceivingEngine:
             shared.report_chunks()
             done = shared.core.accept(gap, now)
             shared.after_core()
-            shared.due(now)
+            shared.agenda.due(now)
             return done
 
     def tell_accepted(self, stream: Stream) -> None:
@@ -607,7 +579,7 @@ class ReceivingEngine:
             if batch.forgotten:
                 shared.inbox.commit(batch, shared.wall_us(), microseconds(now))
         except FatalError as error:
-            shared.fail(error)
+            shared.health.fail(error)
             raise
         with shared.lock:
             shared.core.known_elsewhere -= len(batch.forgotten)
@@ -637,7 +609,7 @@ class ReceivingEngine:
         """Commit everything that there is. With `closing` the inbox is left as after a clean stop."""
         shared = self.shared
         with shared.lock:
-            if not shared.may_write:
+            if not shared.health.may_write:
                 return
             shared.drain_acks(now)
             if closing:
@@ -649,7 +621,7 @@ class ReceivingEngine:
                     shared.core.effects.mark(state.stream)
                 shared.report_chunks()
             else:
-                shared.sync_wanted += 1
+                shared.durability.want()
             plan = self._committer.plan(now, closing)
         if plan is not None:
             self._committer.commit(plan, now)
@@ -657,19 +629,11 @@ class ReceivingEngine:
     def say_goodbye(self, now: float) -> None:
         """Tell producers and other inboxes how far this one got, and that it ends. After a :meth:`flush`."""
         with self.shared.lock:
-            if self.shared.may_write:
+            if self.shared.health.may_write:
                 self.control.farewell(now)
 
     def finish_export(self, deadline: float) -> None:
         """Export what is left, until `deadline` by the engine's clock: the last before the inbox is closed."""
-        if self.shared.may_write:
+        if self.shared.health.may_write:
             self.export.finish(deadline)
         self.export.stop()
-
-    def take_errors(self) -> list[BaseException]:
-        """What ``on_error`` is to be told, once."""
-        found: list[BaseException] = []
-        with self.shared.lock:
-            while self.shared.errors:
-                found.append(self.shared.errors.popleft())
-        return found

@@ -125,7 +125,7 @@ class Fullness:
             first.cause,
         )
         log.warning("%s", error)
-        self._shared.errors.append(error)
+        self._shared.health.report(error)
 
 
 def _held(state: StreamReceiver) -> int:

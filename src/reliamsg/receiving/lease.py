@@ -149,6 +149,14 @@ class Lease:
         self.until = float("-inf")
         self._sent.clear()
 
+    def trust(self, now: float) -> None:
+        """Something else than a beacon proves at present that this inbox reads."""
+        self.until = now + self.lasts
+
+    def make_claim(self, claim: bytes) -> None:
+        """From now on this inbox's own beacons claim this."""
+        self.claim = claim
+
     def claim_now(self, now: float) -> bytes:
         """What a beacon claims that says that this inbox reads. With proofs that are too old it claims least: whoever
         has taken over must not yield to one that is about to find that out."""

@@ -93,7 +93,7 @@ class Loader:
             return
         except FatalError as error:
             with shared.lock:
-                shared.fail(error)
+                shared.health.fail(error)
             return
         if not wanted:
             return
@@ -112,7 +112,7 @@ class Loader:
                 shared.absent.take(stream, room)
             core.graves.clear()
             shared.after_core()
-            shared.due(now)
+            shared.agenda.due(now)
 
     def keeps(self, stream: Stream, position: tuple[int, int]) -> bool:
         """Whether the quarantine holds anything of a stream, up to this epoch and number, for want of room; also where
@@ -123,14 +123,14 @@ class Loader:
         except InboxWriteError as error:
             log.warning("%s: %s", shared.inbox.path, error)
         except FatalError as error:
-            shared.fail(error)
+            shared.health.fail(error)
         return True
 
     def _go_on(self, now: float) -> None:
         """Where streams that gaps had held come to what is in quarantine of them, have it leave that."""
         shared, quarantine = self._shared, self._shared.quarantine
         with shared.lock:
-            if shared.barred:
+            if shared.role.barred:
                 return
             for stream, at in list(quarantine.held.items()):
                 if not quarantine.holds(stream, HELD):
@@ -140,7 +140,7 @@ class Loader:
                 elif self._comes_to_it(stream):
                     quarantine.held[stream] = now + REPLAY_AGAIN_S
                     quarantine.replay(Selection(reason=HELD, stream=stream))
-                    shared.due(now)
+                    shared.agenda.due(now)
                 else:
                     quarantine.held[stream] = now + LOOK_EVERY_S
 
@@ -171,7 +171,7 @@ class Loader:
                 shared.refusing = False
                 return
             there = [stream for stream in core.streams if rows.may_hold(stream, TOO_MANY_STREAMS)]
-            if shared.barred or core.known_elsewhere + len(core.streams) >= core.rules.max_known_streams:
+            if shared.role.barred or core.known_elsewhere + len(core.streams) >= core.rules.max_known_streams:
                 room = 0
             # What is there of a stream that is in memory comes first: it may be what that one lacks.
             put_off = shared.quarantine.put_off
@@ -185,4 +185,4 @@ class Loader:
         with shared.lock:
             if some:
                 shared.quarantine.replay(Selection(ids=()))
-                shared.due(now)
+                shared.agenda.due(now)

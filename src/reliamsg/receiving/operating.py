@@ -29,7 +29,7 @@ class Operating:
     def step(self, now: float) -> None:
         """Carry out what was asked since the last time. Each request is answered when it is durable; one that fails
         for want of room on the disk stays."""
-        if now < self._looked_at + EVERY_S or not self._engine.shared.may_write:
+        if now < self._looked_at + EVERY_S or not self._engine.shared.health.may_write:
             return
         self._looked_at = now
         for name, request in self._box.waiting():
@@ -71,16 +71,16 @@ class Operating:
         return Answer(not left, text)
 
     def _make_durable(self, now: float) -> None:
-        number = self._engine.want_durable()
+        number = self._engine.shared.durability.want_soon()
         self._engine.flush(now)
-        self._engine.is_durable(number)  # raises where it is not
+        self._engine.shared.durability.is_durable(number)  # raises where it is not
 
     def _replay(self, which: Selection) -> Answer:
         shared = self._engine.shared
         count = shared.inbox.quarantine.mark(which, True)
         with shared.lock:
             shared.quarantine.replay(Selection(ids=()))
-            shared.due(0.0)
+            shared.agenda.due(0.0)
         return Answer(True, f"{count:,} deliveries are replayed")
 
     def _discard(self, which: Selection, now: float) -> Answer:
@@ -93,6 +93,6 @@ class Operating:
                     "quarantine_discarded", stream=one.stream, epoch=one.epoch, incarnation=one.incarnation,
                     first=one.first, last=one.last, site=one.site, reason=one.reason,
                 )  # fmt: skip
-            shared.pending.unquarantined += [one.id for one in gone]
+            shared.durability.pending.unquarantined += [one.id for one in gone]
         self._make_durable(now)
         return Answer(True, f"{len(gone):,} deliveries are discarded")

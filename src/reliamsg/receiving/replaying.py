@@ -31,7 +31,11 @@ class Replayer:
         """Take in what there is room for; returns whether to call again at once."""
         shared = self._shared
         with shared.lock:
-            if shared.barred or shared.write_error is not None or shared.fatal is not None:
+            if (
+                shared.role.barred
+                or shared.durability.write_error is not None
+                or shared.health.fatal is not None
+            ):
                 return False
             marks, roomless = list(shared.quarantine.marks), tuple(shared.quarantine.roomless)
         try:
@@ -43,7 +47,7 @@ class Replayer:
             log.warning("%s: the quarantine is left for now: %s", shared.inbox.path, error)
         except FatalError as error:
             with shared.lock:
-                shared.fail(error)
+                shared.health.fail(error)
         return False
 
     def _mark(self, marks: list[tuple[Selection, bool]]) -> None:

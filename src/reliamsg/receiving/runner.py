@@ -67,7 +67,7 @@ class _Work:
 
     def fail(self, error: FatalError) -> None:
         """See :class:`~reliamsg.runtime.worker.Work`."""
-        self._engine.shared.fail(error)
+        self._engine.shared.health.fail(error)
         self._report_errors()
 
     def finish(self) -> None:
@@ -77,7 +77,7 @@ class _Work:
 
     def _report_errors(self) -> None:
         """Have ``on_error`` called with what happened since the last time."""
-        for error in self._engine.take_errors():
+        for error in self._engine.shared.health.take_errors():
             self._callbacks.report(error)
         self._callbacks.start()
 
@@ -99,8 +99,8 @@ class _Work:
             log.error("%s", error)
         self._report_errors()
         with shared.lock:
-            clean = shared.may_write and shared.write_error is None
-        shared.end()
+            clean = shared.health.may_write and shared.durability.write_error is None
+        shared.health.close()
         shared.inbox.close()
         self._callbacks.close(max(LEAST_GOODBYE_S, deadline - time.monotonic()))
         return clean
@@ -147,5 +147,5 @@ class Runner:
         if not self._worker.is_current:
             # It hangs in a write. The inbox can't be closed under it; the process's end will release it.
             log.error("%s: still being written; not closed cleanly", self._engine.shared.inbox.path)
-            self._engine.shared.end()
+            self._engine.shared.health.close()
         return False

@@ -135,21 +135,21 @@ class SiteReceiver:
             heard = self._statuses.journal(self.name, self.lost_at)
             detail |= {"heard": heard} if heard else {}
         self.shared.note("connected", site=self.name, detail=detail)
-        self.shared.membership.review()
-        self.shared.due(0.0)
+        self.shared.role.membership.review()
+        self.shared.agenda.due(0.0)
         log.info("site %s: connected to %s", self.name, endpoint)
 
     def listens(self, endpoint: str) -> None:
         """It is being listened to, and not read."""
         self._up("listening", endpoint)
-        self.shared.due(0.0)
+        self.shared.agenda.due(0.0)
         log.info("site %s: listening to %s", self.name, endpoint)
 
     def listens_aside(self) -> None:
         """It is being listened to beside a connection that tries to read."""
         self.connections.note_aside(True)
         self.greeted = False
-        self.shared.due(0.0)
+        self.shared.agenda.due(0.0)
 
     def greet(self, greeted: bool) -> None:
         """Producers were called for on this connection, or have to be once more."""
@@ -173,15 +173,12 @@ class SiteReceiver:
             self.lost_at = self.shared.clock()
             self.shared.core.waiting.disconnected(self.name)
             self.shared.absent.disconnected(self.name)
-            pending = self.shared.pending
-            pending.tokens = [(site, token) for site, token in pending.tokens if site != self.name]
-            for one in pending.quarantined:
-                one.token = None if one.site == self.name else one.token
+            self.shared.durability.pending.disconnected(self.name)
             self.shared.note("disconnected", site=self.name, reason=reason)
             level = logging.INFO if self.closing else logging.WARNING
             log.log(level, "site %s: disconnected: %s", self.name, reason)
-        self.shared.membership.review()
-        self.shared.due(0.0)
+        self.shared.role.membership.review()
+        self.shared.agenda.due(0.0)
 
     def give_up(self, reason: str) -> None:
         """Have nothing to do with any connection any more; what there was is to be closed."""
@@ -202,7 +199,7 @@ class SiteReceiver:
         self.busy_since = None  # whoever held the group there may be gone as well
         self.state = "refused" if credentials or is_refusal(reason) else "unreachable"
         self.endpoint, self.error = endpoint, reason
-        self.shared.membership.review()
+        self.shared.role.membership.review()
         if changed:
             log.warning("site %s: %s: %s", self.name, endpoint, reason)
 
@@ -212,8 +209,8 @@ class SiteReceiver:
         if self.busy_since is None:
             self.busy_since = self.shared.clock()
             log.warning("site %s: another consumer reads for this group: %s", self.name, holder)
-        self.shared.membership.review()
-        self.shared.due(0.0)
+        self.shared.role.membership.review()
+        self.shared.agenda.due(0.0)
 
     def drained(self) -> None:
         """Its queue was seen empty.
@@ -266,7 +263,7 @@ class SiteReceiver:
         shared = self.shared
         what = examine_repair(body, self._topics, MAX_FRAME_BYTES, self._keys)
         with shared.lock:
-            if shared.barred:
+            if shared.role.barred:
                 return
             now, wall = shared.clock(), shared.wall_us()
             if isinstance(what, Rejected):
@@ -276,7 +273,7 @@ class SiteReceiver:
             elif shared.room_for_repair(what, now):
                 self._take_repair(address, what, now, wall)
             shared.after_core()
-            shared.due(now if shared.core.effects.urgent else now + GATHER_S)
+            shared.agenda.due(now if shared.core.effects.urgent else now + GATHER_S)
 
     def _take_repair(self, address: str, frame: Frame, now: float, wall: int) -> None:
         shared, envelope = self.shared, frame.envelope
@@ -329,8 +326,8 @@ class SiteReceiver:
 
     def _must_wait(self, deliveries: Sequence[Delivery]) -> bool:
         """Keep deliveries for later, if another inbox may be reading."""
-        membership = self.shared.membership
-        if self.shared.barred or not (membership.decided or self.site.protocol == "mqtt"):
+        membership = self.shared.role.membership
+        if self.shared.role.barred or not (membership.decided or self.site.protocol == "mqtt"):
             self._early += deliveries
             return True
         return False
@@ -361,7 +358,7 @@ class SiteReceiver:
                 elif self._arrive(delivery, what, now, wall):
                     release.append(delivery.token)
             shared.after_core()
-            shared.due(now if shared.core.effects.urgent else now + GATHER_S)
+            shared.agenda.due(now if shared.core.effects.urgent else now + GATHER_S)
             transport = self.connections.transport
         if release and transport is not None:
             transport.acknowledge(release)
@@ -379,7 +376,7 @@ class SiteReceiver:
         while self.deferred.waiting and (again := self.deferred.take(shared.core.effects.moves, now)):
             for delivery, frame in again:
                 if self._arrive(delivery, frame, now, shared.wall_us()):
-                    shared.pending.tokens.append((self.name, delivery.token))
+                    shared.durability.pending.tokens.append((self.name, delivery.token))
 
     def _arrive(
         self, delivery: Delivery, frame: Frame, now: float, wall: int, stream: Stream | None = None
@@ -389,7 +386,7 @@ class SiteReceiver:
         stream = stream or envelope.stream
         if shared.is_absent(stream):
             shared.absent.wait(stream, self.name, lambda room: self._loaded(delivery, frame, stream, room))
-            shared.due(now)
+            shared.agenda.due(now)
             return False
         if shared.quarantine_comes_first(stream):
             # What came before it is there. Were it taken in first, the stream might begin with it.
@@ -430,7 +427,7 @@ class SiteReceiver:
         if not there_is_room:
             self._refuse(delivery, frame, stream)
         elif self._arrive(delivery, frame, shared.clock(), shared.wall_us(), stream):
-            shared.pending.tokens.append((self.name, delivery.token))
+            shared.durability.pending.tokens.append((self.name, delivery.token))
 
     def _keep_far(self, delivery: Delivery, frame: Frame, stream: Stream, now: float) -> None:
         """Keep what is of an epoch that is far ahead; where there is no room, its broker does, as long as its producer
@@ -482,7 +479,7 @@ class SiteReceiver:
         if arrival.new:
             shared.lane(row.stream).take_in(Holding.of(frame, arrival.new, row.site, now, wall))
         if arrival.release:
-            shared.pending.unquarantined.append(row.id)
+            shared.durability.pending.unquarantined.append(row.id)
         if arrival.quarantine:
             self.set_aside("", frame.data, "conflict")
         elif arrival.late:
@@ -507,7 +504,7 @@ class SiteReceiver:
         shared = self.shared
         if not shared.refusing:
             shared.refusing = True
-            shared.errors.append(
+            shared.health.report(
                 TooManyStreams(
                     f"there is no room for another stream ({len(shared.core.streams):,} are in use, of which gaps hold"
                     f" {len(shared.core.effects.holding):,}, and {shared.core.known_elsewhere:,} more are known):"
@@ -519,14 +516,12 @@ class SiteReceiver:
         """Keep what came late for the application to see; it is journalled in any case."""
         shared = self.shared
         for part in Holding.of(frame, spans, self.name, 0.0, wall) if self._keep_late else ():
-            if shared.inbox.late_bytes + shared.pending.late_bytes >= MAX_LATE_BYTES:
+            if shared.inbox.late_bytes + shared.durability.pending.late_bytes >= MAX_LATE_BYTES:
                 self._count(_NOT_KEPT, "late")
                 continue
-            data = part.stored()
-            shared.pending.late.append(
-                HeldFrame(stream, part.epoch, part.first, part.last, self.name, wall, data)
+            shared.durability.pending.keep_late(
+                HeldFrame(stream, part.epoch, part.first, part.last, self.name, wall, part.stored())
             )
-            shared.pending.late_bytes += len(data)
 
     def _without_identity(self, delivery: Delivery, what: Unsequenced, now: float, wall: int) -> None:
         if not self._unsequenced:
@@ -553,7 +548,7 @@ class SiteReceiver:
         if what.frame is not None:
             self._undecodable(what.frame)
         self._quarantine(delivery, what.reason)
-        self.shared.pending.tokens.append((self.name, delivery.token))
+        self.shared.durability.pending.tokens.append((self.name, delivery.token))
 
     def _undecodable(self, frame: Frame) -> None:
         envelope = frame.envelope
@@ -574,7 +569,7 @@ class SiteReceiver:
         self._count(_UNUSABLE, reason)
         kept = self.shared.samples.admit(self.name, address, reason, data)
         if kept is not None:
-            self.shared.pending.quarantine.append(kept)
+            self.shared.durability.pending.quarantine.append(kept)
 
     def _count(self, what: str, reason: str) -> None:
         self.rejected[reason] = self.rejected.get(reason, 0) + 1

@@ -9,30 +9,31 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from reliamsg.core.consumer import ConsumerCore
 from reliamsg.core.stream import StreamReceiver
-from reliamsg.errors import DeadLetterHalt, FatalError, GroupBusy, InboxWriteError, QuarantineFull
+from reliamsg.errors import QuarantineFull
 from reliamsg.message import Stream
 from reliamsg.receiving.absent import Absent
+from reliamsg.receiving.agenda import Agenda
+from reliamsg.receiving.durability import Durability, Quarantining
+from reliamsg.receiving.health import Health
 from reliamsg.receiving.hold_room import HoldRoom
 from reliamsg.receiving.journalling import ConsumerJournal
 from reliamsg.receiving.lane import Chunk, Lane, LaneOwner
 from reliamsg.receiving.lease import Lease
-from reliamsg.receiving.membership import Membership
 from reliamsg.receiving.quarantine import FAR_EPOCH, HELD, Quarantine
+from reliamsg.receiving.role import GroupRole
 from reliamsg.receiving.samples import Samples
 from reliamsg.runtime.environment import Environment
-from reliamsg.runtime.wakeup import Waiters, can_be_interrupted
+from reliamsg.runtime.wakeup import Waiters
 from reliamsg.store.inbox import Inbox
-from reliamsg.store.inbox_rows import DeadLetter, HeldFrame, Quarantined
 from reliamsg.store.journal import Entry
-from reliamsg.store.quarantine import QuarantinedDelivery, Selection
+from reliamsg.store.quarantine import Selection
 from reliamsg.wire.data import Frame
 
-__all__ = ["Pending", "Quarantining", "Shared"]
+__all__ = ["Shared"]
 
 log = logging.getLogger("reliamsg.receiving")
 
@@ -42,66 +43,6 @@ MAX_REPAIR_BYTES = 32 * 1024 * 1024
 """Repairs in memory that are neither settled nor in the inbox; any more are not taken, and asked for again."""
 _WAY_OUT = "See `reliamsg inbox quarantine list`, then replay or discard"
 _WAYS_OUT = {HELD: "See `reliamsg inbox gaps`, then accept what holds the stream"}
-_LEAVE_THE_INBOX = (GroupBusy, DeadLetterHalt, QuarantineFull)
-"""What ends a consumer and says nothing about its inbox."""
-MAX_ERRORS_WAITING = 1_000
-"""Errors between two looks at them; of any more the oldest are only logged."""
-
-
-@dataclass(slots=True)
-class Quarantining:
-    """A delivery that goes into quarantine, and what its broker is told when that is committed."""
-
-    delivery: QuarantinedDelivery
-    site: str
-    token: object
-    """None where nobody waits (any more)."""
-
-
-@dataclass
-class Pending:
-    """What the next commit takes besides the core's snapshot."""
-
-    dead: list[DeadLetter] = field(default_factory=list)
-    revived: list[int] = field(default_factory=list)
-    late: list[HeldFrame] = field(default_factory=list)
-    late_bytes: int = 0
-    seen_late: list[int] = field(default_factory=list)
-    quarantine: list[Quarantined] = field(default_factory=list)
-    """Samples of unusable deliveries."""
-    quarantined: list[Quarantining] = field(default_factory=list)
-    unquarantined: list[int] = field(default_factory=list)
-    """Ids of deliveries that are safe outside the quarantine."""
-    discarded: list[tuple[Stream, int, int, int]] = field(default_factory=list)
-    tokens: list[tuple[str, object]] = field(default_factory=list)
-    """(site, token) of deliveries that may be forgotten once this is committed."""
-
-    @property
-    def empty(self) -> bool:
-        return not (
-            self.dead
-            or self.revived
-            or self.late
-            or self.seen_late
-            or self.quarantine
-            or self.quarantined
-            or self.unquarantined
-            or self.discarded
-            or self.tokens
-        )
-
-    def put_back(self, earlier: Pending) -> None:
-        """An earlier set was not committed: it comes before this one."""
-        self.dead[:0] = earlier.dead
-        self.revived[:0] = earlier.revived
-        self.late[:0] = earlier.late
-        self.late_bytes += earlier.late_bytes
-        self.seen_late[:0] = earlier.seen_late
-        self.quarantine[:0] = earlier.quarantine
-        self.quarantined[:0] = earlier.quarantined
-        self.unquarantined[:0] = earlier.unquarantined
-        self.discarded[:0] = earlier.discarded
-        self.tokens[:0] = earlier.tokens
 
 
 class Shared:
@@ -127,18 +68,14 @@ class Shared:
         self.core = core
         self.inbox, self.group = inbox, group
         self.owner = owner
-        self.clock, self.wall_us, self.wake = environment.clock, environment.wall_us, environment.wake
-        self.wakes_at = -1.0
-        """When ``step()`` will be called next in any case; it is being called, or about to be, where negative."""
-        self.membership = Membership()
-        self.lease = lease
+        self.clock, self.wall_us = environment.clock, environment.wall_us
+        self.health = Health(self.lock, self.changed)
+        self.agenda = Agenda(self.lock, environment.calls, environment.wake)
+        self.durability = Durability(inbox, self.lock, self.changed, self.health, self.agenda)
+        self.role = GroupRole(lease, environment.clock)
         self.samples = Samples(frozenset(), {})
         """What samples of unusable deliveries may be kept. Set by the engine, when it is known what is read."""
         self.quarantine = Quarantine(inbox.quarantine, max_quarantine_bytes)
-        self.standing = inbox.standing
-        """To be kept by the next commit."""
-        self.standing_by = True
-        """Another inbox reads, or it is not known yet, whatever locks say."""
         self.absent = Absent()
         self.lanes: dict[Stream, Lane] = {}
         self.ready: deque[Lane] = deque()
@@ -147,45 +84,17 @@ class Shared:
         self.chunks: dict[int, Chunk] = {}
         """Chunks that are with the application."""
         self.journal_buffer = ConsumerJournal(group)
-        self.pending = Pending()
         self.pages: dict[Stream, Lane] = {}
         """Lanes whose next frame must be read from the inbox."""
         self.cached_bytes = 0
         """Frames in memory that are in the inbox as well."""
-        self.closed = False  # nothing is committed any more
-        self.fatal: FatalError | None = None
-        self.write_error: InboxWriteError | None = None
-        self.spill_error: InboxWriteError | None = None
-        """Why messages can't be taken into the inbox, although smaller commits may go on."""
-        self.inbox_full = False
-        """There is no room in it but for what can be handed out at once."""
-        self.journal_full = False
-        """So much of the journal waits for its target that nothing is handed out."""
-        self.errors: deque[BaseException] = deque(maxlen=MAX_ERRORS_WAITING)
-        """For ``on_error``; told outside the lock."""
         self.refusing = False
         """There was no room for a stream, and that was reported."""
-        self.sync_wanted = 0
-        """Commits whose end somebody waits for are numbered; this is the highest one wanted."""
 
     def uninterrupted(self, function: Callable[[], T]) -> T:
         """Call a function where no signal handler can run: for all that an application calls, and that takes the lock.
         For a handler may call the same, and would wait for a lock that it interrupted the holder of."""
         return function() if self.calls is None else self.calls.call(function)
-
-    def due_soon(self, at: float) -> None:
-        """The same as :meth:`due`, and called without the lock, by an application."""
-        if self.calls is None or not can_be_interrupted():
-            with self.lock:
-                self.due(at)
-        elif at < self.wakes_at:
-            self.wake()
-
-    def due(self, at: float) -> None:
-        """There will be something to do for ``step()`` at `at`."""
-        if at < self.wakes_at:
-            self.wakes_at = -1.0
-            self.wake()
 
     def lane(self, stream: Stream) -> Lane:
         """The lane of a stream that the core knows."""
@@ -235,7 +144,7 @@ class Shared:
         delivery = self.quarantine.admit(reason, site, stream, frame, self.wall_us())
         if delivery is None:
             return False
-        self.pending.quarantined.append(Quarantining(delivery, site, token))
+        self.durability.pending.quarantined.append(Quarantining(delivery, site, token))
         envelope = frame.envelope
         self.journal_buffer.add(
             Entry(
@@ -258,7 +167,7 @@ class Shared:
             return False
         if not known:
             log.info("stream %s is held: its producer keeps what arrives, to be asked for later", stream)
-        self.pending.tokens.append((site, token))
+        self.durability.pending.tokens.append((site, token))
         self.journal_buffer.add(
             Entry(
                 "let_go",
@@ -294,7 +203,7 @@ class Shared:
 
     def quarantine_is_full(self, reason: str, stream: Stream) -> None:
         """A delivery finds no room there. Nothing may be dropped, so that is the end of reading."""
-        self.fail(
+        self.health.fail(
             QuarantineFull(
                 f"{self.inbox.path}: a message of stream {stream} can't be taken in ({reason}), and the quarantine is"
                 f" full: {self.quarantine.total:,} of {self.quarantine.limit:,} bytes are in use, and one reason at one"
@@ -391,26 +300,11 @@ class Shared:
                 chunk.abandoned = True
 
     @property
-    def barred(self) -> bool:
-        """Whether nothing is to be taken in or handed out, since another inbox reads, or may."""
-        return self.standing_by or self.membership.barred
-
-    @property
-    def holds(self) -> bool:
-        """Whether this inbox is known to be the one that reads, at this instant. Needs no lock."""
-        return not self.standing_by and self.clock() < self.lease.until
-
-    @property
-    def in_charge(self) -> bool:
-        """Whether this inbox is known to be the one that reads, and nothing bars it from delivering. Needs no lock."""
-        return not (self.standing_by or self.membership.barred) and self.clock() < self.lease.until
-
-    @property
     def may_hand_out(self) -> bool:
         """Whether asking for something to hand out is worth while, under the lock."""
-        if self.write_error is not None or self.journal_full or self.membership.barred:
+        if self.durability.blocked or self.role.membership.barred:
             return False
-        return bool(self.ready) and self.holds
+        return bool(self.ready) and self.role.holds
 
     def has_room_behind_hold(self, stream: Stream, frame: Frame) -> bool:
         """Whether a frame of a stream that a gap holds can be taken in. The gap itself always can; of what lies behind
@@ -452,7 +346,7 @@ class Shared:
             return False
         if self.core.waiting.repair_bytes >= MAX_REPAIR_BYTES:
             return False
-        if not self.inbox_full:
+        if not self.durability.inbox_full:
             return True
         state = self.core.streams.get(envelope.stream)
         if state is None or state.epochs.current is None:
@@ -465,53 +359,9 @@ class Shared:
             envelope.seq <= head or state.is_first_of_gap(known, head, envelope.seq, now)
         )
 
-    @property
-    def may_write(self) -> bool:
-        """Whether the inbox can be relied on: what ended the consumer, if anything did, was not about it."""
-        return self.fatal is None or isinstance(self.fatal, _LEAVE_THE_INBOX)
-
-    def hold_for_journal(self, full: bool) -> None:
-        """Hand nothing out, or go on: so much of the journal waits for its target, or does no longer."""
-        self.journal_full = full
-        self._look_again()
-
-    def _look_again(self) -> None:
+    def look_again(self) -> None:
         """Any stream may have something to hand out."""
         for stream in self.core.streams:
             self.core.effects.touch(stream)
         self.after_core()
         self.changed.notify_all()
-
-    def write_failed(self, error: InboxWriteError, large: bool = False) -> None:
-        """The inbox could not be written, or read, for want of room. `large`: it was a commit that takes messages in;
-        smaller ones may succeed."""
-        self.write_error = error
-        if large:
-            self.spill_error = error
-        self.changed.notify_all()
-
-    def takes_in_again(self) -> None:
-        """Nothing is known any more of a lack of room for messages."""
-        self.spill_error = None
-
-    def written_again(self) -> None:
-        """The inbox has room again."""
-        self.write_error = None
-        log.info("%s: written again", self.inbox.path)
-        self._look_again()
-
-    def end(self) -> None:
-        """Nobody may wait for a commit any more."""
-        with self.lock:
-            self.closed = True
-            self.changed.notify_all()
-
-    def fail(self, error: FatalError) -> None:
-        """The consumer is finished. That its inbox can't be relied on outweighs whatever ended it before: there are
-        commits to come yet, and none may be made. Takes the lock, if that is not held."""
-        with self.lock:
-            if self.fatal is None or (self.may_write and not isinstance(error, _LEAVE_THE_INBOX)):
-                self.fatal = error
-                self.errors.append(error)
-                log.error("%s", error)
-            self.changed.notify_all()

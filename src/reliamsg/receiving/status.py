@@ -128,7 +128,7 @@ def status_of(engine: ReceivingEngine) -> ConsumerStatus:
     shared = engine.shared
     with shared.lock:
         shared.drain_acks(shared.clock())
-        error = shared.fatal or shared.write_error or shared.spill_error
+        error = shared.health.fatal or shared.durability.write_error or shared.durability.spill_error
         text = engine.export.why_full if error is None else str(error)
         return ConsumerStatus(
             engine.settings.group,
@@ -136,7 +136,7 @@ def status_of(engine: ReceivingEngine) -> ConsumerStatus:
             {name: _site(engine, site) for name, site in engine.sites.items()},
             {stream: _stream(state) for stream, state in shared.core.streams.items()},
             shared.inbox.held_bytes,
-            shared.inbox.dead_letter_count + len(shared.pending.dead),
+            shared.inbox.dead_letter_count + len(shared.durability.pending.dead),
             text,
             engine.export.status(),
             _role(engine),
@@ -156,7 +156,7 @@ def _role(engine: ReceivingEngine) -> ConsumerRole:
     shared = engine.shared
     if engine.succession.phase == "waiting":
         return "standby"
-    return "active" if shared.in_charge else "starting"
+    return "active" if shared.role.in_charge else "starting"
 
 
 def _producers(engine: ReceivingEngine) -> dict[str, ProducerHeard]:

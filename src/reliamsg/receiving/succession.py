@@ -68,7 +68,7 @@ class Succession:
         standby: bool,
     ) -> None:
         self._shared = shared
-        self._lease = shared.lease
+        self._lease = shared.role.lease
         self._connectors = connectors
         self._control = control
         self._standby = standby
@@ -135,17 +135,17 @@ class Succession:
     def _start(self, now: float, after_waiting: bool) -> None:
         self.phase, self._since = "starting", now
         self._after_waiting = after_waiting
-        self._shared.standing_by = True
+        self._shared.role.stand_by()
         for site in self._locking:
             self._give_up(site)
-        self._shared.membership.begin(self._locking, self._others)
+        self._shared.role.membership.begin(self._locking, self._others)
         for site in self._locking:
             self._connectors[site.name].read()
         self._starting(now)
 
     def _starting(self, now: float) -> None:
         """Locks decide, where there are any."""
-        membership = self._shared.membership
+        membership = self._shared.role.membership
         if membership.barred and self._is_busy:
             if self._standby:
                 self._wait(now)
@@ -164,7 +164,7 @@ class Succession:
 
     def _probe(self, now: float) -> None:
         self.phase, self._since = "probing", now
-        self._shared.standing_by = True
+        self._shared.role.stand_by()
         for site in self._others:
             self._give_up(site)
             self._connectors[site.name].listen()
@@ -175,7 +175,7 @@ class Succession:
         if self._lease.rival(now) is not None:
             self._wait(now)
             return
-        if self._shared.membership.barred:
+        if self._shared.role.membership.barred:
             return
         echoes = [site.echoes_since for site in self._others if site.echoes_since is not None]
         refused = all(site.state == "refused" for site in self._others)
@@ -185,7 +185,7 @@ class Succession:
         # Where nothing is listened to yet, nothing can be heard.
         since = min((s.connected_at for s in self._others if s.state == "listening"), default=float("inf"))
         deaf = now >= max(since, self._since) + PROBE_S
-        if heard or refused or deaf or self._shared.membership.holding:
+        if heard or refused or deaf or self._shared.role.membership.holding:
             self._activate(now)
 
     def _activate(self, now: float) -> None:
@@ -201,7 +201,7 @@ class Succession:
             self._lease.demand()
         self.phase, self._since, self._read_since = "active", now, now
         self._contested_since = None
-        shared.standing_by = False
+        shared.role.read()
         for site in self._others:
             self._connectors[site.name].read()
         for site in self._all:
@@ -230,7 +230,7 @@ class Succession:
         shared.core.graves.clear()
         self._control.positions.clear()
         self._control.unbelieved.clear()
-        if inboxes or shared.standing == "waiting":
+        if inboxes or shared.durability.standing == "waiting":
             # It waited, perhaps when it was closed the last time. Also where none was heard: one that read may have
             # been cut off from here, and gone since.
             shared.core.succeed(told)
@@ -239,7 +239,7 @@ class Succession:
             shared.note("took_over", detail={"from": before, "streams": taken, "inbox": shared.inbox.id})
             level = logging.WARNING if inboxes or self._lease.another_read else logging.INFO
             log.log(level, "group %s: taken over from inbox %s", shared.group, before or "unknown")
-        shared.standing = "took_over" if shared.core.succeeds else ""
+        shared.durability.stand("took_over" if shared.core.succeeds else "")
         shared.after_core()
 
     def _told_mark(self, state: StreamState, now: float) -> bool:
@@ -272,7 +272,7 @@ class Succession:
             return
         rival = lease.rival(now)
         yields = rival is not None and (lapsed or rival.beacon.rank < lease.own_rank)
-        if yields or (self._standby and self._shared.membership.barred and self._is_busy):
+        if yields or (self._standby and self._shared.role.membership.barred and self._is_busy):
             self._wait(now)
         elif lapsed:
             self._let_go(now)
@@ -297,7 +297,7 @@ class Succession:
         lost = [site for site in self._others if site.state != "connected"]
         for site in lost:
             self._give_up(site)
-        if lost and len(lost) == len(self._others) and not self._shared.membership.holding:
+        if lost and len(lost) == len(self._others) and not self._shared.role.membership.holding:
             log.warning("group %s: it is not known any more whether this inbox reads", self._shared.group)
             self._find_out(now)
 
@@ -316,8 +316,8 @@ class Succession:
         if self.phase != "waiting":
             log.info("group %s: waiting for another inbox to end", shared.group)
         self.phase, self._since = "waiting", now
-        shared.standing_by = True
-        shared.standing = "waiting"
+        shared.role.stand_by()
+        shared.durability.stand("waiting")
         self._try_at = now + self._lease.every
         for site in self._all:
             if site.connections.listener is None or (
@@ -340,7 +340,7 @@ class Succession:
                 self._answered, self._beacon_at = rival.beacon.run, now  # so that it tells how far it is
             patience = max(timeout, rival.beacon.takeover_timeout)  # one that is gone is no rival after that
             if not self._standby and now - self._contested_since >= patience:
-                self._shared.fail(
+                self._shared.health.fail(
                     GroupBusy(
                         f"another consumer reads for group {self._shared.group!r} (inbox {rival.beacon.inbox!r}):"
                         " stop it, or give this one its own group"
@@ -381,13 +381,13 @@ class Succession:
             since = max(site.connected_at, self._awake_since)
             deaf_for = now - since if site.state == "connected" else 0.0
             if not site.ever_heard and deaf_for >= self._lease.lasts:
-                self._lease.until = now + self._lease.lasts
+                self._lease.trust(now)
                 self._shared.changed.notify_all()
 
     def _say(self, now: float) -> None:
         """Send a beacon."""
         self._said_at = now
-        self._lease.claim = self._claim()
+        self._lease.make_claim(self._claim())
         if self.phase == "probing":
             self._beacon_at = now + min(PROBE_AGAIN_S, self._lease.every)
         else:
@@ -407,7 +407,7 @@ class Succession:
     def _greet(self) -> None:
         """Sites that were connected since the last look hear a beacon at once, and their producers are called."""
         new = [site for site in self._all if not site.greeted and site.can_tell]
-        if not new or (self.phase == "active" and self._shared.membership.barred):
+        if not new or (self.phase == "active" and self._shared.role.membership.barred):
             return
         for site in new:
             site.greet(True)

@@ -166,7 +166,7 @@ class ConsumerProcess(Process):
         for site in engine.sites.values():
             site.close(lambda: 1.0)
         engine.flush(now, closing=True)
-        engine.shared.end()
+        engine.shared.health.close()
         self.abandon_client()
 
     def abandon_client(self) -> None:
@@ -207,9 +207,9 @@ class ConsumerProcess(Process):
         if engine is None:
             return None
         deadline = engine.step(self.scheduler.now)
-        if engine.shared.may_write and self.faults.bites("streams_forgotten"):
+        if engine.shared.health.may_write and self.faults.bites("streams_forgotten"):
             self._forget_streams(engine)
-        errors = engine.take_errors()
+        errors = engine.shared.health.take_errors()
         self.judge.reported(self.name, errors)
         for error in errors:
             if isinstance(error, GapHeld):
@@ -218,7 +218,7 @@ class ConsumerProcess(Process):
             elif isinstance(error, GapError):
                 self.note(f"reports: {error}")
                 self._oracle.gap_reported(self.group, self.name, error.gap)
-        fatal = engine.shared.fatal
+        fatal = engine.shared.health.fatal
         if fatal is not None:
             self._fail(fatal)
             return None
@@ -241,7 +241,7 @@ class ConsumerProcess(Process):
             return
         number, messages = self._awaited
         try:
-            if not engine.is_durable(number):
+            if not engine.shared.durability.is_durable(number):
                 return
         except InboxWriteError:
             self._awaited = None
@@ -258,7 +258,7 @@ class ConsumerProcess(Process):
     @property
     def may_read(self) -> bool:
         """Whether there is a client, and nothing keeps it from reading."""
-        return self.engine is not None and not self.engine.shared.barred
+        return self.engine is not None and not self.engine.shared.role.barred
 
     @property
     def known_producers(self) -> Set[str]:
@@ -299,7 +299,7 @@ class ConsumerProcess(Process):
     def _handle_some(self, engine: ReceivingEngine, chunk: Chunk) -> None:
         chance, shared = self._application, engine.shared
         for _ in range(chance.choice([1, 4, 16])):
-            message = chunk.next() if shared.fatal is None and shared.holds else None
+            message = chunk.next() if shared.health.fatal is None and shared.role.holds else None
             if message is None:
                 engine.release(chunk)
                 self._chunk = None
@@ -331,7 +331,7 @@ class ConsumerProcess(Process):
     def _handle_batch(self, engine: ReceivingEngine, chunk: Chunk, most: int) -> None:
         """Handle several messages at once: all of them are acknowledged, or delivered again."""
         shared = engine.shared
-        run = chunk.take(most) if shared.fatal is None and shared.holds else None
+        run = chunk.take(most) if shared.health.fatal is None and shared.role.holds else None
         for message in run or ():
             self._receive(message)
         if run and self._crashes_in_handler():
@@ -372,7 +372,7 @@ class ConsumerProcess(Process):
         self._oracle.acknowledged(self.group, self.name, message.id)
         self._acked.append(message.id)
         if self._awaited is None and self._application.random() < 0.3:
-            self._awaited = engine.want_durable(), self._acked
+            self._awaited = engine.shared.durability.want_soon(), self._acked
             self._acked = []
 
     def _acknowledge_later(self) -> None:
