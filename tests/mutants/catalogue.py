@@ -609,7 +609,7 @@ MUTANTS = (
     ),
     Mutant(
         "chunk-goes-on-after-failure",
-        "receiving/lane.py",
+        "receiving/buffer.py",
         "        if seq > self.last or self.abandoned:\n            return None",
         "        if seq > self.last:\n            return None",
         "P3: when handling a message raises, the messages behind it are delivered before it is delivered "
@@ -621,7 +621,7 @@ MUTANTS = (
     ),
     Mutant(
         "batch-goes-on-after-failure",
-        "receiving/lane.py",
+        "receiving/buffer.py",
         "        if start >= stop or self.abandoned:\n",
         "        if start >= stop:\n",
         "P3: when handling a message raises, a batch handler gets the messages behind it before it is "
@@ -680,7 +680,7 @@ MUTANTS = (
     Mutant(
         "quarantine-overtaken",
         "receiving/sites.py",
-        "        if shared.quarantine_comes_first(stream):\n"
+        "        if shared.admission.quarantine_comes_first(stream):\n"
         "            # What came before it is there. Were it taken in first, the stream might "
         "begin with it.\n"
         "            self._refuse(delivery, frame, stream)\n"
@@ -803,8 +803,8 @@ MUTANTS = (
     Mutant(
         "durable-before-commit",
         "receiving/commits.py",
-        "        self._fill(batch, snapshot, pending, entries)\n        batch.entries += [",
-        "        self._fill(batch, snapshot, pending, entries)\n"
+        "        batch = self._batch(snapshot, pending, entries)\n        batch.entries += [",
+        "        batch = self._batch(snapshot, pending, entries)\n"
         "        shared.durability.committed(sync)\n"
         "        batch.entries += [",
         "P4: ack(durable=True) returns before the commit",
@@ -830,7 +830,7 @@ MUTANTS = (
         "P4: a consumer that was suspended wakes up and delivers although another one has taken over",
         ByTest(
             "receiving/test_lease.py::test_what_waits_is_not_handed_out_by_one_that_wakes_up_before_it_has_a_new_proof",
-            "assert bench.engine.take(1, 10) is None",
+            "assert bench.engine.deliveries.take(1, 10) is None",
         ),
     ),
     Mutant(
@@ -1056,9 +1056,9 @@ MUTANTS = (
     ),
     Mutant(
         "taken-and-not-given",
-        "receiving/engine.py",
+        "receiving/deliveries.py",
         "            if unused is not None:\n",
-        "            if unused is not None and not chunk.abandoned:\n",
+        "            if unused is not None and not portion.abandoned:\n",
         "P5: messages behind one whose handler raised count as delivered",
         ByTest(
             "receiving/test_engine.py::test_behind_a_message_that_failed_nothing_is_given_out_of_a_chunk_in_hand",
@@ -1269,9 +1269,9 @@ MUTANTS = (
     ),
     Mutant(
         "taken-counts-as-given",
-        "receiving/engine.py",
+        "receiving/deliveries.py",
         "            if unused is not None:\n",
-        "            if unused is not None and chunk.abandoned:\n",
+        "            if unused is not None and portion.abandoned:\n",
         "P5: messages that were taken but not passed to the application count as delivered",
         ByTest(
             "receiving/test_engine.py::test_what_was_taken_and_not_given_is_handed_out_again_without_the_flag",
@@ -1280,7 +1280,7 @@ MUTANTS = (
     ),
     Mutant(
         "part-counts-as-whole",
-        "receiving/lane.py",
+        "receiving/buffer.py",
         "        contents, size = _Contents(frame), len(frame.data)\n",
         "        contents, size = _Contents(frame), len(frame.data)\n"
         "        spans = [(spans[0][0], spans[-1][1])]\n",
@@ -1292,13 +1292,13 @@ MUTANTS = (
     ),
     Mutant(
         "frame-dropped-with-a-part",
-        "receiving/lane.py",
-        "        while done < len(holdings) and holdings[done].last < position:",
-        "        while done < len(holdings) and holdings[done].first < position:",
+        "receiving/buffer.py",
+        "        while done < len(batches) and batches[done].last < position:",
+        "        while done < len(batches) and batches[done].first < position:",
         "P5: a frame leaves memory although only part of it is settled",
         ByTest(
             "receiving/test_engine.py::test_a_frame_stays_in_memory_until_all_of_it_is_settled",
-            "item = self.engine.take",
+            "item = self.engine.deliveries.take",
             "StoreCorrupt",
         ),
     ),
@@ -1335,7 +1335,7 @@ MUTANTS = (
         " at a broker",
         ByTest(
             "receiving/test_full_inbox.py::test_no_gap_expires_while_the_application_keeps_the_inbox_full",
-            "assert isinstance(item, Chunk), item",
+            "assert isinstance(item, DeliverySlice), item",
         ),
     ),
     Mutant(
@@ -1487,7 +1487,7 @@ MUTANTS = (
         "P5: with the default policy, one stream's gap stops all streams",
         ByTest(
             "receiving/test_holds.py::test_it_goes_on_by_itself_when_the_messages_arrive",
-            "assert isinstance(item, Chunk), item",
+            "assert isinstance(item, DeliverySlice), item",
         ),
     ),
     Mutant(
@@ -1695,7 +1695,7 @@ MUTANTS = (
     ),
     Mutant(
         "moved-flag-not-read",
-        "receiving/lane.py",
+        "receiving/buffer.py",
         "        self._redelivered = offer.redelivered or envelope.flags & FLAG_MOVED != 0\n",
         "        self._redelivered = offer.redelivered\n",
         "P4: messages that a restored outbox may have sent before are delivered again without the flag",
@@ -2012,7 +2012,7 @@ MUTANTS = (
     ),
     Mutant(
         "whole-frame-stored-for-a-part",
-        "receiving/lane.py",
+        "receiving/buffer.py",
         "        if (self.first, self.last) == (frame.envelope.seq, frame.envelope.last):\n"
         "            return frame.data\n",
         "        if frame.data:\n            return frame.data\n",
@@ -2151,7 +2151,7 @@ MUTANTS = (
     ),
     Mutant(
         "held-streams-take-all-room",
-        "receiving/hold_room.py",
+        "receiving/admission.py",
         "        self._left = self._limit - self._inbox.held_bytes - held\n",
         "        self._left = 2 * (self._limit - self._inbox.held_bytes)\n",
         "P7: streams held by gaps fill the inbox and leave no room for the others",
@@ -2273,7 +2273,7 @@ MUTANTS = (
     Mutant(
         "full-quarantine-not-reported",
         "receiving/sites.py",
-        "        self.shared.quarantine_is_full(reason, stream)\n        return False\n",
+        "        shared.admission.fail_for_want_of_room(reason, stream)\n        return False\n",
         "        return True\n",
         "P7: nobody is told that the quarantine is full, and reading continues",
         ByTest(
@@ -2503,7 +2503,7 @@ MUTANTS = (
     Mutant(
         "journal-rows-of-a-failed-commit-lost",
         "receiving/commits.py",
-        "            shared.journal_buffer.put_back(plan.entries)\n",
+        "            shared.journal.put_back(plan.entries)\n",
         "",
         "P9: events before a failed commit are not journalled",
         ByTest(

@@ -20,7 +20,7 @@ from reliamsg.errors import (
     InboxWriteError,
 )
 from reliamsg.message import Message
-from reliamsg.receiving.consumer import Consumer
+from reliamsg.receiving.api import Consumer
 from reliamsg.testing import MemoryNetwork
 from tests.patience import wait_for
 from tests.receiving.tools import GROUP, TOPIC, Bench, send, seqs, until
@@ -335,7 +335,8 @@ def test_nobody_spins_while_the_inbox_cannot_be_written(opener: Opener, network:
     commit, shared.inbox.commit = shared.inbox.commit, fail  # type: ignore[assignment, method-assign]
     send(network["dc1"], 1, 1)
     until(
-        lambda: shared.durability.write_error is not None and shared.ready, "failing with something at hand"
+        lambda: shared.durability.write_error is not None and shared.buffers.ready,
+        "failing with something at hand",
     )
     before = time.thread_time()
     assert consumer.get(1.0) is None

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from reliamsg.errors import DeadLetterHalt, FatalError, InboxIndeterminate, InboxWriteError, StoreCorrupt
-from reliamsg.receiving.lane import Chunk
+from reliamsg.receiving.buffer import DeliverySlice
 from reliamsg.store.inbox_view import read_dead_letters
 from tests.receiving.test_journals import rows
 from tests.receiving.tools import Bench, send, seqs
@@ -133,15 +133,15 @@ def test_a_commit_that_failed_and_of_which_nothing_is_left_to_write_holds_nothin
     """An application still had messages of which the journal knew all that there was to say."""
     send(bench.network["dc1"], 1, 3)
     bench.settle()
-    chunk = bench.engine.take(1, 10)
-    assert isinstance(chunk, Chunk)
+    chunk = bench.engine.deliveries.take(1, 10)
+    assert isinstance(chunk, DeliverySlice)
     while (message := chunk.next()) is not None:
         message.ack()
     bench.settle(5.0)
     disk = Full(bench)
     bench.settle(5.0)
     assert disk.failed > 0
-    bench.engine.release(chunk)
+    bench.engine.deliveries.release(chunk)
     disk.full = False
     bench.settle(2.0)
     assert bench.engine.shared.durability.write_error is None
@@ -161,8 +161,8 @@ def test_after_a_commit_that_may_have_been_written_or_not_nothing_is_written_wha
     *done, failing = bench.take(ack=False)
     for message in done:
         message.ack()
-    (lane,) = bench.engine.shared.lanes.values()
-    bench.engine.message_failed(lane, failing, RuntimeError("as tested"))
+    (lane,) = bench.engine.shared.buffers.by_stream.values()
+    bench.engine.deliveries.failed(lane, failing, RuntimeError("as tested"))
     assert isinstance(bench.engine.shared.health.fatal, DeadLetterHalt)
     write = bench.inbox.commit
 

@@ -9,7 +9,7 @@ import pytest
 from reliamsg.core.horizon import FAR_MS
 from reliamsg.errors import FarEpoch, QuarantineFull
 from reliamsg.message import Prev
-from reliamsg.receiving.state import FAR_EPOCH
+from reliamsg.receiving.quarantine import FAR_EPOCH
 from reliamsg.store.quarantine import Selection
 from reliamsg.wire.address import group_address
 from reliamsg.wire.limits import CHALLENGE_BYTES, MAX_EPOCH

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from reliamsg.receiving.lease import MAX_OTHERS, Beacon, Lease
-from reliamsg.receiving.samples import MAX_SAMPLE_BYTES, Samples
+from reliamsg.receiving.quarantine import MAX_SAMPLE_BYTES, Samples
 from reliamsg.store.inbox import MAX_QUARANTINED_FRAME
 from reliamsg.wire.address import status_address
 from tests.badinput.tools import quarantined

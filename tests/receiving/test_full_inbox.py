@@ -370,7 +370,7 @@ def test_a_full_inbox_takes_in_what_is_left_of_a_gap_though_the_gap_begins_with_
     assert (gap.first, gap.last) == (2, 4)
     for _ in range(40):
         bench.settle(0.5)
-        if bench.engine.accept(gap):
+        if bench.engine.deliveries.accept(gap):
             break
     bench.settle(0.5)
     assert seqs(bench.take()) == [5, 6]

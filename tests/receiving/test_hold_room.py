@@ -114,7 +114,7 @@ def test_an_accepted_gap_brings_out_all_that_waited(
     flow = hold_long(bench)
     gap = status_of(bench.engine).streams[Stream("held", TOPIC)].gap
     assert gap is not None
-    assert bench.engine.accept(gap)
+    assert bench.engine.deliveries.accept(gap)
     bench.engine.shared.durability.want_soon()
     if restart:  # before anything of it came out
         bench.settle(0.0)
@@ -142,7 +142,7 @@ def test_a_second_gap_in_what_waited_holds_again_and_the_rest_stays_where_it_is(
     assert isinstance(held, GapHeld)
     assert (held.gap.first, held.gap.last) == (100, 102)
     assert summarize_inbox(bench.path).held_bytes < INBOX
-    assert bench.engine.accept(held.gap)
+    assert bench.engine.deliveries.accept(held.gap)
     flow.until_all([*range(2, 100), *range(103, LAST + 1)])
 
 
@@ -216,5 +216,5 @@ def test_what_lies_in_the_next_gap_is_taken_in_though_there_is_no_room(
     (held,) = bench.engine.shared.health.take_errors()
     assert isinstance(held, GapHeld)
     assert (held.gap.first, held.gap.last) == (6, 6)
-    assert bench.engine.accept(held.gap)
+    assert bench.engine.deliveries.accept(held.gap)
     flow.until_all([2, 3, 4, 5, *range(7, 31)])

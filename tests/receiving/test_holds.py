@@ -93,15 +93,15 @@ def test_a_part_that_arrives_leaves_one_episode(bench: Bench) -> None:
     bench.settle(8.0)
     assert is_held(bench)
     assert bench.engine.shared.health.take_errors() == []
-    assert bench.engine.accept(gap)
+    assert bench.engine.deliveries.accept(gap)
     bench.settle()
     assert seqs(bench.take()) == [5, 6]
 
 
 def test_acceptance_goes_on_and_the_next_gap_is_an_episode_of_its_own(bench: Bench) -> None:
     gap = gapped(bench)
-    assert bench.engine.accept(gap)
-    assert not bench.engine.accept(gap)
+    assert bench.engine.deliveries.accept(gap)
+    assert not bench.engine.deliveries.accept(gap)
     send(bench.network["dc1"], 9, 9, producer="held")
     bench.settle()
     assert seqs(bench.take()) == [5, 6]
@@ -123,7 +123,7 @@ def test_a_hold_outlives_a_restart_and_is_reported_again_by_the_new_process(
     (error,) = bench.engine.shared.health.take_errors()
     assert isinstance(error, GapHeld)
     assert error.gap == gap
-    assert bench.engine.accept(gap)
+    assert bench.engine.deliveries.accept(gap)
     bench.settle()
     bench.reopen()
     assert seqs(bench.take()) == [5, 6]
@@ -136,7 +136,7 @@ def test_what_was_accepted_behind_unacknowledged_messages_outlives_a_crash(bench
     assert seqs(bench.take(ack=False)) == [1, 2]
     open_gap = status_of(bench.engine).streams[HELD].gap
     assert open_gap is not None
-    assert bench.engine.accept(open_gap)
+    assert bench.engine.deliveries.accept(open_gap)
     bench.engine.shared.durability.want_soon()
     bench.settle()
     assert rows(bench.path, "declared") == []
@@ -187,7 +187,7 @@ def test_held_streams_have_places_of_their_own_in_memory(tmp_path: Path) -> None
     (error,) = bench.engine.shared.health.take_errors()
     assert isinstance(error, TooManyStreams)
     assert "4 are in use, of which gaps hold 4" in str(error)
-    assert bench.engine.accept(Gap(Stream("held-1", TOPIC), 10, 2, 2, "expired"))
+    assert bench.engine.deliveries.accept(Gap(Stream("held-1", TOPIC), 10, 2, 2, "expired"))
     bench.settle(2.0)
     assert seqs(bench.take()) == [3]
     bench.settle(2.0)
@@ -215,7 +215,7 @@ def test_what_waits_in_quarantine_within_a_gap_does_not_keep_the_rest_of_it_from
         send(dc1, number, number, producer="held", pad=500)
         bench.settle(0.2)
     assert len(bench.inbox.quarantine.select(Selection(reason=QUARANTINED))) > 3
-    assert bench.engine.accept(gap)
+    assert bench.engine.deliveries.accept(gap)
     for number in range(60, 90):  # before the application goes on
         send(dc1, number, number, producer="held", pad=500)
     bench.settle(1.0)
@@ -224,7 +224,7 @@ def test_what_waits_in_quarantine_within_a_gap_does_not_keep_the_rest_of_it_from
         got += seqs(bench.take())
         bench.settle(1.0)
         for error in bench.engine.shared.health.take_errors():
-            if isinstance(error, GapHeld) and bench.engine.accept(error.gap):
+            if isinstance(error, GapHeld) and bench.engine.deliveries.accept(error.gap):
                 accepted.append((error.gap.first, error.gap.last))
     assert got == [*range(3, 7), *range(20, 24), *range(30, 36), *range(60, 90)]
     assert accepted == [(7, 19), (24, 29), (36, 59)]

@@ -40,7 +40,7 @@ def gapped(group: Group) -> None:
 
 def accept(bench: Bench, gap: Gap) -> None:
     """As ``Consumer.accept`` does."""
-    assert bench.engine.accept(gap)
+    assert bench.engine.deliveries.accept(gap)
     bench.engine.flush(bench.now)
     bench.engine.tell_accepted(gap.stream)
     bench.network.run_pending()

@@ -107,7 +107,7 @@ def test_a_consumer_that_was_suspended_hands_out_nothing_before_it_has_a_new_pro
         with shared.lock:  # nothing comes in
             slept = 3_600.0
             assert not shared.role.holds
-            assert consumer._engine.take(1, 10) is None
+            assert consumer._engine.deliveries.take(1, 10) is None
         wait_for(lambda: shared.role.holds, "it has a new proof", 60)
 
 
@@ -119,6 +119,6 @@ def test_what_waits_is_not_handed_out_by_one_that_wakes_up_before_it_has_a_new_p
     assert seqs(bench.take(3)) == [1, 2, 3], "it reads, and the rest is there"
     assert bench.engine.shared.role.lease.until < bench.now + 60.0
     bench.now += 3_600.0
-    assert bench.engine.take(1, 10) is None
+    assert bench.engine.deliveries.take(1, 10) is None
     bench.settle(5.0)
     assert seqs(bench.take()) == [4, 5, 6, 7, 8, 9, 10]

@@ -112,7 +112,7 @@ def test_what_its_producer_keeps_is_let_go_of_and_comes_again(
         assert bench.engine.shared.health.take_errors()
     gap = gap_of(bench)
     assert (gap.first, gap.last) == (2, 4)
-    assert bench.engine.accept(gap)
+    assert bench.engine.deliveries.accept(gap)
     if restarts:  # it is known to exist though nobody says so any more
         flow.until_all(list(range(5, min(gone))))
         bench.settle(0.5)
@@ -147,7 +147,7 @@ def test_what_was_left_is_shown(
         assert status[HELD].left_to_producer
         assert not any(each.left_to_producer for stream, each in status.items() if stream != HELD)
     bench.settle(8.0)
-    assert bench.engine.accept(gap_of(bench))
+    assert bench.engine.deliveries.accept(gap_of(bench))
     come(flow, producer, list(range(5, LAST + 1)))
     bench.settle(1.0)
     assert not status_of(bench.engine).streams[HELD].left_to_producer
@@ -240,12 +240,12 @@ def test_what_went_with_its_producers_disk_after_it_was_let_go_of_is_declared_to
     producer.status((10, 77, 5, 10), (20, 88, 1, 3), since={GROUP: (10, 5)})
     for broker in bench.network.brokers.values():
         send(broker, 1, 3, producer="held", epoch=20, incarnation=88, prev=Prev(10, 77, 10))
-    assert bench.engine.accept(gap_of(bench))
+    assert bench.engine.deliveries.accept(gap_of(bench))
     flow.until_all(list(range(5, min(gone))))
     bench.settle(8.0)
     (held,) = [error for error in bench.engine.shared.health.take_errors() if isinstance(error, GapHeld)]
     assert (held.gap.epoch, held.gap.first, held.gap.last) == (10, min(gone), LAST)
-    assert bench.engine.accept(held.gap)
+    assert bench.engine.deliveries.accept(held.gap)
     flow.until_all([*range(5, min(gone)), 1, 2, 3])
     declared = [(row.epoch, row.first, row.last) for row in rows(bench.path, "declared")]
     assert declared == [(10, 2, 4), (10, min(gone), LAST)]
@@ -271,7 +271,7 @@ def test_a_new_epoch_behind_the_gap_is_let_go_of_as_well(
     bench.settle(8.0)
     producer.keep_epochs((10, 77, 5, 60), (20, 88, 1, 50))
     bench.settle(1.0)
-    assert bench.engine.accept(gap_of(bench))
+    assert bench.engine.deliveries.accept(gap_of(bench))
     deadline = bench.now + 120.0
     got: list[tuple[int, int]] = []
     while len(got) < 56 + 50:
@@ -302,5 +302,5 @@ def test_a_full_quarantine_stops_nobody_whose_producer_keeps_what_comes(
         bench.settle()
     flow = Flow(bench)
     assert let_go(bench) == set(range(29, LAST + 1))
-    bench.engine.accept(gap_of(bench))
+    bench.engine.deliveries.accept(gap_of(bench))
     come(flow, producer, list(range(5, LAST + 1)))

@@ -11,7 +11,7 @@ import pytest
 
 from reliamsg.errors import GroupBusy
 from reliamsg.message import Message, Prev
-from reliamsg.receiving.lane import Chunk
+from reliamsg.receiving.buffer import DeliverySlice
 from reliamsg.receiving.sites import SiteReceiver
 from reliamsg.store.inbox import Inbox
 from reliamsg.testing import MemoryBroker, MemoryNetwork
@@ -362,15 +362,15 @@ def test_one_that_was_stopped_hands_out_nothing_when_it_goes_on(group: Group) ->
     first, second = group.join_both()
     send(group.network["dc1"], 1, 100)
     group.settle(0.2)
-    chunk = first.engine.take(1, 100)
-    assert isinstance(chunk, Chunk)
+    chunk = first.engine.deliveries.take(1, 100)
+    assert isinstance(chunk, DeliverySlice)
     assert [m.seq for m in itertools.islice(iter(chunk.next, None), 10) if m] == list(range(1, 11))
     group.stop(first)
     group.drop(first)
     group.settle(12.0)
     assert group.readers() == [second]
     assert not first.engine.shared.role.holds
-    assert first.engine.take_more(chunk, 1, 10) is None
+    assert first.engine.deliveries.take_more(chunk, 1, 10) is None
     group.go_on(first)
     group.settle(6.0)
     assert group.readers() == [second]

@@ -30,7 +30,7 @@ from reliamsg.terminal import ascii_json, printable, say
 
 if TYPE_CHECKING:
     from reliamsg.keys import KeyRing
-    from reliamsg.receiving.consumer import Consumer
+    from reliamsg.receiving.api import Consumer
     from reliamsg.receiving.status import ConsumerStatus
 
 __all__ = ["sub"]
@@ -99,7 +99,7 @@ def sub(
     body_base64 where the body is no UTF-8 text. Where standard output is a terminal, control characters and
     what can't be seen are shown as escapes; anywhere else a body is written byte for byte.
     """
-    from reliamsg.receiving.consumer import Consumer
+    from reliamsg.receiving.api import Consumer
 
     sites = build_sites(site, tls)
     consumer: Consumer | None = None

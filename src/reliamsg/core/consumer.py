@@ -67,10 +67,9 @@ class ConsumerCore:
         self.waiting = WaitingRoom(sites)
         """Deliveries that brokers must keep for now."""
         self.known_elsewhere = 0
-        """Streams that the inbox knows and that are not in memory. Set by the caller."""
+        """Streams that the inbox knows and that are not in memory."""
         self.graves: dict[Stream, StreamReceiver] = {}
-        """What is remembered of streams that were forgotten: of those about which the caller is about to say something.
-        It sets this before that, and clears it after."""
+        """What is remembered of streams that were forgotten; see :meth:`remember`."""
         self.retiring: dict[Stream, StreamReceiver] = {}
         """Idle streams that the next commit leaves as after a clean stop, so that they may be forgotten."""
         self.succeeded: dict[Stream, int] = {}
@@ -79,9 +78,22 @@ class ConsumerCore:
         """Streams whose :meth:`report` changed with a commit. The caller takes them out."""
         self._number = 0
         self.succeeds = False
-        """Another inbox may have read streams that are not known here. Set before the first arrival, and to be kept."""
+        """Another inbox may have read streams that are not known here. The caller keeps it."""
         self.takeover = 0
         """How often this inbox took the place of another. The same."""
+
+    def resume(self, known_elsewhere: int, takeover: int, succeeds: bool) -> None:
+        """Continue where the inbox left off; see the attributes. Before anything else."""
+        self.known_elsewhere, self.takeover, self.succeeds = known_elsewhere, takeover, succeeds
+
+    def forgot(self, count: int) -> None:
+        """The inbox has forgotten this many streams that are not in memory."""
+        self.known_elsewhere -= count
+
+    def remember(self, graves: Mapping[Stream, StreamReceiver]) -> None:
+        """What is remembered of forgotten streams about which the caller is about to say something; to be cleared
+        after that."""
+        self.graves.update(graves)
 
     # -- arrivals ---------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ the group's inboxes tell who of them reads is in :mod:`~reliamsg.receiving.succe
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
@@ -26,8 +27,8 @@ from reliamsg.message import Stream
 from reliamsg.receiving.latest_statuses import LatestStatuses, interval_of
 from reliamsg.receiving.lease import make_nonce, parse_nonce
 from reliamsg.receiving.quarantine import FAR_EPOCH, HELD, TOO_MANY_STREAMS
+from reliamsg.receiving.shared import Shared
 from reliamsg.receiving.sites import SiteReceiver
-from reliamsg.receiving.state import Shared, log
 from reliamsg.wire.address import (
     call_address,
     created_address,
@@ -50,7 +51,9 @@ from reliamsg.wire.control import (
 from reliamsg.wire.data import FrameError
 from reliamsg.wire.limits import CHALLENGE_BYTES, MAX_SPANS
 
-__all__ = ["Control"]
+__all__ = ["Control", "control_addresses"]
+
+log = logging.getLogger("reliamsg.receiving")
 
 TELL_EVERY_S = 0.25
 """States go to producers at most so often, but for requests."""
@@ -76,6 +79,11 @@ ANSWER_EVERY_S = 0.02
 """Beacons of others are answered at most so often."""
 
 
+def control_addresses(group: str, topics: Iterable[tuple[str, int]]) -> tuple[str, ...]:
+    """The addresses that the inboxes of a group listen to; `topics`: each with its partition."""
+    return (group_address(group), *(status_address(*topic) for topic in sorted(topics)))
+
+
 class Control:
     """What is said and heard about streams. See the module."""
 
@@ -99,7 +107,8 @@ class Control:
         self._sites = sites
         self._statuses = statuses
         self._topics = frozenset(topics)
-        self._own_address = group_address(shared.group)
+        self.addresses = control_addresses(shared.group, self._topics)
+        self._own_address = self.addresses[0]
         self._number = shared.inbox.reserve_states(shared.wall_us())
         """Of the newest state sent. It rises over restarts too."""
         self._began = self._number
@@ -123,11 +132,6 @@ class Control:
         self._far_reported: set[Stream] = set()
         self._all_wanted = False
         """A standby wants to know all positions."""
-
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        """What the group's inboxes listen to."""
-        return (self._own_address, *(status_address(*topic) for topic in sorted(self._topics)))
 
     # -- what is heard ------------------------------------------------------------------------------------
 
@@ -169,19 +173,19 @@ class Control:
             if (stream.topic, stream.partition) not in self._topics:
                 continue
             announced = _announced(status, stream, self.group, late=not self._is_answer(status))
-            if shared.is_absent(announced.stream):
+            if shared.absent.may_know(announced.stream):
                 one = structs.replace(status, streams=[stream])
                 shared.absent.wait(announced.stream, None, partial(self._status_loaded, site, one))
                 shared.agenda.due(now)
                 continue
-            if shared.quarantine_comes_first(announced.stream):
+            if shared.admission.quarantine_comes_first(announced.stream):
                 # The stream begins with what is there. By what is told it might begin behind that.
                 self._no_room(site, announced.stream, TOO_MANY_STREAMS)
                 continue
             moves = shared.core.effects.moves
             refused = shared.core.announce(site.name, announced, now, shared.wall_us())
             if shared.core.effects.moves != moves:
-                shared.settled_elsewhere(announced.stream)
+                shared.buffers.settled_elsewhere(announced.stream)
                 shared.quarantine.put_off.pop(announced.stream, None)  # it may not be too far ahead any more
             if refused:
                 self._no_room(site, announced.stream, refused)
@@ -194,7 +198,7 @@ class Control:
             self._unanswered.setdefault(status.producer, {}).update(dict.fromkeys(accepted))
         elif len(self._strangers) < MAX_STRANGERS:
             self._strangers[status.producer] = None
-        shared.after_core()
+        shared.buffers.queue_touched()
         shared.agenda.due(max(now, self._told_at + TELL_EVERY_S) if not shared.core.effects.urgent else now)
 
     def _status_loaded(self, site: SiteReceiver, status: Status, there_is_room: bool) -> None:

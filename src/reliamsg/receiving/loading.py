@@ -5,16 +5,20 @@ On the thread that owns the inbox; one query serves all that came in a step.
 
 from __future__ import annotations
 
+import logging
+
 from reliamsg.errors import FatalError, InboxWriteError
 from reliamsg.message import Stream
 from reliamsg.receiving.control import Control
 from reliamsg.receiving.quarantine import HELD, TOO_MANY_STREAMS
 from reliamsg.receiving.restore import restored
-from reliamsg.receiving.state import Shared, log
+from reliamsg.receiving.shared import Shared
 from reliamsg.store.inbox_rows import SavedStream
 from reliamsg.store.quarantine import Selection
 
 __all__ = ["Loader"]
+
+log = logging.getLogger("reliamsg.receiving")
 
 AT_ONCE = 1_000
 """Streams that are loaded, or looked at, in one step."""
@@ -47,7 +51,7 @@ class Loader:
             report = core.report(state.stream)
             if core.streams.get(state.stream) is not state:
                 core.retiring.pop(state.stream, None)
-            elif shared.forget(state):
+            elif shared.buffers.forget(state):
                 self._control.parted(state.stream, report)
                 shared.absent.left.append(state.stream)
         held = core.places_of_held if core.effects.holding else 0
@@ -99,9 +103,9 @@ class Loader:
             return
         with shared.lock:
             core = shared.core
-            core.graves = {
-                one.stream: restored(one, core.group) for one in graves if one.stream not in core.streams
-            }
+            core.remember(
+                {one.stream: restored(one, core.group) for one in graves if one.stream not in core.streams}
+            )
             for stream in wanted:
                 row = saved.get(stream)
                 room = True
@@ -111,7 +115,7 @@ class Loader:
                         core.restore_retired(restored(row, core.group), now)
                 shared.absent.take(stream, room)
             core.graves.clear()
-            shared.after_core()
+            shared.buffers.queue_touched()
             shared.agenda.due(now)
 
     def keeps(self, stream: Stream, position: tuple[int, int]) -> bool:
@@ -168,7 +172,7 @@ class Loader:
             room = min(AT_ONCE, core.places)
             rows = shared.inbox.quarantine
             if not rows.has(TOO_MANY_STREAMS):
-                shared.refusing = False
+                shared.admission.has_room_again()
                 return
             there = [stream for stream in core.streams if rows.may_hold(stream, TOO_MANY_STREAMS)]
             if shared.role.barred or core.known_elsewhere + len(core.streams) >= core.rules.max_known_streams:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 
 from reliamsg.errors import InboxLocked
-from reliamsg.receiving.state import log
 from reliamsg.runtime.wakeup import Waiters, Wakeup
 
 __all__ = ["Opener"]
+
+log = logging.getLogger("reliamsg.receiving")
 
 
 class Opener:

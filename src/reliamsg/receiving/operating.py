@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 
 from reliamsg.errors import ReliamsgError
 from reliamsg.message import Gap
 from reliamsg.receiving.engine import ReceivingEngine
 from reliamsg.receiving.forgetting import Forgetting
-from reliamsg.receiving.state import log
 from reliamsg.store.quarantine import Selection
 from reliamsg.store.requests import Answer, Request, RequestBox
 
 __all__ = ["Operating"]
+
+log = logging.getLogger("reliamsg.receiving")
 
 EVERY_S = 0.25
 """Requests are looked for so often."""
@@ -53,7 +55,7 @@ class Operating:
         if request.stream is None:
             return Answer(False, "no stream is named")
         gap = Gap(request.stream, request.epoch, request.first, request.last, "accepted")
-        done = self._engine.accept(gap)
+        done = self._engine.deliveries.accept(gap)
         self._make_durable(now)
         if done:
             self._engine.tell_accepted(gap.stream)
@@ -89,10 +91,10 @@ class Operating:
         with shared.lock:
             gone = [one for one in found if one.id not in shared.quarantine.replaying]
             for one in gone:
-                shared.note(
+                shared.journal.note(
                     "quarantine_discarded", stream=one.stream, epoch=one.epoch, incarnation=one.incarnation,
                     first=one.first, last=one.last, site=one.site, reason=one.reason,
                 )  # fmt: skip
-            shared.durability.pending.unquarantined += [one.id for one in gone]
+            shared.durability.pending.unquarantined.extend(one.id for one in gone)
         self._make_durable(now)
         return Answer(True, f"{len(gone):,} deliveries are discarded")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 
 from reliamsg.errors import FatalError, InboxWriteError
 from reliamsg.receiving.quarantine import TOO_MANY_STREAMS
+from reliamsg.receiving.shared import Shared
 from reliamsg.receiving.sites import SiteReceiver
-from reliamsg.receiving.state import Shared, log
 from reliamsg.store.quarantine import QuarantinedDelivery, Selection
 from reliamsg.wire.data import Frame, FrameError, open_frame
 
 __all__ = ["Replayer"]
+
+log = logging.getLogger("reliamsg.receiving")
 
 PAGE_BYTES = 1024 * 1024
 MAX_BYTES = 4 * 1024 * 1024
@@ -91,7 +94,7 @@ class Replayer:
                     left.append(row.id)
             if left:
                 shared.quarantine.leave(Selection(ids=tuple(left)))
-            shared.after_core()
+            shared.buffers.queue_touched()
         return self._more
 
 

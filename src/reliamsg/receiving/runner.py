@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 
 from reliamsg.errors import FatalError, ReliamsgError
 from reliamsg.receiving.engine import ReceivingEngine
 from reliamsg.receiving.operating import Operating
-from reliamsg.receiving.state import log
 from reliamsg.runtime.callbacks import CallbackThread
 from reliamsg.runtime.worker import Worker
 
 __all__ = ["MOST_IDLE_S", "Runner"]
+
+log = logging.getLogger("reliamsg.receiving")
 
 MOST_IDLE_S = 1.0
 """The engine is stepped this often even if nothing happens."""

@@ -10,17 +10,16 @@ from reliamsg.config import Site
 from reliamsg.core.incoming import Incoming
 from reliamsg.core.ranges import Span
 from reliamsg.core.waiting import QUARANTINE
-from reliamsg.errors import TooManyStreams
 from reliamsg.keys import KeyRing
 from reliamsg.message import Stream
+from reliamsg.receiving.buffer import BufferedBatch
 from reliamsg.receiving.connections import Connection, Connections
 from reliamsg.receiving.deferred import Deferred
 from reliamsg.receiving.feeding import Feeding
 from reliamsg.receiving.intake import Rejected, Unsequenced, examine, examine_repair
-from reliamsg.receiving.lane import Holding
 from reliamsg.receiving.latest_statuses import LatestStatuses
 from reliamsg.receiving.quarantine import FAR_EPOCH, HELD, TOO_MANY_STREAMS
-from reliamsg.receiving.state import Shared
+from reliamsg.receiving.shared import Shared
 from reliamsg.store.inbox_rows import HeldFrame
 from reliamsg.store.quarantine import QuarantinedDelivery, Selection
 from reliamsg.transport.base import Delivery, is_refusal
@@ -134,7 +133,7 @@ class SiteReceiver:
             # What was confirmed here by then and has not arrived is lost.
             heard = self._statuses.journal(self.name, self.lost_at)
             detail |= {"heard": heard} if heard else {}
-        self.shared.note("connected", site=self.name, detail=detail)
+        self.shared.journal.note("connected", site=self.name, detail=detail)
         self.shared.role.membership.review()
         self.shared.agenda.due(0.0)
         log.info("site %s: connected to %s", self.name, endpoint)
@@ -174,7 +173,7 @@ class SiteReceiver:
             self.shared.core.waiting.disconnected(self.name)
             self.shared.absent.disconnected(self.name)
             self.shared.durability.pending.disconnected(self.name)
-            self.shared.note("disconnected", site=self.name, reason=reason)
+            self.shared.journal.note("disconnected", site=self.name, reason=reason)
             level = logging.INFO if self.closing else logging.WARNING
             log.log(level, "site %s: disconnected: %s", self.name, reason)
         self.shared.role.membership.review()
@@ -222,7 +221,7 @@ class SiteReceiver:
         heard = self._statuses.journal(self.name, max(self.drained_at, now - ASKED_WITHIN_S))
         self.drained_at = now
         detail = {"count": 1, "heard": heard} if heard else {"count": 1}
-        self.shared.note("drained", site=self.name, detail=detail)
+        self.shared.journal.note("drained", site=self.name, detail=detail)
 
     # -- the control plane --------------------------------------------------------------------------------
 
@@ -270,31 +269,31 @@ class SiteReceiver:
                 if what.frame is not None:
                     self._undecodable(what.frame)
                 self.set_aside(address, body, what.reason)
-            elif shared.room_for_repair(what, now):
+            elif shared.admission.has_room_for_repair(what, now):
                 self._take_repair(address, what, now, wall)
-            shared.after_core()
+            shared.buffers.queue_touched()
             shared.agenda.due(now if shared.core.effects.urgent else now + GATHER_S)
 
     def _take_repair(self, address: str, frame: Frame, now: float, wall: int) -> None:
         shared, envelope = self.shared, frame.envelope
         stream = envelope.stream
-        if shared.is_absent(stream):
+        if shared.absent.may_know(stream):
             shared.absent.wait(
                 stream,
                 None,
                 lambda room: self._take_repair(address, frame, shared.clock(), wall) if room else None,
             )
             return
-        if shared.quarantine_comes_first(stream):
+        if shared.admission.quarantine_comes_first(stream):
             return
         moves = shared.core.effects.moves
         arrival = shared.core.receive(_incoming(self.name, stream, frame, repair=True), now, wall)
         if shared.core.effects.moves != moves:
-            shared.settled_elsewhere(stream)
+            shared.buffers.settled_elsewhere(stream)
         for first, last in arrival.new:
             self.repaired_messages += last - first + 1
         if arrival.new:
-            shared.lane(stream).take_in(Holding.of(frame, arrival.new, self.name, now, wall))
+            shared.buffers.of(stream).take_in(BufferedBatch.of(frame, arrival.new, self.name, now, wall))
             self._look_at_queue((stream.topic, stream.partition), now)
         if arrival.quarantine:
             self.set_aside(address, frame.data, "conflict")
@@ -357,7 +356,7 @@ class SiteReceiver:
                     self._without_identity(delivery, what, now, wall)
                 elif self._arrive(delivery, what, now, wall):
                     release.append(delivery.token)
-            shared.after_core()
+            shared.buffers.queue_touched()
             shared.agenda.due(now if shared.core.effects.urgent else now + GATHER_S)
             transport = self.connections.transport
         if release and transport is not None:
@@ -384,22 +383,22 @@ class SiteReceiver:
         """Place a sound frame; returns whether its broker may forget it at once."""
         shared, envelope = self.shared, frame.envelope
         stream = stream or envelope.stream
-        if shared.is_absent(stream):
+        if shared.absent.may_know(stream):
             shared.absent.wait(stream, self.name, lambda room: self._loaded(delivery, frame, stream, room))
             shared.agenda.due(now)
             return False
-        if shared.quarantine_comes_first(stream):
+        if shared.admission.quarantine_comes_first(stream):
             # What came before it is there. Were it taken in first, the stream might begin with it.
             self._refuse(delivery, frame, stream)
             return False
-        if stream in shared.core.effects.holding and not shared.has_room_behind_hold(stream, frame):
-            if not shared.let_go(self.name, stream, frame, delivery.token, now):
+        if stream in shared.core.effects.holding and not shared.admission.has_room_behind_hold(stream, frame):
+            if not shared.admission.leave_to_producer(self.name, stream, frame, delivery.token, now):
                 self.quarantine(delivery, frame, HELD, stream)
             return False
         moves = shared.core.effects.moves
         arrival = shared.core.receive(_incoming(self.name, stream, frame, delivery.token), now, wall)
         if shared.core.effects.moves != moves:
-            shared.settled_elsewhere(stream)
+            shared.buffers.settled_elsewhere(stream)
         self._feeding.came((envelope.topic, envelope.partition))
         if arrival.refused:
             self._refuse(delivery, frame, stream)
@@ -412,7 +411,7 @@ class SiteReceiver:
         for first, last in arrival.new:
             self.received_messages += last - first + 1
         if arrival.new:
-            shared.lane(stream).take_in(Holding.of(frame, arrival.new, self.name, now, wall))
+            shared.buffers.of(stream).take_in(BufferedBatch.of(frame, arrival.new, self.name, now, wall))
         if arrival.quarantine:
             self._quarantine(delivery, "conflict")
         elif arrival.late:
@@ -433,29 +432,34 @@ class SiteReceiver:
         """Keep what is of an epoch that is far ahead; where there is no room, its broker does, as long as its producer
         can be expected to answer."""
         shared = self.shared
-        if shared.put_in_quarantine(FAR_EPOCH, self.name, stream, frame, delivery.token):
+        if shared.admission.put_in_quarantine(
+            FAR_EPOCH, self.name, stream, frame, delivery.token, shared.wall_us()
+        ):
             return
         if shared.core.challenges.tries(stream) < ANSWER_TRIES:
             self.deferred.put(delivery, frame, now + LOOK_AGAIN_S)
         else:
-            shared.quarantine_is_full(FAR_EPOCH, stream)
+            shared.admission.fail_for_want_of_room(FAR_EPOCH, stream)
 
     def quarantine(self, delivery: Delivery, frame: Frame, reason: str, stream: Stream | None = None) -> bool:
         """Have a sound delivery kept in the inbox, so that its broker may forget it; where there is no room for it
         reading stops, and False is returned."""
         stream = stream or frame.envelope.stream
-        if self.shared.put_in_quarantine(reason, self.name, stream, frame, delivery.token):
+        shared = self.shared
+        if shared.admission.put_in_quarantine(
+            reason, self.name, stream, frame, delivery.token, shared.wall_us()
+        ):
             return True
-        self.shared.quarantine_is_full(reason, stream)
+        shared.admission.fail_for_want_of_room(reason, stream)
         return False
 
     def replayed(self, row: QuarantinedDelivery, frame: Frame, now: float, wall: int) -> bool:
         """Take in what was in quarantine, as if it arrived again; False if it has to stay as it is."""
         shared, envelope = self.shared, frame.envelope
-        if shared.is_absent(row.stream):
+        if shared.absent.may_know(row.stream):
             shared.absent.wait(row.stream, QUARANTINE, lambda room: self._replay_loaded(row, frame, room))
             return True
-        if row.reason == HELD and not shared.has_room_to_go_on(row.stream, frame):
+        if row.reason == HELD and not shared.admission.has_room_after_hold(row.stream, frame):
             shared.quarantine.held[row.stream] = now + NO_ROOM_S
             shared.core.kept(row.stream, row.epoch, row.first, now)
             return False
@@ -467,17 +471,17 @@ class SiteReceiver:
             _incoming(row.site, row.stream, frame, row.id, replayed=True), now, wall
         )
         if shared.core.effects.moves != moves:
-            shared.settled_elsewhere(row.stream)
+            shared.buffers.settled_elsewhere(row.stream)
         if arrival.refused or arrival.deferred or arrival.far:
             if row.reason == TOO_MANY_STREAMS and not arrival.refused:
                 shared.quarantine.put_off[row.stream] = now + TRY_AGAIN_S
             elif row.reason == FAR_EPOCH and arrival.refused:  # it is believed, and that is all that it lacks
-                self._report_no_room()
+                self.shared.admission.report_no_room()
                 shared.quarantine.lacks_room(row.id)
                 return True
             return False
         if arrival.new:
-            shared.lane(row.stream).take_in(Holding.of(frame, arrival.new, row.site, now, wall))
+            shared.buffers.of(row.stream).take_in(BufferedBatch.of(frame, arrival.new, row.site, now, wall))
         if arrival.release:
             shared.durability.pending.unquarantined.append(row.id)
         if arrival.quarantine:
@@ -489,7 +493,7 @@ class SiteReceiver:
     def _replay_loaded(self, row: QuarantinedDelivery, frame: Frame, there_is_room: bool) -> None:
         shared = self.shared
         if not there_is_room and row.reason == FAR_EPOCH and not shared.core.horizon.is_far(row.epoch):
-            self._report_no_room()
+            self.shared.admission.report_no_room()
             shared.quarantine.lacks_room(row.id)
         elif not (there_is_room and self.replayed(row, frame, shared.clock(), shared.wall_us())):
             shared.quarantine.leave(Selection(ids=(row.id,)))
@@ -497,25 +501,13 @@ class SiteReceiver:
     def _refuse(self, delivery: Delivery, frame: Frame, stream: Stream) -> None:
         """There is no room for another stream. Were it left with the broker it would hold up all others."""
         self.shared.quarantine.put_off.pop(stream, None)
-        self._report_no_room()
+        self.shared.admission.report_no_room()
         self.quarantine(delivery, frame, TOO_MANY_STREAMS, stream)
-
-    def _report_no_room(self) -> None:
-        shared = self.shared
-        if not shared.refusing:
-            shared.refusing = True
-            shared.health.report(
-                TooManyStreams(
-                    f"there is no room for another stream ({len(shared.core.streams):,} are in use, of which gaps hold"
-                    f" {len(shared.core.effects.holding):,}, and {shared.core.known_elsewhere:,} more are known):"
-                    " messages of others wait in the quarantine"
-                )
-            )
 
     def _late(self, stream: Stream, frame: Frame, spans: Sequence[Span], wall: int) -> None:
         """Keep what came late for the application to see; it is journalled in any case."""
         shared = self.shared
-        for part in Holding.of(frame, spans, self.name, 0.0, wall) if self._keep_late else ():
+        for part in BufferedBatch.of(frame, spans, self.name, 0.0, wall) if self._keep_late else ():
             if shared.inbox.late_bytes + shared.durability.pending.late_bytes >= MAX_LATE_BYTES:
                 self._count(_NOT_KEPT, "late")
                 continue
@@ -580,7 +572,7 @@ class SiteReceiver:
         if not self._unlogged and not self._unreported:
             return
         for (what, reason), count in self._unreported.items():
-            self.shared.note("rejected", site=self.name, reason=reason, detail={"count": count})
+            self.shared.journal.note("rejected", site=self.name, reason=reason, detail={"count": count})
             self._unlogged[what, reason] = self._unlogged.get((what, reason), 0) + count
         self._unreported.clear()
         for (what, reason), count in list(self._unlogged.items()):

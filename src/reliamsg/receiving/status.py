@@ -127,7 +127,7 @@ def status_of(engine: ReceivingEngine) -> ConsumerStatus:
     """Look at all parts at one moment."""
     shared = engine.shared
     with shared.lock:
-        shared.drain_acks(shared.clock())
+        shared.buffers.settle(shared.clock())
         error = shared.health.fatal or shared.durability.write_error or shared.durability.spill_error
         text = engine.export.why_full if error is None else str(error)
         return ConsumerStatus(

@@ -30,11 +30,13 @@ from reliamsg.message import Stream
 from reliamsg.receiving.connector import Connector
 from reliamsg.receiving.control import Control
 from reliamsg.receiving.restore import restored
+from reliamsg.receiving.shared import Shared
 from reliamsg.receiving.sites import SiteReceiver
-from reliamsg.receiving.state import Shared, log
 from reliamsg.wire.control import StreamState
 
 __all__ = ["Phase", "Succession"]
+
+log = logging.getLogger("reliamsg.receiving")
 
 Phase = Literal["starting", "probing", "active", "waiting"]
 
@@ -219,7 +221,7 @@ class Succession:
             taken += shared.core.adopt(
                 stream, state.entered, state.position, state.high_water, now, tuple(state.accepted)
             )
-            shared.settled_elsewhere(stream)
+            shared.buffers.settled_elsewhere(stream)
             inboxes[inbox] = inboxes.get(inbox, 0) + 1
             told[stream] = state.entered[0] if self._told_mark(state, now) else state.position[0] - 1
         for (stream, inbox), state in self._control.unbelieved.items():  # which counts as soon as it is
@@ -236,11 +238,13 @@ class Succession:
             shared.core.succeed(told)
             self._control.took_over()
             before = max(inboxes, key=lambda name: inboxes[name], default="")
-            shared.note("took_over", detail={"from": before, "streams": taken, "inbox": shared.inbox.id})
+            shared.journal.note(
+                "took_over", detail={"from": before, "streams": taken, "inbox": shared.inbox.id}
+            )
             level = logging.WARNING if inboxes or self._lease.another_read else logging.INFO
             log.log(level, "group %s: taken over from inbox %s", shared.group, before or "unknown")
         shared.durability.stand("took_over" if shared.core.succeeds else "")
-        shared.after_core()
+        shared.buffers.queue_touched()
 
     def _told_mark(self, state: StreamState, now: float) -> bool:
         """Whether the other inbox told what it may have handed out of a stream. Without a goodbye a mark that was at
@@ -258,9 +262,9 @@ class Succession:
             missing = [stream for stream in self._control.positions if stream not in core.streams]
             for saved in inbox.load_some(missing):
                 core.restore_retired(restored(saved, core.group), now)
-            core.graves = {
-                saved.stream: restored(saved, core.group) for saved in inbox.load_tombstones(missing)
-            }
+            core.remember(
+                {saved.stream: restored(saved, core.group) for saved in inbox.load_tombstones(missing)}
+            )
 
     def _active(self, now: float) -> None:
         lease = self._lease

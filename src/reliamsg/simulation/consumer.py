@@ -16,10 +16,11 @@ from reliamsg.errors import (
     ReliamsgError,
 )
 from reliamsg.message import Gap, Message, MessageId, Stream
-from reliamsg.receiving.aside import LateItem, ReplayItem
-from reliamsg.receiving.engine import EngineSettings, GapItem, ReceivingEngine
+from reliamsg.receiving.buffer import DeliverySlice, fail
+from reliamsg.receiving.dead_letters import LateItem, ReplayItem
+from reliamsg.receiving.deliveries import GapItem
+from reliamsg.receiving.engine import EngineSettings, ReceivingEngine
 from reliamsg.receiving.forgetting import Forgetting
-from reliamsg.receiving.lane import Chunk, fail
 from reliamsg.receiving.quarantine import HELD
 from reliamsg.receiving.status import ConsumerStatus, status_of
 from reliamsg.runtime.environment import Environment
@@ -79,7 +80,7 @@ class ConsumerProcess(Process):
         self._quarantine_bytes: int = settings["max_quarantine_bytes"]
         self._application = random.Random(f"{scenario.seed}/application/{self.name}")
         self._operator = random.Random(f"{scenario.seed}/operator/{self.name}")
-        self._chunk: Chunk | None = None
+        self._chunk: DeliverySlice | None = None
         self._busy = False
         """The application is handling something, or about to."""
         self._unacked: list[Message] = []
@@ -159,7 +160,7 @@ class ConsumerProcess(Process):
         engine, now = self.engine, self.scheduler.now
         assert engine is not None  # it is open
         if self._chunk is not None:
-            engine.release(self._chunk)
+            engine.deliveries.release(self._chunk)
         engine.flush(now)
         engine.say_goodbye(now)
         engine.succession.close_given_up()
@@ -233,7 +234,7 @@ class ConsumerProcess(Process):
             return
         if self._awaited is not None:
             self._check_durable(engine)
-        if not self._busy and (engine.shared.may_hand_out or self._chunk is not None):
+        if not self._busy and (engine.deliveries.may_deliver or self._chunk is not None):
             self._handle_after(self.executor.uniform(0.0, self.settings["handling_s"]))
 
     def _check_durable(self, engine: ReceivingEngine) -> None:
@@ -279,16 +280,16 @@ class ConsumerProcess(Process):
         if self._chunk is None:
             try:
                 most = self.settings["batch"]
-                item = engine.take(most or 1, most or CHUNK_MESSAGES)
+                item = engine.deliveries.take(most or 1, most or CHUNK_MESSAGES)
             except ReliamsgError:
                 return  # the next step notices fatal errors
             if isinstance(item, GapItem):
                 self._decide(engine, item.gap)
             elif isinstance(item, LateItem):
-                engine.aside.late_seen(item.number)
+                engine.dead_letters.late_seen(item.number)
             elif isinstance(item, ReplayItem):
                 item.message.ack()
-            self._chunk = item if isinstance(item, Chunk) else None
+            self._chunk = item if isinstance(item, DeliverySlice) else None
         if self._chunk is not None:
             most = self.settings["batch"]
             if most is None:
@@ -296,12 +297,12 @@ class ConsumerProcess(Process):
             else:
                 self._handle_batch(engine, self._chunk, most)
 
-    def _handle_some(self, engine: ReceivingEngine, chunk: Chunk) -> None:
+    def _handle_some(self, engine: ReceivingEngine, chunk: DeliverySlice) -> None:
         chance, shared = self._application, engine.shared
         for _ in range(chance.choice([1, 4, 16])):
             message = chunk.next() if shared.health.fatal is None and shared.role.holds else None
             if message is None:
-                engine.release(chunk)
+                engine.deliveries.release(chunk)
                 self._chunk = None
                 return
             self._handle_one(engine, message)
@@ -328,7 +329,7 @@ class ConsumerProcess(Process):
         else:
             self._acknowledge(engine, message)
 
-    def _handle_batch(self, engine: ReceivingEngine, chunk: Chunk, most: int) -> None:
+    def _handle_batch(self, engine: ReceivingEngine, chunk: DeliverySlice, most: int) -> None:
         """Handle several messages at once: all of them are acknowledged, or delivered again."""
         shared = engine.shared
         run = chunk.take(most) if shared.health.fatal is None and shared.role.holds else None
@@ -341,10 +342,10 @@ class ConsumerProcess(Process):
             for message in run:
                 self._handler_fails(message)
         elif run:
-            chunk.lane.acknowledge_run(run[0], run[-1])
+            chunk.buffer.acknowledge_run(run[0], run[-1])
             for message in run:
                 self._acknowledged(engine, message)
-        engine.release(chunk)
+        engine.deliveries.release(chunk)
         self._chunk = None
 
     def _receive(self, message: Message) -> None:
@@ -388,7 +389,7 @@ class ConsumerProcess(Process):
 
     def _accept(self, engine: ReceivingEngine, gap: Gap) -> None:
         self.note(f"accepts {gap}")
-        if engine.accept(gap):
+        if engine.deliveries.accept(gap):
             self._oracle.gap_accepted(self.group, self.name, gap)
             self.journal.gap_accepted(gap)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from dataclasses import dataclass
 
@@ -9,13 +10,15 @@ from reliamsg import forks
 from reliamsg.core.redelivery import Offer
 from reliamsg.errors import FatalError, ForkedError
 from reliamsg.message import Message, digest
-from reliamsg.receiving.lane import Holding, Lane
-from reliamsg.receiving.state import Shared, log
+from reliamsg.receiving.buffer import BufferedBatch, StreamBuffer
+from reliamsg.receiving.shared import Shared
 from reliamsg.store.inbox_rows import DeadLetter, HeldFrame
 from reliamsg.store.journal import Entry
 from reliamsg.wire.data import FrameError, Records, open_frame
 
-__all__ = ["Aside", "LateItem", "ReplayItem"]
+__all__ = ["DeadLetters", "LateItem", "ReplayItem"]
+
+log = logging.getLogger("reliamsg.receiving")
 
 LATE_PAGE = 16
 """Late frames in memory at a time."""
@@ -52,7 +55,7 @@ class ReplayItem:
         self.done = True
 
 
-class Aside:
+class DeadLetters:
     """Late messages and dead letters of one consumer."""
 
     def __init__(self, shared: Shared) -> None:
@@ -130,14 +133,14 @@ class Aside:
 
     # -- dead letters -------------------------------------------------------------------------------------
 
-    def bury(self, lane: Lane, message: Message, reason: str, now: float) -> None:
+    def bury(self, buffer: StreamBuffer, message: Message, reason: str, now: float) -> None:
         """Put a message among the dead letters, under the lock."""
         shared = self._shared
-        state = lane.state
+        state = buffer.state
         key = (message.epoch, message.seq)
         attempts = state.redelivery.attempts(*key)
         known = state.epochs.live.get(message.epoch)
-        shared.report_chunks()
+        shared.buffers.report_all()
         if known is None or not shared.core.bury(state.stream, *key, reason, now):
             return  # settled before: there is nothing to give up any more
         shared.durability.pending.dead.append(
@@ -146,16 +149,18 @@ class Aside:
                 message.body, reason, attempts, shared.wall_us(),
             )
         )  # fmt: skip
-        shared.prune(lane, message.epoch)
-        shared.after_core()
+        shared.buffers.prune(buffer, message.epoch)
+        shared.buffers.queue_touched()
         log.warning("%s goes to the dead letters after %d deliveries: %s", message.id, attempts, reason)
 
-    def bury_spent(self, lane: Lane, holding: Holding, offer: Offer, now: float) -> None:
+    def bury_spent(self, buffer: StreamBuffer, batch: BufferedBatch, offer: Offer, now: float) -> None:
         """The same for a message that used up its deliveries before this process began."""
-        body, key, headers = _record(holding.records(), offer.first - holding.frame.envelope.seq)
-        message = Message(*lane.state.stream, offer.epoch, offer.first, body, key, headers, True, False, lane)
-        lane.state.epochs.live[offer.epoch].advance(offer.first)
-        self.bury(lane, message, "used up its deliveries; the process ended during the last one", now)
+        body, key, headers = _record(batch.records(), offer.first - batch.frame.envelope.seq)
+        message = Message(
+            *buffer.state.stream, offer.epoch, offer.first, body, key, headers, True, False, buffer
+        )
+        buffer.state.epochs.live[offer.epoch].advance(offer.first)
+        self.bury(buffer, message, "used up its deliveries; the process ended during the last one", now)
 
     def replay(self, letter: DeadLetter) -> None:
         """Have a dead letter handed out again, outside the order."""
@@ -164,7 +169,7 @@ class Aside:
             self._shared.changed.notify_all()
 
     def _replayed(self, letter: DeadLetter) -> ReplayItem:
-        self._shared.journal_buffer.add(
+        self._shared.journal.add(
             Entry(
                 "replayed", letter.stream, letter.epoch, letter.incarnation, letter.seq, letter.seq, "",
                 self._shared.group, digest=digest(letter.seq, letter.body, letter.key, letter.headers),
@@ -209,11 +214,11 @@ class _Revival:
     def acknowledge(self, message: Message, durable: bool) -> None:
         if self._generation != forks.generation:
             raise ForkedError(
-                f"{message.id} was handed out before fork(): acknowledge it in the parent process"
+                f"{message.id} was delivered before fork(): acknowledge it in the parent process"
             )
         self._shared.uninterrupted(self._revive)
         if durable:
-            self._shared.owner.wait_durable()
+            self._shared.durability.wait(self._shared.calls)
 
     def _revive(self) -> None:
         shared = self._shared
