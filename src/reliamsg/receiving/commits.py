@@ -142,7 +142,7 @@ class Committer:
     def _due_at(self, now: float) -> float | None:
         """When what waits to be committed has waited long enough; None when nothing does."""
         shared = self._shared
-        if shared.core.effects.urgent or shared.durability.is_awaited:
+        if shared.core.effects.urgent or shared.durability.awaited:
             return now
         inbox = shared.inbox
         stands = (shared.durability.standing, shared.core.takeover) == (inbox.standing, inbox.takeovers)

@@ -99,17 +99,17 @@ class Deliveries:
     def may_deliver(self) -> bool:
         """Whether there may be messages in order to take, under the lock."""
         shared = self._shared
-        if shared.durability.blocked or shared.role.membership.barred:
-            return False
-        return bool(self._buffers.ready) and shared.role.holds
+        return bool(self._buffers.ready) and not shared.durability.blocked and shared.role.in_charge
 
     @property
     def may_take(self) -> bool:
         """Whether :meth:`take` may return something, or raises an error."""
         shared = self._shared
-        if shared.health.fatal is not None or self.may_deliver:
+        if shared.health.fatal is not None:
             return True
-        return not shared.durability.blocked and shared.role.in_charge and self._dead_letters.waiting
+        if shared.durability.blocked or not (self._buffers.ready or self._dead_letters.waiting):
+            return False
+        return shared.role.in_charge
 
     def give_back(self, item: Item) -> None:
         """The application is done with what it took, or will not go on with it."""

@@ -110,6 +110,8 @@ class Durability:
         self.pending = Pending()
         self.standing = inbox.standing
         """How the inbox stands to others of its group, for the next commit to keep."""
+        self.awaited = False
+        """Somebody waits for a commit."""
         self.sync_wanted = 0
         """Commits that somebody waits for are numbered; the highest number that is wanted."""
         self.synced = 0
@@ -120,13 +122,10 @@ class Durability:
         """Why messages can't be stored, although smaller commits may succeed."""
         self.inbox_full = False
         """The inbox has room only for what can be delivered at once."""
-        self.journal_full = False
+        self.blocked = False
+        """Nothing may be delivered, since what follows from that could not be recorded."""
+        self._journal_full = False
         """So much of the journal waits for its target that nothing is delivered."""
-
-    @property
-    def blocked(self) -> bool:
-        """Whether nothing may be delivered, since what follows from that could not be recorded."""
-        return self.write_error is not None or self.journal_full
 
     # -- what is to be committed --------------------------------------------------------------------------
 
@@ -149,6 +148,7 @@ class Durability:
     def want(self) -> int:
         """Demand a commit of everything that there is; returns its number. Under the lock."""
         self.sync_wanted += 1
+        self.awaited = True
         return self.sync_wanted
 
     def want_soon(self) -> int:
@@ -156,11 +156,6 @@ class Durability:
         with self._lock:
             self._agenda.due(0.0)
             return self.want()
-
-    @property
-    def is_awaited(self) -> bool:
-        """Whether somebody waits for a commit."""
-        return self.sync_wanted > self.synced
 
     def is_durable(self, number: int) -> bool:
         """Whether a commit that was demanded is durable. Raises an error where it will not be, or not before the disk
@@ -189,11 +184,12 @@ class Durability:
     def committed(self, number: int) -> None:
         """The commit that was taken when `number` was the highest number wanted is durable."""
         self.synced = max(self.synced, number)
+        self.awaited = self.sync_wanted > self.synced
 
     def write_failed(self, error: InboxWriteError, large: bool = False) -> None:
         """The inbox could not be written, or read, for want of room. `large`: it was a commit that stores messages;
         smaller ones may succeed."""
-        self.write_error = error
+        self.write_error, self.blocked = error, True
         if large:
             self.spill_error = error
         self._changed.notify_all()
@@ -204,7 +200,7 @@ class Durability:
 
     def written_again(self) -> None:
         """The inbox can be written again."""
-        self.write_error = None
+        self.write_error, self.blocked = None, self._journal_full
         log.info("%s: written again", self._path)
 
     def note_room(self, full: bool) -> None:
@@ -213,4 +209,5 @@ class Durability:
 
     def hold_for_journal(self, full: bool) -> None:
         """Whether so much of the journal waits for its target that nothing may be delivered."""
-        self.journal_full = full
+        self._journal_full = full
+        self.blocked = full or self.write_error is not None

@@ -181,10 +181,11 @@ class ReceivingEngine:
             shared.buffers.settle(now)
             self._tick(now)
             shared.admission.look()
-            sites = self.sites.values()
-            for site in sites:
-                site.retry_deferred(now)
-            self._check_busy(now)
+            for site in self.sites.values():
+                if site.deferred.waiting:
+                    site.retry_deferred(now)
+                if site.busy_since is not None:
+                    self._check_busy(site, now)
             self._report_errors()
             shared.admission.admit_believed(shared.wall_us())
             self.control.step(now, shared.durability.inbox_full)
@@ -202,29 +203,31 @@ class ReceivingEngine:
             self.dead_letters.load_late()
         exporting = self._export(now)
         with shared.lock:
-            now = shared.clock()
-            # From here on acknowledgements wake us: those before are seen below.
-            shared.agenda.step_ends(None)
-            timers = [
-                self._tick(now), self._committer.deadline(now), self._busy_deadline(), exporting,
-                self.succession.deadline(now), self.control.deadline(), self.fullness.deadline(now),
-                now + LOOK_AT_CLOCK_S if shared.core.far else None,
-                self._loader.deadline(now),
-            ]  # fmt: skip
-            for site in sites:
-                if site.deferred.waiting:
-                    timers.append(site.deferred.retry_at)
-            if (
-                more
-                or (shared.buffers.pages and shared.durability.write_error is None)
-                or (shared.durability.is_awaited and shared.durability.write_error is None)
-            ):
-                timers.append(now)
-            shared.buffers.queue_touched()
-            known = [at for at in timers if at is not None]
-            deadline = min(known) if known else None
+            deadline = self._next_step(shared.clock(), exporting, more)
             shared.agenda.step_ends(deadline)
         return deadline
+
+    def _next_step(self, now: float, exporting: float | None, more: bool) -> float | None:
+        """When the next step is due. `exporting`: when there is more to export; `more`: there is work left."""
+        shared = self.shared
+        # From here on acknowledgements wake us: those before are seen below.
+        shared.agenda.step_ends(None)
+        timers = [
+            exporting, self._tick(now), self._committer.deadline(now), self.succession.deadline(now),
+            self.control.deadline(), self.fullness.deadline(now), self._loader.deadline(now),
+        ]  # fmt: skip
+        if shared.core.far:
+            timers.append(now + LOOK_AT_CLOCK_S)
+        for site in self.sites.values():
+            if site.deferred.waiting:
+                timers.append(site.deferred.retry_at)
+            if site.busy_since is not None:
+                timers.append(self._check_busy(site, now))
+        durability = shared.durability
+        if more or (durability.write_error is None and (shared.buffers.pages or durability.awaited)):
+            timers.append(now)
+        shared.buffers.queue_touched()
+        return min((at for at in timers if at is not None), default=None)
 
     def _export(self, now: float) -> float | None:
         """Have the journal go on its way; returns when there will be more."""
@@ -249,28 +252,20 @@ class ReceivingEngine:
             return None
         return shared.core.tick(now, self.fullness.waits_for_application(now), self._loader.keeps)
 
-    def _check_busy(self, now: float) -> None:
-        for since, site in self._busy_sites():
-            if now - since >= self.settings.takeover_timeout:
-                self.shared.health.fail(
-                    GroupBusy(
-                        f"another consumer reads for group {self.settings.group!r} at site {site.name}"
-                        f" ({site.error}): stop it, or give this one its own group"
-                    )
+    def _check_busy(self, site: SiteReceiver, now: float) -> float | None:
+        """End this consumer if another one has read at a site for long, and this one must yield to it; returns when
+        that will be so."""
+        if site.busy_since is None or self.shared.role.membership.may_stay(site):
+            return None
+        until = site.busy_since + self.settings.takeover_timeout
+        if now >= until:
+            self.shared.health.fail(
+                GroupBusy(
+                    f"another consumer reads for group {self.settings.group!r} at site {site.name} ({site.error}):"
+                    " stop it, or give this one its own group"
                 )
-
-    def _busy_deadline(self) -> float | None:
-        busy = [since for since, _ in self._busy_sites()]
-        return min(busy) + self.settings.takeover_timeout if busy else None
-
-    def _busy_sites(self) -> list[tuple[float, SiteReceiver]]:
-        """The sites at which another consumer reads, and since when, as far as this one must yield to it."""
-        may_stay = self.shared.role.membership.may_stay
-        return [
-            (since, site)
-            for site in self.sites.values()
-            if (since := site.busy_since) is not None and not may_stay(site)
-        ]
+            )
+        return until
 
     def _report_errors(self) -> None:
         core = self.shared.core

@@ -81,8 +81,9 @@ class Loader:
         shared = self._shared
         with shared.lock:
             wanted = shared.absent.streams(AT_ONCE)
-            shared.inbox.drop_ids(shared.absent.left)
-            shared.absent.left.clear()
+            if shared.absent.left:
+                shared.inbox.drop_ids(shared.absent.left)
+                shared.absent.left.clear()
         saved: dict[Stream, SavedStream] = {}
         graves: list[SavedStream] = []
         try:

@@ -42,7 +42,8 @@ class Replayer:
                 return False
             marks, roomless = list(shared.quarantine.marks), tuple(shared.quarantine.roomless)
         try:
-            self._mark(marks)
+            if marks:
+                self._mark(marks)
             if roomless:
                 self._requalify(roomless)
             return self._more and self._feed(now)

@@ -268,10 +268,12 @@ class Succession:
 
     def _active(self, now: float) -> None:
         lease = self._lease
-        if lease.lapsed(now):
+        lapsed = lease.lapsed(now)
+        if lapsed:
             self._trust_the_deaf(now)
-        lapsed = lease.lapsed(now) and now >= self._read_since + lease.lasts
-        if lease.demanding and any(site.connections.transport is None for site in self._others):
+            lapsed = lease.lapsed(now) and now >= self._read_since + lease.lasts
+        demanding = lease.demanding
+        if demanding and any(site.connections.transport is None for site in self._others):
             self._find_out(now)  # another took a session at the same time
             return
         rival = lease.rival(now)
@@ -284,7 +286,7 @@ class Succession:
             for site in self._others:
                 self._connectors[site.name].read()
                 self._listen_where_lost(site, now)
-        if lease.demanding and rival is None and now >= self._said_at + GRACE_S:
+        if demanding and rival is None and now >= self._said_at + GRACE_S:
             self._beacon_at = now  # whoever was in the way has yielded, or a beacon was lost
 
     def _listen_where_lost(self, site: SiteReceiver, now: float) -> None:

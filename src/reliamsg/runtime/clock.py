@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 __all__ = ["elapsed_clock", "microseconds", "wall_us"]
 
@@ -32,4 +33,4 @@ def elapsed_clock() -> Callable[[], float]:
     number = getattr(time, "CLOCK_BOOTTIME", None)
     if number is None:
         return time.monotonic
-    return lambda: time.clock_gettime(number)
+    return partial(time.clock_gettime, number)
