@@ -679,7 +679,7 @@ MUTANTS = (
     ),
     Mutant(
         "quarantine-overtaken",
-        "receiving/sites.py",
+        "receiving/site.py",
         "        if shared.admission.quarantine_comes_first(stream):\n"
         "            # What came before it is there. Were it taken in first, the stream might "
         "begin with it.\n"
@@ -1393,7 +1393,7 @@ MUTANTS = (
     ),
     Mutant(
         "refused-stream-acknowledged",
-        "receiving/sites.py",
+        "receiving/site.py",
         "        if arrival.refused:\n"
         "            self._refuse(delivery, frame, stream)\n"
         "        elif arrival.deferred:\n"
@@ -1525,7 +1525,7 @@ MUTANTS = (
     ),
     Mutant(
         "far-epoch-acknowledged",
-        "receiving/sites.py",
+        "receiving/site.py",
         "            self._keep_far(delivery, frame, stream, now)\n            return False\n",
         "            return True\n",
         "P5: messages of an epoch too far ahead are acknowledged and lost",
@@ -2163,7 +2163,7 @@ MUTANTS = (
     ),
     Mutant(
         "replayed-row-not-deleted",
-        "receiving/sites.py",
+        "receiving/site.py",
         "        if arrival.release:\n            shared.durability.pending.unquarantined.append(row.id)\n",
         "",
         "P7: replayed deliveries stay in the quarantine forever",
@@ -2272,7 +2272,7 @@ MUTANTS = (
     ),
     Mutant(
         "full-quarantine-not-reported",
-        "receiving/sites.py",
+        "receiving/site.py",
         "        shared.admission.fail_for_want_of_room(reason, stream)\n        return False\n",
         "        return True\n",
         "P7: nobody is told that the quarantine is full, and reading continues",

@@ -354,7 +354,7 @@ def test_what_producers_said_before_a_queue_was_seen_empty_is_journalled(
     assert len(rows(bench, "heard")) == 1
 
 
-def test_a_consumer_at_rest_sends_nothing_but_beacons(bench: Bench, producer: FakeProducer) -> None:
+def test_a_consumer_at_rest_sends_nothing_but_heartbeats(bench: Bench, producer: FakeProducer) -> None:
     for number in range(50):
         send(bench.network["dc1"], 1, 3, producer=f"p{number}")
     bench.settle()
@@ -365,7 +365,7 @@ def test_a_consumer_at_rest_sends_nothing_but_beacons(bench: Bench, producer: Fa
     bench.settle(300.0)
     heard = [len(ear.heard_frames) for ear in producer.ears.values()]
     assert heard == [80, 80]  # an eighth of 30 s apart
-    assert len(producer.beacons()) == 160
+    assert len(producer.heartbeats()) == 160
 
 
 def test_producers_are_known_within_a_bound(tmp_path: Path) -> None:

@@ -409,7 +409,7 @@ def test_a_dead_letter_that_is_replayed_twice_counts_once(opener: Opener, networ
 def test_late_messages_that_nobody_looks_at_are_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reliamsg.receiving.sites.MAX_LATE_BYTES", 20_000)
+    monkeypatch.setattr("reliamsg.receiving.site.MAX_LATE_BYTES", 20_000)
     bench = Bench(tmp_path / "inbox.db", gap_timeout=1.0, skip_gaps=True)
     bench.settings["keep_late"] = True
     bench.reopen(clean=True)

@@ -190,7 +190,7 @@ def test_no_gap_expires_while_it_is_not_known_whether_another_inbox_reads(
     bench.settle(4.5)
     lease = bench.engine.shared.role.lease
     with monkeypatch.context() as deaf:
-        deaf.setattr(lease, "came_back", lambda beacon, now: False)
+        deaf.setattr(lease, "came_back", lambda heartbeat, now: False)
         lease.until = bench.now
         bench.settle(60.0)
     assert not journal(bench, "declared")

@@ -8,7 +8,7 @@ import pytest
 
 from reliamsg.errors import QuarantineFull
 from reliamsg.message import Stream
-from reliamsg.receiving.sites import SiteReceiver
+from reliamsg.receiving.site import SiteReceiver
 from reliamsg.store.quarantine import Selection
 from reliamsg.transport.base import Delivery
 from reliamsg.wire.data import Frame

@@ -12,7 +12,7 @@ import pytest
 from reliamsg.errors import GroupBusy
 from reliamsg.message import Message, Prev
 from reliamsg.receiving.buffer import DeliverySlice
-from reliamsg.receiving.sites import SiteReceiver
+from reliamsg.receiving.site import SiteReceiver
 from reliamsg.store.inbox import Inbox
 from reliamsg.testing import MemoryBroker, MemoryNetwork
 from reliamsg.transport.base import Binding
@@ -122,13 +122,11 @@ class Group:
                     bench.settle(step)
                 else:
                     bench.now += step
-            assert len(self.readers()) <= 1, [b.engine.succession.phase for b in self.members]
+            assert len(self.readers()) <= 1, [b.engine.standby.phase for b in self.members]
 
     def readers(self) -> list[Bench]:
         return [
-            b
-            for b in self.members
-            if b.engine.shared.role.holds and not b.engine.shared.role.membership.barred
+            b for b in self.members if b.engine.shared.role.holds and not b.engine.shared.role.locks.barred
         ]
 
     def stop(self, bench: Bench) -> None:
@@ -172,7 +170,7 @@ def group(tmp_path: Path, request: pytest.FixtureRequest) -> Group:
 
 
 def phase(bench: Bench) -> str:
-    return bench.engine.succession.phase
+    return bench.engine.standby.phase
 
 
 def test_a_consumer_alone_reads_soon(group: Group) -> None:
@@ -255,15 +253,15 @@ def test_a_standby_takes_over_from_one_that_is_killed(group: Group) -> None:
 def test_a_session_is_kept_before_the_first_proof_if_its_own_client_renews_the_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: str
 ) -> None:
-    """A broker that sends more than is taken makes an inbox renew its connection, perhaps before its first beacon has
-    come back. If it took that for a lost session, it would wait for ``takeover_timeout`` after every few messages."""
+    """A broker that sends more than is taken makes an inbox renew its connection, perhaps before its first heartbeat
+    has come back. If it took that for a lost session, it would wait ``takeover_timeout`` after every few messages."""
     group = Group(tmp_path, "mqtt")
     first, second = group.join_both()
     group.settle(0.5)
     lease = second.engine.shared.role.lease
     group.kill(first)
     group.settle(7.0)
-    monkeypatch.setattr(lease, "came_back", lambda *beacon: False)
+    monkeypatch.setattr(lease, "came_back", lambda *heartbeat: False)
     while phase(second) != "active":
         group.settle(0.05)
     group.settle(0.5)
@@ -299,7 +297,7 @@ def test_a_standby_takes_over_at_once_from_one_that_is_closed(group: Group) -> N
 
 @pytest.mark.parametrize("end", ["killed", "closed", "closed unheard"])
 def test_a_standby_knows_how_far_one_was_that_read_for_a_moment_only(group: Group, end: str) -> None:
-    """The standby's own beacons are too far apart to be heard in that time."""
+    """The standby's own heartbeats are too far apart to be heard in that time."""
     second = group.join(standby=True, takeover_timeout=40.0)
     group.settle(1.0)
     first = group.join(takeover_timeout=40.0)
@@ -347,7 +345,7 @@ def test_a_mark_at_the_position_tells_nothing_without_a_goodbye_that_is_followed
         if ends == "closed, one site deaf":
             second.engine.sites["dc2"].echoes_since = None
         elif ends == "closed, taken over late":
-            monkeypatch.setattr("reliamsg.receiving.succession.PROMPT_S", -1.0)
+            monkeypatch.setattr("reliamsg.receiving.standby.PROMPT_S", -1.0)
         group.leave(first)
         group.settle(3.0)
     assert group.readers() == [second]
@@ -412,7 +410,7 @@ def test_one_that_was_stopped_and_reads_without_the_session_hands_out_nothing(
     assert {site.state for site in first.engine.sites.values()} == {"connected"}
     group.go_on(first)
     for _ in range(100):
-        # All that waited for it comes in before it looks up: the other's beacons, and then its own.
+        # All that waited for it comes in before it looks up: the other's heartbeats, and then its own.
         first.engine.control.say(first.now)
         group.network.run_pending()
         assert not first.engine.shared.role.holds
@@ -560,7 +558,7 @@ def test_a_second_consumer_gives_up(group: Group) -> None:
     second = group.join()
     group.settle(7.0)
     assert second.engine.shared.health.fatal is None
-    assert not second.engine.shared.role.holds or second.engine.shared.role.membership.barred
+    assert not second.engine.shared.role.holds or second.engine.shared.role.locks.barred
     group.settle(3.0)
     assert isinstance(second.engine.shared.health.fatal, GroupBusy)
     assert group.readers() == [first]

@@ -41,8 +41,7 @@ from reliamsg.receiving.decisions import Decisions, OnGap
 from reliamsg.receiving.deliveries import GapItem, Item
 from reliamsg.receiving.dispatcher import Dispatcher
 from reliamsg.receiving.engine import EngineSettings, ReceivingEngine
-from reliamsg.receiving.opening import Opener
-from reliamsg.receiving.runner import MOST_IDLE_S, Runner
+from reliamsg.receiving.runner import MOST_IDLE_S, Opener, Runner
 from reliamsg.receiving.status import ConsumerStatus, Remaining, remaining, status_of, waiting_status
 from reliamsg.runtime.callbacks import CallbackThread, OnError
 from reliamsg.runtime.clock import elapsed_clock

@@ -19,7 +19,7 @@ from reliamsg.message import Stream
 from reliamsg.receiving.buffer import BufferedBatch, StreamBuffer
 from reliamsg.receiving.durability import Pending
 from reliamsg.receiving.shared import Shared
-from reliamsg.receiving.sites import SiteReceiver
+from reliamsg.receiving.site import SiteReceiver
 from reliamsg.runtime.clock import microseconds
 from reliamsg.runtime.environment import Probe
 from reliamsg.store.inbox import Left

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from reliamsg.receiving.control import Control
-from reliamsg.receiving.sites import SiteReceiver
+from reliamsg.receiving.site import SiteReceiver
 from reliamsg.transport.base import Binding, Delivery, Evidence, Mark, Outcome, Outgoing, Transports
 
 __all__ = ["Connector"]

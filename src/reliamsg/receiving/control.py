@@ -1,8 +1,8 @@
-"""The consumer's side of the control plane: statuses in, states out, beacons both ways.
+"""The consumer's side of the control plane: statuses in, states out, heartbeats both ways.
 
 Producers say what they hold (*status*), at their topics' control addresses and in answer at the group's own. The group
 says how far it is and what it lacks (*state*), to each producer. Both are snapshots that may be lost or repeated. How
-the group's inboxes tell who of them reads is in :mod:`~reliamsg.receiving.succession`.
+the group's inboxes tell who of them reads is in :mod:`~reliamsg.receiving.standby`.
 
 :meth:`Control.heard` is called on I/O threads; all else under the consumer's lock. Telling never blocks.
 """
@@ -28,7 +28,7 @@ from reliamsg.receiving.latest_statuses import LatestStatuses, interval_of
 from reliamsg.receiving.lease import make_nonce, parse_nonce
 from reliamsg.receiving.quarantine import FAR_EPOCH, HELD, TOO_MANY_STREAMS
 from reliamsg.receiving.shared import Shared
-from reliamsg.receiving.sites import SiteReceiver
+from reliamsg.receiving.site import SiteReceiver
 from reliamsg.wire.address import (
     call_address,
     created_address,
@@ -76,7 +76,7 @@ MAX_STRANGERS = 1_000
 STRANGERS_AT_ONCE = 50
 """Of them so many are answered in one step."""
 ANSWER_EVERY_S = 0.02
-"""Beacons of others are answered at most so often."""
+"""Heartbeats of others are answered at most so often."""
 
 
 def control_addresses(group: str, topics: Iterable[tuple[str, int]]) -> tuple[str, ...]:
@@ -163,7 +163,7 @@ class Control:
                 if frame.producer:
                     self._learn(frame)
                 else:
-                    self._beacon(site, frame, reading, now)
+                    self._heartbeat(site, frame, reading, now)
 
     def _status(self, site: SiteReceiver, status: Status, now: float) -> None:
         """What a producer says takes effect, and is answered."""
@@ -241,31 +241,31 @@ class Control:
             and (status.heard[0] == self.shared.role.lease.inbox and status.heard[1] > self._began)
         )
 
-    # -- beacons ------------------------------------------------------------------------------------------
+    # -- heartbeats ------------------------------------------------------------------------------------------
 
-    def _beacon(self, site: SiteReceiver, state: State, reading: bool, now: float) -> None:
+    def _heartbeat(self, site: SiteReceiver, state: State, reading: bool, now: float) -> None:
         shared = self.shared
         if state.role == "call":
             return
-        beacon = parse_nonce(state.inbox, state.number, state.role, state.nonce, state.takeover_ms / 1000)
-        if shared.role.lease.is_own(beacon):
+        heartbeat = parse_nonce(state.inbox, state.number, state.role, state.nonce, state.takeover_ms / 1000)
+        if shared.role.lease.is_own(heartbeat):
             site.echo(now)
-            if reading and beacon.role == "active" and shared.role.lease.came_back(beacon, now):
+            if reading and heartbeat.role == "active" and shared.role.lease.came_back(heartbeat, now):
                 shared.changed.notify_all()  # handing out may go on
             if not reading or shared.role.standing_by:
                 shared.agenda.due(now)
             return
-        self._all_wanted |= beacon.wants_all
-        if shared.role.lease.heard(beacon, now):
+        self._all_wanted |= heartbeat.wants_all
+        if shared.role.lease.heard(heartbeat, now):
             # Whoever looks for others must know at once; of two that read, one is about to yield.
-            often = ANSWER_EVERY_S if beacon.role == "standby" else shared.role.lease.every / 4
+            often = ANSWER_EVERY_S if heartbeat.role == "standby" else shared.role.lease.every / 4
             if not shared.role.barred and now - self._answered_at >= often:
                 self._answered_at = now
                 self.say(now)
             shared.agenda.due(now)
 
     def say(self, now: float, wants_all: bool = False) -> None:
-        """Send a beacon: whether this inbox reads, at every site in reach."""
+        """Send a heartbeat: whether this inbox reads, at every site in reach."""
         shared = self.shared
         role: Literal["active", "standby"] = "standby" if shared.role.barred else "active"
         claim = shared.role.lease.claim_now(now) if role == "active" else shared.role.lease.claim

@@ -13,7 +13,7 @@ from reliamsg.message import Gap, Message
 from reliamsg.receiving.buffer import BufferedBatch, DeliverySlice, StreamBuffer
 from reliamsg.receiving.dead_letters import DeadLetters, LateItem, ReplayItem
 from reliamsg.receiving.shared import Shared
-from reliamsg.receiving.sites import SiteReceiver
+from reliamsg.receiving.site import SiteReceiver
 from reliamsg.runtime.environment import Probe
 from reliamsg.wire.data import FrameError
 

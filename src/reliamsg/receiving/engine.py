@@ -1,6 +1,6 @@
 """The consumer without threads: what arrives, what is handed out, and when the inbox is written.
 
-:class:`ReceivingEngine` composes the core, the inbox, and a :class:`~reliamsg.receiving.sites.SiteReceiver` for
+:class:`ReceivingEngine` composes the core, the inbox, and a :class:`~reliamsg.receiving.site.SiteReceiver` for
 each site. Whoever runs it calls :meth:`~ReceivingEngine.step` from one thread, at the time that the last call
 returned and whenever ``shared.wake`` is called; messages are taken with :meth:`~ReceivingEngine.take` on any
 thread. Nothing here sleeps, and time comes from the two clocks that it is given.
@@ -38,8 +38,8 @@ from reliamsg.receiving.quarantine import FAR_EPOCH, TOO_MANY_STREAMS, Samples
 from reliamsg.receiving.replaying import Replayer
 from reliamsg.receiving.restore import restored
 from reliamsg.receiving.shared import share
-from reliamsg.receiving.sites import SiteReceiver
-from reliamsg.receiving.succession import Succession
+from reliamsg.receiving.site import SiteReceiver
+from reliamsg.receiving.standby import StandbyLease
 from reliamsg.runtime.clock import microseconds
 from reliamsg.runtime.environment import Environment
 from reliamsg.runtime.export_step import ExportStep, JournalSource
@@ -135,7 +135,7 @@ class ReceivingEngine:
             name: Connector(receiver, self.control, transports, bindings, listener)
             for name, receiver in self.sites.items()
         }
-        self.succession = Succession(shared, self.sites, connectors, self.control, settings.standby)
+        self.standby = StandbyLease(shared, self.sites, connectors, self.control, settings.standby)
 
     def _restore(self) -> None:
         shared = self.shared
@@ -165,7 +165,7 @@ class ReceivingEngine:
         sites connect. Before the first :meth:`step`."""
         self.flush(self.shared.clock())
         with self.shared.lock:
-            self.succession.begin(self.shared.clock(), self.settings.standby and not self.settings.successor)
+            self.standby.begin(self.shared.clock(), self.settings.standby and not self.settings.successor)
 
     # -- the store's thread -------------------------------------------------------------------------------
 
@@ -177,7 +177,7 @@ class ReceivingEngine:
             shared.agenda.step_begins()
             if shared.health.fatal is not None:
                 return None
-            self.succession.step(now)
+            self.standby.step(now)
             shared.buffers.settle(now)
             self._tick(now)
             shared.admission.look()
@@ -193,7 +193,7 @@ class ReceivingEngine:
             self._loader.retire(now)
             plan = self._committer.plan(now)
             self.fullness.look(now, self._committer.short_of_room)
-        self.succession.close_given_up()
+        self.standby.close_given_up()
         if plan is not None:
             self._committer.commit(plan, now)
         self._committer.page_in(PAGE_BYTES, now)
@@ -213,7 +213,7 @@ class ReceivingEngine:
         # From here on acknowledgements wake us: those before are seen below.
         shared.agenda.step_ends(None)
         timers = [
-            exporting, self._tick(now), self._committer.deadline(now), self.succession.deadline(now),
+            exporting, self._tick(now), self._committer.deadline(now), self.standby.deadline(now),
             self.control.deadline(), self.fullness.deadline(now), self._loader.deadline(now),
         ]  # fmt: skip
         if shared.core.far:
@@ -255,7 +255,7 @@ class ReceivingEngine:
     def _check_busy(self, site: SiteReceiver, now: float) -> float | None:
         """End this consumer if another one has read at a site for long, and this one must yield to it; returns when
         that will be so."""
-        if site.busy_since is None or self.shared.role.membership.may_stay(site):
+        if site.busy_since is None or self.shared.role.locks.may_stay(site):
             return None
         until = site.busy_since + self.settings.takeover_timeout
         if now >= until:

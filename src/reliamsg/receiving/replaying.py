@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from reliamsg.errors import FatalError, InboxWriteError
 from reliamsg.receiving.quarantine import TOO_MANY_STREAMS
 from reliamsg.receiving.shared import Shared
-from reliamsg.receiving.sites import SiteReceiver
+from reliamsg.receiving.site import SiteReceiver
 from reliamsg.store.quarantine import QuarantinedDelivery, Selection
 from reliamsg.wire.data import Frame, FrameError, open_frame
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from reliamsg.receiving.lease import Lease
-from reliamsg.receiving.membership import Membership
+from reliamsg.receiving.site_locks import SiteLocks
 
 __all__ = ["GroupRole"]
 
@@ -17,7 +17,7 @@ class GroupRole:
     def __init__(self, lease: Lease, clock: Callable[[], float]) -> None:
         self._clock = clock
         self.lease = lease
-        self.membership = Membership()
+        self.locks = SiteLocks()
         self.standing_by = True
         """Another inbox reads, or may, whatever locks say."""
 
@@ -32,7 +32,7 @@ class GroupRole:
     @property
     def barred(self) -> bool:
         """Whether nothing may be taken in or delivered, since another inbox reads, or may."""
-        return self.standing_by or self.membership.barred
+        return self.standing_by or self.locks.barred
 
     @property
     def holds(self) -> bool:
@@ -42,4 +42,4 @@ class GroupRole:
     @property
     def in_charge(self) -> bool:
         """Whether this inbox is known to be the one that reads, and no lock bars it from delivering."""
-        return not (self.standing_by or self.membership.barred) and self._clock() < self.lease.until
+        return not (self.standing_by or self.locks.barred) and self._clock() < self.lease.until

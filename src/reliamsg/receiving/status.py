@@ -10,7 +10,7 @@ from reliamsg.export.exporter import JournalStatus
 from reliamsg.message import Gap, Stream
 from reliamsg.receiving.engine import ReceivingEngine
 from reliamsg.receiving.fullness import Stalled
-from reliamsg.receiving.sites import SiteReceiver, SiteState
+from reliamsg.receiving.site import SiteReceiver, SiteState
 
 __all__ = [
     "ConsumerRole", "ConsumerStatus", "ProducerHeard", "Remaining", "SiteStatus", "Stalled", "StreamStatus",
@@ -154,7 +154,7 @@ def waiting_status(group: str) -> ConsumerStatus:
 
 def _role(engine: ReceivingEngine) -> ConsumerRole:
     shared = engine.shared
-    if engine.succession.phase == "waiting":
+    if engine.standby.phase == "waiting":
         return "standby"
     return "active" if shared.role.in_charge else "starting"
 

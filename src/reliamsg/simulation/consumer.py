@@ -163,7 +163,7 @@ class ConsumerProcess(Process):
             engine.deliveries.release(self._chunk)
         engine.flush(now)
         engine.say_goodbye(now)
-        engine.succession.close_given_up()
+        engine.standby.close_given_up()
         for site in engine.sites.values():
             site.close(lambda: 1.0)
         engine.flush(now, closing=True)

@@ -104,7 +104,7 @@ def producer_address(producer: str) -> str:
 
 
 def group_address(group: str) -> str:
-    """Where a group's inboxes listen: for answers, repairs, and each other's beacons."""
+    """Where a group's inboxes listen: for answers, repairs, and each other's heartbeats."""
     return f"{_GROUP_PREFIX}{group}"
 
 

@@ -181,14 +181,14 @@ class State(msgspec.Struct, array_like=True, frozen=True):
     to: str
     """The address that it is sent to."""
     producer: str
-    """Whom it is for; "" in calls and beacons."""
+    """Whom it is for; "" in calls and heartbeats."""
     role: Role
     nonce: Annotated[bytes, msgspec.Meta(max_length=MAX_NONCE_BYTES)]
     """In states for producers and in calls: CHALLENGE_BYTES random bytes, drawn when the inbox began to read. An answer
     names them."""
     streams: Annotated[list[StreamState], msgspec.Meta(max_length=MAX_CONTROL_STREAMS)] = []
     takeover_ms: int = 0
-    """In beacons: the inbox's ``takeover_timeout``; 0 where it does not say."""
+    """In heartbeats: the inbox's ``takeover_timeout``; 0 where it does not say."""
 
 
 _encode = msgspec.msgpack.Encoder().encode

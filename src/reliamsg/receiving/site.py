@@ -13,24 +13,29 @@ from reliamsg.core.waiting import QUARANTINE
 from reliamsg.keys import KeyRing
 from reliamsg.message import Stream
 from reliamsg.receiving.buffer import BufferedBatch
-from reliamsg.receiving.connections import Connection, Connections
-from reliamsg.receiving.deferred import Deferred
-from reliamsg.receiving.feeding import Feeding
 from reliamsg.receiving.intake import Rejected, Unsequenced, examine, examine_repair
 from reliamsg.receiving.latest_statuses import LatestStatuses
 from reliamsg.receiving.quarantine import FAR_EPOCH, HELD, TOO_MANY_STREAMS
 from reliamsg.receiving.shared import Shared
 from reliamsg.store.inbox_rows import HeldFrame
 from reliamsg.store.quarantine import QuarantinedDelivery, Selection
-from reliamsg.transport.base import Delivery, is_refusal
+from reliamsg.transport.base import Delivery, ReceiverTransport, SenderTransport, is_refusal
 from reliamsg.wire.data import Frame, FrameError, Records, encode, open_frame
 from reliamsg.wire.limits import MAX_FRAME_BYTES
 
-__all__ = ["SiteReceiver", "SiteState"]
+__all__ = ["SILENT_S", "Feeding", "SiteReceiver", "SiteState"]
 
 log = logging.getLogger("reliamsg.receiving")
 
 SiteState = Literal["connecting", "connected", "listening", "unreachable", "refused", "busy", "closed"]
+
+Connection = ReceiverTransport | SenderTransport
+
+SILENT_S = 60.0
+"""A queue is suspected when repairs of its topic came for so long, through the same site, and nothing else did."""
+
+Topic = tuple[str, int]
+"""With its partition."""
 
 GATHER_S = 0.01
 """The engine is told of arrivals that are not urgent within so long."""
@@ -54,6 +59,103 @@ LOG_EVERY_S = 1.0
 _UNUSABLE = "unusable deliveries set aside"
 _UNHEARD = "statuses of streams not taken in, to be asked for again"
 _NOT_KEPT = "late batches not kept, since there are too many"
+
+
+class Connections:
+    """What there is, and who takes its events. Everything under the consumer's lock, unless it says otherwise."""
+
+    def __init__(self) -> None:
+        self.transport: ReceiverTransport | None = None
+        """What the site is read with; None while it is not."""
+        self.reading: object | None = None
+        """Who takes its events: whatever else still calls belongs to a connection that was given up."""
+        self.listener: SenderTransport | None = None
+        """What listens, under a throw-away name."""
+        self.listening: object | None = None
+        """Who takes its events."""
+        self.listens_aside = False
+        """What listens beside a connection that tries to read is connected."""
+        self.given_up: list[Connection] = []
+        """What is to be closed, by whoever takes it out: without the lock, since closing waits for events, which may
+        wait for the lock."""
+
+    @property
+    def all(self) -> list[Connection]:
+        """Every connection that there is."""
+        return [each for each in (self.listener, self.transport) if each is not None]
+
+    def read_with(self, transport: ReceiverTransport, events: object) -> None:
+        """There is one to read with, which is not started yet."""
+        self.transport, self.reading = transport, events
+
+    def listen_with(self, listener: SenderTransport, events: object) -> None:
+        """There is one that listens, which is not started yet."""
+        self.listener, self.listening = listener, events
+
+    def note_aside(self, connected: bool) -> None:
+        """What listens beside a connection that tries to read was connected, or disconnected."""
+        self.listens_aside = connected
+
+    def stop_listening(self) -> None:
+        """Give up what listens."""
+        if self.listener is not None:
+            self.given_up.append(self.listener)
+        self.listening = self.listener = None
+        self.listens_aside = False
+
+    def give_up(self) -> None:
+        """Give up all that there is."""
+        self.given_up += self.all
+        self.reading = self.listening = self.listener = self.transport = None
+        self.listens_aside = False
+
+
+class Deferred:
+    """Those of one site, at most as many as its broker lets wait. Under the consumer's lock."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[Delivery, Frame]] = []
+        self._moves = 0
+        self.retry_at = float("inf")
+        """When to look at them again, whatever happens until then."""
+
+    def put(self, delivery: Delivery, frame: Frame, retry_at: float = float("inf")) -> None:
+        """It is looked at again when any stream has gone on, and at `retry_at`."""
+        self.waiting.append((delivery, frame))
+        self.retry_at = min(self.retry_at, retry_at)
+
+    def take(self, moves: int, now: float) -> list[tuple[Delivery, Frame]]:
+        """What is to be looked at again: put back what has to wait still. `moves`: how often streams went on so far."""
+        if moves == self._moves and now < self.retry_at:
+            return []
+        self._moves, self.retry_at = moves, float("inf")
+        again, self.waiting = self.waiting, []
+        return again
+
+    def clear(self) -> None:
+        """The connection is gone: the broker delivers them again."""
+        self.waiting.clear()
+        self.retry_at = float("inf")
+
+
+class Feeding:
+    """Of one site: what came through queues, and what only by repair. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._starved_since: dict[Topic, float] = {}
+
+    def came(self, topic: Topic) -> None:
+        """Its queue brought something."""
+        self._starved_since.pop(topic, None)
+
+    def repaired(self, topic: Topic, now: float, seen_empty_at: float) -> bool:
+        """Something missing came by repair. Returns whether the queue is suspected, `SILENT_S` apart: it brought
+        nothing all that time, and not because something waited in it."""
+        since = self._starved_since.setdefault(topic, now)
+        if now - since < SILENT_S or seen_empty_at < since:
+            return False
+        self._starved_since[topic] = now
+        return True
 
 
 class SiteReceiver:
@@ -89,10 +191,10 @@ class SiteReceiver:
         self.greeted = False
         """Producers were called for on this connection."""
         self.echoed_at: float | None = None
-        """When an own beacon came back last on this connection."""
+        """When an own heartbeat came back last on this connection."""
         self.echoes_since: float | None = None
         """The same of the first one."""
-        # An own beacon came back; a control frame of whomever came in, so the site lets its users see them.
+        # An own heartbeat came back; a control frame of whomever came in, so the site lets its users see them.
         self.ever_echoed = self.ever_heard = False
         self.drained_at = float("-inf")
         """When its queue was seen empty last."""
@@ -134,7 +236,7 @@ class SiteReceiver:
             heard = self._statuses.journal(self.name, self.lost_at)
             detail |= {"heard": heard} if heard else {}
         self.shared.journal.note("connected", site=self.name, detail=detail)
-        self.shared.role.membership.review()
+        self.shared.role.locks.review()
         self.shared.agenda.due(0.0)
         log.info("site %s: connected to %s", self.name, endpoint)
 
@@ -176,7 +278,7 @@ class SiteReceiver:
             self.shared.journal.note("disconnected", site=self.name, reason=reason)
             level = logging.INFO if self.closing else logging.WARNING
             log.log(level, "site %s: disconnected: %s", self.name, reason)
-        self.shared.role.membership.review()
+        self.shared.role.locks.review()
         self.shared.agenda.due(0.0)
 
     def give_up(self, reason: str) -> None:
@@ -198,7 +300,7 @@ class SiteReceiver:
         self.busy_since = None  # whoever held the group there may be gone as well
         self.state = "refused" if credentials or is_refusal(reason) else "unreachable"
         self.endpoint, self.error = endpoint, reason
-        self.shared.role.membership.review()
+        self.shared.role.locks.review()
         if changed:
             log.warning("site %s: %s: %s", self.name, endpoint, reason)
 
@@ -208,7 +310,7 @@ class SiteReceiver:
         if self.busy_since is None:
             self.busy_since = self.shared.clock()
             log.warning("site %s: another consumer reads for this group: %s", self.name, holder)
-        self.shared.role.membership.review()
+        self.shared.role.locks.review()
         self.shared.agenda.due(0.0)
 
     def drained(self) -> None:
@@ -246,7 +348,7 @@ class SiteReceiver:
         self.ever_heard = True
 
     def echo(self, now: float) -> None:
-        """An own beacon came back."""
+        """An own heartbeat came back."""
         self.ever_echoed = True
         self.echoed_at = now
         if self.echoes_since is None:
@@ -312,12 +414,12 @@ class SiteReceiver:
     # -- Member -------------------------------------------------------------------------------------------
 
     def give_way(self) -> None:
-        """See :class:`~reliamsg.receiving.membership.Member`."""
+        """See :class:`~reliamsg.receiving.site_locks.LockedSite`."""
         if self.connections.transport is not None:
             self.connections.transport.reconnect("another consumer reads for this group")
 
     def admit(self) -> None:
-        """See :class:`~reliamsg.receiving.membership.Member`."""
+        """See :class:`~reliamsg.receiving.site_locks.LockedSite`."""
         early, self._early = self._early, []
         if early:
             self.received(early, self.connections.reading)
@@ -325,8 +427,8 @@ class SiteReceiver:
 
     def _must_wait(self, deliveries: Sequence[Delivery]) -> bool:
         """Keep deliveries for later, if another inbox may be reading."""
-        membership = self.shared.role.membership
-        if self.shared.role.barred or not (membership.decided or self.site.protocol == "mqtt"):
+        locks = self.shared.role.locks
+        if self.shared.role.barred or not (locks.decided or self.site.protocol == "mqtt"):
             self._early += deliveries
             return True
         return False
