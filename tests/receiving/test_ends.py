@@ -19,6 +19,7 @@ from reliamsg.errors import (
     InboxLocked,
     InboxWriteError,
 )
+from reliamsg.injection import inject
 from reliamsg.message import Message
 from reliamsg.receiving.api import Consumer
 from reliamsg.testing import MemoryNetwork
@@ -114,7 +115,8 @@ def test_one_that_is_collected_on_its_own_thread_is_closed_after_the_step(
             consumer._finalizer()
             collected.append("goes on")
 
-    consumer = opener(probe=probe)
+    with inject(probe=probe):
+        consumer = opener()
     send(network["dc1"], 1, 3)
     for _ in range(3):
         message = consumer.get(60)
