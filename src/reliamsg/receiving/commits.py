@@ -1,4 +1,4 @@
-"""The consumer's commits: when one is due, what goes into it, and what follows from it.
+"""The consumer's commits: when one is due, what it holds, and what follows from it.
 
 A commit is planned under the lock, written without it, and applied under it again; only then do brokers get their
 acknowledgements. :class:`Committer` runs on one thread, the one that owns the inbox.
@@ -32,42 +32,43 @@ __all__ = ["MAX_CACHED_BYTES", "Committer", "unreserved"]
 log = logging.getLogger("reliamsg.receiving")
 
 COMMIT_EVERY_S = 0.01
-"""Acknowledgements are gathered for so long, unless somebody waits."""
+"""How long acknowledgements are gathered, unless somebody waits for the commit."""
 JOURNAL_EVERY_S = 0.25
-"""The same where there is nothing but journal rows to write."""
+"""The same if there are only journal rows to write."""
 MAX_SPILL_BYTES = 8 * 1024 * 1024
 MIN_SPILL_BYTES = 16 * 1024
 RETRY_WRITE_S = 0.5
-"""After a commit that failed for lack of room."""
+"""How long after a commit that failed for lack of room the next one is tried."""
 RESERVED_PART = 4
-"""One part in so many of the inbox is kept for what uses up a site's window while messages are missing somewhere."""
+"""One part in this many of the inbox is reserved: for deliveries that use up a site's window while messages are
+missing."""
 FULL_POLL_S = 0.05
-"""How often a full inbox is looked at for room."""
+"""How often a full inbox is checked for room."""
 MAX_CACHED_BYTES = 8 * 1024 * 1024
-"""Frames in memory that could be read from the inbox as well."""
+"""Frames in memory that the inbox has as well."""
 
 
 def unreserved(max_inbox_bytes: int) -> int:
-    """What of the inbox's room is for all that arrives."""
+    """The part of the inbox's room that any message may use, in bytes."""
     return max_inbox_bytes - max_inbox_bytes // RESERVED_PART
 
 
 @dataclass(slots=True)
 class _Plan:
-    """One commit between its two looks at the state."""
+    """One commit, from when it is decided until it is applied."""
 
     snapshot: Snapshot
     batch: Batch
     pending: Pending
     entries: list[Entry]
     spilled: list[tuple[Stream, BufferedBatch]]
-    """What is written to the inbox ahead of its turn."""
+    """Batches that are persisted early, before they are acknowledged."""
     spilling: list[Waiting]
     sync: int
 
 
 class Committer:
-    """Decides on commits and makes them."""
+    """Decides on commits, and makes them."""
 
     def __init__(
         self, shared: Shared, sites: Mapping[str, SiteReceiver], max_inbox_bytes: int, probe: Probe
@@ -80,21 +81,22 @@ class Committer:
         self._committed_at = -1.0
         self._retry_at = 0.0
         self._unread: InboxWriteError | None = None
-        """What kept frames from being read back: the disk had no room for that either."""
+        """Why frames could not be read back: the disk had no room even for that."""
         self._full = False
         self.short_of_room = False
-        """There is something overdue for which the inbox has no room."""
+        """Something is overdue to be persisted, and the inbox has no room for it."""
         self._spill_at = 0.0
-        """Before that nothing is spilled, since there was no room; smaller commits may still fit."""
+        """Nothing is persisted early before that, for lack of room; smaller commits may still fit."""
         self._spill_limit = MAX_SPILL_BYTES
-        """Bytes written ahead in one commit; fewer after a failure, since a part may fit where all does not."""
+        """Most bytes to persist early in one commit; fewer after a failure, since a part may fit where all does not."""
         self._reported = False
-        """The present lack of room was reported."""
+        """The current lack of room was reported."""
 
     # -- planning -----------------------------------------------------------------------------------------
 
     def plan(self, now: float, closing: bool = False) -> _Plan | None:
-        """Decide under the lock whether to commit now, and what. `closing`: the last commit, whose last row says so."""
+        """Decide under the lock whether to commit now, and what. `closing`: it is the last commit, and its last journal
+        row says so."""
         shared = self._shared
         if shared.durability.write_error is not None and now < self._retry_at and not closing:
             return None
@@ -127,7 +129,7 @@ class Committer:
         return _Plan(snapshot, batch, pending, entries, spilled, spilling, sync)
 
     def deadline(self, now: float) -> float | None:
-        """When the next commit will be due if nothing else happens."""
+        """When the next commit is due, unless something else happens."""
         shared = self._shared
         if shared.durability.write_error is not None:
             return max(now, self._retry_at, self._spill_at)
@@ -140,7 +142,7 @@ class Committer:
         return at
 
     def _due_at(self, now: float) -> float | None:
-        """When what waits to be committed has waited long enough; None when nothing does."""
+        """When what is to be committed has waited long enough; None if there is nothing."""
         shared = self._shared
         if shared.core.effects.urgent or shared.durability.awaited:
             return now
@@ -159,7 +161,7 @@ class Committer:
     def _spill(
         self, due: list[Waiting], now: float
     ) -> tuple[list[tuple[Stream, BufferedBatch]], list[Waiting]]:
-        """Choose what to write to the inbox ahead of its turn: whole batches, also where only a part is due."""
+        """Choose what to persist early: whole batches, even if only a part is due."""
         shared = self._shared
         spilled: list[tuple[Stream, BufferedBatch]] = []
         spilling: list[Waiting] = []
@@ -224,7 +226,7 @@ class Committer:
     # -- committing ---------------------------------------------------------------------------------------
 
     def commit(self, plan: _Plan, now: float) -> bool:
-        """Write a plan, without the lock, and follow it up. False when it could not be written."""
+        """Write a plan, without the lock, and apply it. False if it could not be written."""
         shared = self._shared
         spills = bool(plan.spilled)
         plan.batch.held.extend(
@@ -312,10 +314,10 @@ class Committer:
         self._shared.buffers.queue_all()
 
     def _persisted(self, stream: Stream, batch: BufferedBatch, frame: Frame) -> None:
-        """A batch is in the inbox now, in this form."""
+        """The inbox has a batch now, as this frame."""
         shared = self._shared
         buffer = shared.buffers.of(stream)
-        if batch.dropped:  # unreadable, as was found meanwhile; another copy may have come
+        if batch.dropped:  # it turned out unreadable meanwhile; another copy may have arrived
             shared.durability.pending.discarded.append((stream, batch.epoch, batch.first, batch.last))
             return
         shared.core.streams[stream].persisted(batch.epoch, batch.first, batch.last)
@@ -324,7 +326,7 @@ class Committer:
     # -- reading back ---------------------------------------------------------------------------------------
 
     def page_in(self, max_bytes: int, now: float) -> None:
-        """Read the frames whose turn has come."""
+        """Read the frames that are to be delivered next."""
         shared = self._shared
         with shared.lock:
             if shared.durability.write_error is not None and now < self._retry_at:
@@ -338,7 +340,7 @@ class Committer:
                 and shared.durability.write_error is self._unread
                 and not shared.buffers.pages
             ):
-                self._written()  # there need be nothing to commit that would show it
+                self._written()  # there may be no commit to show it
 
     def _page_in(self, buffer: StreamBuffer, place: tuple[int, int], max_bytes: int) -> None:
         shared = self._shared
@@ -367,7 +369,7 @@ class Committer:
                     continue  # settled, or unreadable and about to be discarded
                 shared.buffers.add_read(buffer, BufferedBatch.read(row))
             if known is not None and seq in known.held and buffer.find(epoch, seq) is None:
-                # It is held, and was not in memory. To look again and again would help nobody.
+                # The inbox should have it. Looking again would not help.
                 shared.health.fail(_lost(shared, stream, epoch, seq))
             shared.buffers.queue(buffer)
             shared.changed.notify_all()

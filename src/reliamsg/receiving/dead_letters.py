@@ -1,4 +1,4 @@
-"""What does not go in order: late messages, and dead letters on their way out and back."""
+"""What is delivered out of order: late messages, and dead letters that are replayed."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ LATE_PAGE = 16
 
 @dataclass(slots=True)
 class LateItem:
-    """Messages that came after their gap was passed. Call ``late_seen(number)`` afterwards."""
+    """Messages that arrived after their gap was passed. Call ``late_seen(number)`` afterwards."""
 
     number: int
     messages: list[Message]
-    """Those that the application has not seen."""
+    """Those that the application has not seen yet."""
 
     @property
     def done(self) -> bool:
@@ -43,7 +43,7 @@ class LateItem:
 
 @dataclass(slots=True)
 class ReplayItem:
-    """A dead letter that is tried again."""
+    """A dead letter that is delivered again."""
 
     message: Message
     done: bool = False
@@ -56,13 +56,14 @@ class ReplayItem:
 
 
 class DeadLetters:
-    """Late messages and dead letters of one consumer."""
+    """Keeps dead letters, and shows late messages and replays to the application. Everything under the consumer's lock,
+    unless it says otherwise."""
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
         self._late: deque[HeldFrame] = deque()
         self._again: deque[LateItem] = deque()
-        """Shown in part."""
+        """Items that were shown in part."""
         self._late_above = 0
         self._replays: deque[DeadLetter] = deque()
         self._returned: deque[ReplayItem] = deque()
@@ -70,11 +71,11 @@ class DeadLetters:
 
     @property
     def waiting(self) -> bool:
-        """Whether there is anything to be shown."""
+        """Whether there is anything to show."""
         return bool(self._replays or self._returned or self._again or self._late)
 
     def take(self) -> LateItem | ReplayItem | None:
-        """What is to be shown to the application, under the lock."""
+        """What to show to the application next."""
         if self._returned:
             return self._returned.popleft()
         if self._replays:
@@ -86,7 +87,7 @@ class DeadLetters:
     # -- late messages ------------------------------------------------------------------------------------
 
     def load_late(self) -> None:
-        """Read what waits in the inbox, on the store's thread."""
+        """Read late messages from the inbox, on the thread that owns it. Takes the lock."""
         shared = self._shared
         if self._late or shared.inbox.late_count == 0:
             return
@@ -117,7 +118,7 @@ class DeadLetters:
         return LateItem(row.id, messages)
 
     def put_back(self, item: LateItem | ReplayItem) -> None:
-        """What is left of an item will be shown next."""
+        """Show the rest of an item next. Takes the lock."""
         with self._shared.lock:
             if isinstance(item, LateItem):
                 self._again.append(item)
@@ -126,7 +127,7 @@ class DeadLetters:
             self._shared.changed.notify_all()
 
     def late_seen(self, number: int) -> None:
-        """The application has seen a late item."""
+        """The application has seen a late item. Takes the lock."""
         with self._shared.lock:
             self._shared.durability.pending.seen_late.append(number)
             self._shared.agenda.due(self._shared.clock())
@@ -134,7 +135,7 @@ class DeadLetters:
     # -- dead letters -------------------------------------------------------------------------------------
 
     def bury(self, buffer: StreamBuffer, message: Message, reason: str, now: float) -> None:
-        """Put a message among the dead letters, under the lock."""
+        """Move a message to the dead letters."""
         shared = self._shared
         state = buffer.state
         key = (message.epoch, message.seq)
@@ -142,7 +143,7 @@ class DeadLetters:
         known = state.epochs.live.get(message.epoch)
         shared.buffers.report_all()
         if known is None or not shared.core.bury(state.stream, *key, reason, now):
-            return  # settled before: there is nothing to give up any more
+            return  # it was settled before
         shared.durability.pending.dead.append(
             DeadLetter(
                 0, state.stream, message.epoch, known.incarnation, message.seq, message.key, dict(message.headers),
@@ -154,7 +155,7 @@ class DeadLetters:
         log.warning("%s goes to the dead letters after %d deliveries: %s", message.id, attempts, reason)
 
     def bury_spent(self, buffer: StreamBuffer, batch: BufferedBatch, offer: Offer, now: float) -> None:
-        """The same for a message that used up its deliveries before this process began."""
+        """The same for a message that had used up its deliveries before this process started."""
         body, key, headers = _record(batch.records(), offer.first - batch.frame.envelope.seq)
         message = Message(
             *buffer.state.stream, offer.epoch, offer.first, body, key, headers, True, False, buffer
@@ -163,7 +164,7 @@ class DeadLetters:
         self.bury(buffer, message, "used up its deliveries; the process ended during the last one", now)
 
     def replay(self, letter: DeadLetter) -> None:
-        """Have a dead letter handed out again, outside the order."""
+        """Deliver a dead letter again, out of order. Takes the lock."""
         with self._shared.lock:
             self._replays.append(letter)
             self._shared.changed.notify_all()
@@ -190,16 +191,16 @@ def _record(records: Records, i: int) -> tuple[bytes, str | None, dict[str, str]
 
 
 class _Nobody:
-    """What a late message reports to: it is settled already."""
+    """What a late message reports to: the message is settled already."""
 
     def acknowledge(self, message: Message, durable: bool) -> None:
-        """Nothing is left to be done."""
+        """Nothing to do."""
 
     def reject(self, message: Message, reason: str) -> None:
-        """Nothing is left to be done."""
+        """Nothing to do."""
 
     def failed(self, message: Message, error: BaseException) -> None:
-        """Nothing is left to be done."""
+        """Nothing to do."""
 
 
 class _Revival:
@@ -229,7 +230,7 @@ class _Revival:
                 shared.agenda.due(shared.clock())
 
     def reject(self, message: Message, reason: str) -> None:
-        """It stays where it was, among the dead letters."""
+        """It stays among the dead letters."""
 
     def failed(self, message: Message, error: BaseException) -> None:
-        """It stays where it was, among the dead letters."""
+        """It stays among the dead letters."""

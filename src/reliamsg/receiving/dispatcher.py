@@ -24,13 +24,13 @@ log = logging.getLogger("reliamsg.receiving")
 
 TURN_MESSAGES = 256
 TURN_S = 0.05
-"""A stream keeps its worker for so many messages and so many seconds while others wait."""
+"""A stream keeps its worker for this many messages and seconds while others wait."""
 LOOK_EVERY_S = 0.5
-"""Some of what is waited for comes with time alone."""
+"""Some conditions become true with time alone, and nobody announces them."""
 
 
 class Dispatcher:
-    """Runs one handler until it is told to stop, or something is to be raised."""
+    """Runs a handler until the application stops it, or an error is to be raised."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The consumer without threads: what arrives, what is handed out, and when the inbox is written.
+"""The consumer without threads: what arrives, what is delivered, and when the inbox is written.
 
 :class:`ReceivingEngine` composes the core, the inbox, and a :class:`~reliamsg.receiving.site.SiteReceiver` for
 each site. Whoever runs it calls :meth:`~ReceivingEngine.step` from one thread, at the time that the last call
@@ -54,9 +54,9 @@ __all__ = ["EngineSettings", "ReceivingEngine"]
 log = logging.getLogger("reliamsg.receiving")
 
 LOOK_AT_CLOCK_S = 10.0
-"""While anything waits whose epoch is far ahead, it is looked so often whether it still is."""
+"""While anything waits whose epoch is far ahead, how often it is checked whether it still is."""
 PAGE_BYTES = 1024 * 1024
-"""Read from the inbox at once, for one stream."""
+"""Bytes to read from the inbox at once, for one stream."""
 
 
 @dataclass(frozen=True)
@@ -66,17 +66,17 @@ class EngineSettings:
     group: str
     topics: tuple[str, ...]
     keep_late: bool = False
-    """Somebody wants to see what arrives late."""
+    """The application wants to see late messages."""
     unsequenced: bool = False
     """Messages without identity are delivered."""
     max_inbox_bytes: int = 256 * 1024 * 1024
     takeover_timeout: float = 30.0
     on_gap: str = "hold"
-    """What the application wants to happen at a gap: for the journal only."""
+    """What the application does at a gap: for the journal only."""
     standby: bool = False
-    """Wait for another inbox of the group to end, however long it reads."""
+    """Wait until no other inbox of the group reads, however long that takes."""
     successor: bool = False
-    """The one that had the same inbox open is gone: there is no need to wait for its silence."""
+    """The process that had the same inbox open has ended, so there is no need to wait for its lease."""
     keys: KeyRing | None = None
     max_quarantine_bytes: int = 64 * 1024 * 1024
 
@@ -161,8 +161,8 @@ class ReceivingEngine:
             shared.buffers.queue_touched()
 
     def start(self) -> None:
-        """Have it in the inbox that it is open, so that a process that is killed right away leaves that; then let the
-        sites connect. Before the first :meth:`step`."""
+        """Record in the inbox that it is open, in case the process is killed right away; then let the sites connect.
+        Before the first :meth:`step`."""
         self.flush(self.shared.clock())
         with self.shared.lock:
             self.standby.begin(self.shared.clock(), self.settings.standby and not self.settings.successor)
@@ -171,7 +171,7 @@ class ReceivingEngine:
 
     def step(self, now: float) -> float | None:
         """Do what is due: clocks, commits, acknowledgements to brokers, reading back. Returns when to call
-        again; None when nothing is timed."""
+        again; None if nothing is timed."""
         shared = self.shared
         with shared.lock:
             shared.agenda.step_begins()
@@ -210,7 +210,7 @@ class ReceivingEngine:
     def _next_step(self, now: float, exporting: float | None, more: bool) -> float | None:
         """When the next step is due. `exporting`: when there is more to export; `more`: there is work left."""
         shared = self.shared
-        # From here on acknowledgements wake us: those before are seen below.
+        # From here on acknowledgements wake the worker; earlier ones are seen below.
         shared.agenda.step_ends(None)
         timers = [
             exporting, self._tick(now), self._committer.deadline(now), self.standby.deadline(now),
@@ -230,7 +230,7 @@ class ReceivingEngine:
         return min((at for at in timers if at is not None), default=None)
 
     def _export(self, now: float) -> float | None:
-        """Have the journal go on its way; returns when there will be more."""
+        """Export some of the journal; returns when to continue."""
         shared = self.shared
         if shared.health.fatal is not None or not self.export.has_target:
             return None
@@ -246,7 +246,7 @@ class ReceivingEngine:
         return stepped.deadline
 
     def _tick(self, now: float) -> float | None:
-        """Let the core's clocks run, unless somebody else may be the one who reads, and know what they wait for."""
+        """Let the core's clocks run, unless another inbox may be reading; returns the next deadline."""
         shared = self.shared
         if not shared.role.in_charge:
             return None
@@ -290,8 +290,8 @@ class ReceivingEngine:
         core.effects.held_up.clear()
 
     def tell_accepted(self, stream: Stream) -> None:
-        """Tell other inboxes of the group what was accepted of a stream, so that one that takes over goes by it. When
-        that is durable."""
+        """Announce to other inboxes of the group what was accepted of a stream, so that one that takes over knows.
+        Call this when the acceptance is durable."""
         with self.shared.lock:
             self.control.tell_at_once(stream)
 
@@ -328,7 +328,7 @@ class ReceivingEngine:
         return len(batch.forgotten)
 
     def _forgetting(self, streams: Sequence[Stream], what: Forgetting) -> Batch:
-        """Nothing of these is in memory."""
+        """The commit that forgets these streams, none of which is in memory."""
         inbox = self.shared.inbox
         some = inbox.load_some(streams)
         inbox.drop_ids([saved.stream for saved in some])
@@ -348,7 +348,7 @@ class ReceivingEngine:
     # -- the end ------------------------------------------------------------------------------------------
 
     def flush(self, now: float, closing: bool = False) -> None:
-        """Commit everything that there is. With `closing` the inbox is left as after a clean stop."""
+        """Commit everything. With `closing`, the inbox is left as after a clean stop."""
         shared = self.shared
         with shared.lock:
             if not shared.health.may_write:
@@ -369,13 +369,14 @@ class ReceivingEngine:
             self._committer.commit(plan, now)
 
     def say_goodbye(self, now: float) -> None:
-        """Tell producers and other inboxes how far this one got, and that it ends. After a :meth:`flush`."""
+        """Announce the committed positions to producers and other inboxes, and that this one ends. After
+        :meth:`flush`."""
         with self.shared.lock:
             if self.shared.health.may_write:
                 self.control.farewell(now)
 
     def finish_export(self, deadline: float) -> None:
-        """Export what is left, until `deadline` by the engine's clock: the last before the inbox is closed."""
+        """Export the rest, until `deadline` by the engine's clock: the last thing before the inbox is closed."""
         if self.shared.health.may_write:
             self.export.finish(deadline)
         self.export.stop()
