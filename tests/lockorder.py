@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from reliamsg.receiving.state import Shared
+from reliamsg.receiving.shared import Shared, share
 from reliamsg.sending.engine import Engine
 
 
@@ -85,7 +85,7 @@ class GuardedDict(dict[Any, Any]):
         super().clear()
 
 
-def _guard(owner: Any, lock: CheckedLock, found: list[str]) -> None:
+def _guard(owner: Any, lock: Any, found: list[str]) -> None:
     """Have the dictionaries of an object guarded by a lock."""
     for name, value in vars(owner).items():
         if type(value) is dict:
@@ -125,16 +125,15 @@ def lock_order() -> Iterator[None]:
 
         engine.admission.release = released
 
-    share = Shared.__init__
-
-    def shared(state: Any, *args: Any, **kwargs: Any) -> None:
-        share(state, *args, **kwargs)
-        state.lock = CheckedLock("the consumer's lock", found)
-        for owner in state, state.core, state.absent, state.quarantine:
+    def shared(*args: Any) -> Shared:
+        state = share(*args)
+        for owner in state.buffers, state.core, state.absent, state.quarantine:
             _guard(owner, state.lock, found)
+        return state
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Engine, "__init__", made)
-        patch.setattr(Shared, "__init__", shared)
+        patch.setattr("reliamsg.receiving.shared.RLock", lambda: CheckedLock("the consumer's lock", found))
+        patch.setattr("reliamsg.receiving.engine.share", shared)
         yield
     assert not found, found[0]

@@ -45,7 +45,7 @@ from reliamsg.keys import KeyRing
 from reliamsg.message import Gap, Message, MessageId
 
 if TYPE_CHECKING:
-    from reliamsg.receiving.consumer import Consumer
+    from reliamsg.receiving.api import Consumer
     from reliamsg.sending.api import Producer
     from reliamsg.sending.receipt import Receipt
 
@@ -98,7 +98,7 @@ __all__ = [
 
 # Few programs both publish and consume: each half is loaded on first use (PEP 562).
 _HALVES = {
-    "Consumer": "reliamsg.receiving.consumer",
+    "Consumer": "reliamsg.receiving.api",
     "Producer": "reliamsg.sending.api",
     "Receipt": "reliamsg.sending.receipt",
 }

@@ -17,8 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from reliamsg.receiving.engine import GapItem
-from reliamsg.receiving.lane import Chunk
+from reliamsg.receiving.buffer import DeliverySlice
+from reliamsg.receiving.deliveries import GapItem
 from reliamsg.sending.accumulator import Content
 from reliamsg.sending.engine import Engine
 from reliamsg.store.outbox import EPOCH_STEP
@@ -106,14 +106,14 @@ class Life:
                 self._take(reader)
 
     def _take(self, reader: receiving.Bench) -> None:
-        while (item := reader.engine.take(1, 4)) is not None:
-            assert isinstance(item, (Chunk, GapItem)), item
+        while (item := reader.engine.deliveries.take(1, 4)) is not None:
+            assert isinstance(item, (DeliverySlice, GapItem)), item
             if isinstance(item, GapItem):
                 continue
             while (message := item.next()) is not None:
                 self.say("again" if message.redelivered else "got", int(message.body))
                 message.ack()
-            reader.engine.release(item)
+            reader.engine.deliveries.release(item)
 
     def end(self) -> None:
         for reader in self.readers:

@@ -15,7 +15,7 @@ import pytest
 from reliamsg import Producer
 from reliamsg.lab import Mosquitto
 from reliamsg.message import Stream
-from reliamsg.receiving.samples import MAX_SAMPLE_BYTES
+from reliamsg.receiving.quarantine import MAX_SAMPLE_BYTES
 from reliamsg.wire.address import (
     call_address,
     group_address,

@@ -91,11 +91,11 @@ def states() -> list[State]:
     stream = StreamState("orders", 3, (90, 4), (100, 7), 90, [(100, 5, 9)], [(100, 5, 6)], [(90, 1, 3)])
     to = producer_address("gateway-7")
     told = State(1, "billing", "inbox-1", 9, 8, to, "gateway-7", "active", b"n" * 8, [stream])
-    beacon = msgspec.structs.replace(told, producer="", to=group_address("billing"), role="standby")
+    heartbeat = msgspec.structs.replace(told, producer="", to=group_address("billing"), role="standby")
     call = msgspec.structs.replace(
         told, producer="", to=call_address("orders", 3), role="call", streams=[], nonce=b""
     )
-    return [told, beacon, call]
+    return [told, heartbeat, call]
 
 
 @cache

@@ -53,15 +53,15 @@ MUTANTS = (
     ),
     Mutant(
         "halt-hides-a-failed-fsync",
-        "receiving/state.py",
-        "            if self.fatal is None or (self.may_write and not isinstance(error, _LEAVE_THE_INBOX)):\n",
+        "receiving/health.py",
+        "            if self.fatal is None or (self.may_write and not isinstance(error, _INBOX_UNAFFECTED)):\n",
         "            if self.fatal is None:\n",
         "P4: a consumer that had failed for another reason goes on writing after a failed fsync, without the "
         "failed commit",
         ByTest(
             "receiving/test_failed_commits.py"
             "::test_after_a_commit_that_may_have_been_written_or_not_nothing_is_written_whatever_ended_the_consumer",
-            "assert isinstance(bench.engine.shared.fatal, error)",
+            "assert isinstance(bench.engine.shared.health.fatal, error)",
         ),
     ),
     Mutant(
@@ -608,7 +608,7 @@ MUTANTS = (
     ),
     Mutant(
         "chunk-goes-on-after-failure",
-        "receiving/lane.py",
+        "receiving/buffer.py",
         "        if seq > self.last or self.abandoned:\n            return None",
         "        if seq > self.last:\n            return None",
         "P3: when handling a message raises, the messages behind it are delivered before it is delivered "
@@ -620,7 +620,7 @@ MUTANTS = (
     ),
     Mutant(
         "batch-goes-on-after-failure",
-        "receiving/lane.py",
+        "receiving/buffer.py",
         "        if start >= stop or self.abandoned:\n",
         "        if start >= stop:\n",
         "P3: when handling a message raises, a batch handler gets the messages behind it before it is "
@@ -678,8 +678,8 @@ MUTANTS = (
     ),
     Mutant(
         "quarantine-overtaken",
-        "receiving/sites.py",
-        "        if shared.quarantine_comes_first(stream):\n"
+        "receiving/site.py",
+        "        if shared.admission.quarantine_comes_first(stream):\n"
         "            # What came before it is there. Were it taken in first, the stream might "
         "begin with it.\n"
         "            self._refuse(delivery, frame, stream)\n"
@@ -802,9 +802,9 @@ MUTANTS = (
     Mutant(
         "durable-before-commit",
         "receiving/commits.py",
-        "        self._fill(batch, snapshot, pending, entries)\n        batch.entries += [",
-        "        self._fill(batch, snapshot, pending, entries)\n"
-        "        self.synced = sync\n"
+        "        batch = self._batch(snapshot, pending, entries)\n        batch.entries += [",
+        "        batch = self._batch(snapshot, pending, entries)\n"
+        "        shared.durability.committed(sync)\n"
         "        batch.entries += [",
         "P4: ack(durable=True) returns before the commit",
         BySimulator("redelivered_after_ack"),
@@ -812,8 +812,8 @@ MUTANTS = (
     Mutant(
         "durable-with-the-commit-before",
         "receiving/commits.py",
-        "            self.synced = max(self.synced, plan.sync)\n",
-        "            self.synced = max(self.synced, shared.sync_wanted)\n",
+        "            shared.durability.committed(plan.sync)\n",
+        "            shared.durability.committed(shared.durability.sync_wanted)\n",
         "P4: an acknowledgement counts as durable with a commit that began before it",
         ByTest(
             "receiving/test_failed_commits.py::test_what_is_to_be_durable_while_a_commit_is_written_is_so"
@@ -823,13 +823,13 @@ MUTANTS = (
     ),
     Mutant(
         "lease-not-checked",
-        "receiving/state.py",
-        "        return not self.standing_by and self.clock() < self.lease.until",
+        "receiving/role.py",
+        "        return not self.standing_by and self._clock() < self.lease.until",
         "        return not self.standing_by",
         "P4: a consumer that was suspended wakes up and delivers although another one has taken over",
         ByTest(
             "receiving/test_lease.py::test_what_waits_is_not_handed_out_by_one_that_wakes_up_before_it_has_a_new_proof",
-            "assert bench.engine.take(1, 10) is None",
+            "assert bench.engine.deliveries.take(1, 10) is None",
         ),
     ),
     Mutant(
@@ -1055,9 +1055,9 @@ MUTANTS = (
     ),
     Mutant(
         "taken-and-not-given",
-        "receiving/engine.py",
+        "receiving/deliveries.py",
         "            if unused is not None:\n",
-        "            if unused is not None and not chunk.abandoned:\n",
+        "            if unused is not None and not portion.abandoned:\n",
         "P5: messages behind one whose handler raised count as delivered",
         ByTest(
             "receiving/test_engine.py::test_behind_a_message_that_failed_nothing_is_given_out_of_a_chunk_in_hand",
@@ -1199,7 +1199,7 @@ MUTANTS = (
     ),
     Mutant(
         "dead-letter-lost",
-        "receiving/state.py",
+        "receiving/durability.py",
         "        self.dead[:0] = earlier.dead\n",
         "",
         "P5: a message that was given up while the disk was full is lost",
@@ -1268,9 +1268,9 @@ MUTANTS = (
     ),
     Mutant(
         "taken-counts-as-given",
-        "receiving/engine.py",
+        "receiving/deliveries.py",
         "            if unused is not None:\n",
-        "            if unused is not None and chunk.abandoned:\n",
+        "            if unused is not None and portion.abandoned:\n",
         "P5: messages that were taken but not passed to the application count as delivered",
         ByTest(
             "receiving/test_engine.py::test_what_was_taken_and_not_given_is_handed_out_again_without_the_flag",
@@ -1279,7 +1279,7 @@ MUTANTS = (
     ),
     Mutant(
         "part-counts-as-whole",
-        "receiving/lane.py",
+        "receiving/buffer.py",
         "        contents, size = _Contents(frame), len(frame.data)\n",
         "        contents, size = _Contents(frame), len(frame.data)\n"
         "        spans = [(spans[0][0], spans[-1][1])]\n",
@@ -1291,13 +1291,13 @@ MUTANTS = (
     ),
     Mutant(
         "frame-dropped-with-a-part",
-        "receiving/lane.py",
-        "        while done < len(holdings) and holdings[done].last < position:",
-        "        while done < len(holdings) and holdings[done].first < position:",
+        "receiving/buffer.py",
+        "        while done < len(batches) and batches[done].last < position:",
+        "        while done < len(batches) and batches[done].first < position:",
         "P5: a frame leaves memory although only part of it is settled",
         ByTest(
             "receiving/test_engine.py::test_a_frame_stays_in_memory_until_all_of_it_is_settled",
-            "item = self.engine.take",
+            "item = self.engine.deliveries.take",
             "StoreCorrupt",
         ),
     ),
@@ -1334,7 +1334,7 @@ MUTANTS = (
         " at a broker",
         ByTest(
             "receiving/test_full_inbox.py::test_no_gap_expires_while_the_application_keeps_the_inbox_full",
-            "assert isinstance(item, Chunk), item",
+            "assert isinstance(item, DeliverySlice), item",
         ),
     ),
     Mutant(
@@ -1392,7 +1392,7 @@ MUTANTS = (
     ),
     Mutant(
         "refused-stream-acknowledged",
-        "receiving/sites.py",
+        "receiving/site.py",
         "        if arrival.refused:\n"
         "            self._refuse(delivery, frame, stream)\n"
         "        elif arrival.deferred:\n"
@@ -1486,7 +1486,7 @@ MUTANTS = (
         "P5: with the default policy, one stream's gap stops all streams",
         ByTest(
             "receiving/test_holds.py::test_it_goes_on_by_itself_when_the_messages_arrive",
-            "assert isinstance(item, Chunk), item",
+            "assert isinstance(item, DeliverySlice), item",
         ),
     ),
     Mutant(
@@ -1524,7 +1524,7 @@ MUTANTS = (
     ),
     Mutant(
         "far-epoch-acknowledged",
-        "receiving/sites.py",
+        "receiving/site.py",
         "            self._keep_far(delivery, frame, stream, now)\n            return False\n",
         "            return True\n",
         "P5: messages of an epoch too far ahead are acknowledged and lost",
@@ -1694,7 +1694,7 @@ MUTANTS = (
     ),
     Mutant(
         "moved-flag-not-read",
-        "receiving/lane.py",
+        "receiving/buffer.py",
         "        self._redelivered = offer.redelivered or envelope.flags & FLAG_MOVED != 0\n",
         "        self._redelivered = offer.redelivered\n",
         "P4: messages that a restored outbox may have sent before are delivered again without the flag",
@@ -2011,7 +2011,7 @@ MUTANTS = (
     ),
     Mutant(
         "whole-frame-stored-for-a-part",
-        "receiving/lane.py",
+        "receiving/buffer.py",
         "        if (self.first, self.last) == (frame.envelope.seq, frame.envelope.last):\n"
         "            return frame.data\n",
         "        if frame.data:\n            return frame.data\n",
@@ -2024,12 +2024,12 @@ MUTANTS = (
     Mutant(
         "full-inbox-not-reported",
         "receiving/fullness.py",
-        "        self._shared.errors.append(error)\n",
+        "        self._shared.health.report(error)\n",
         "",
         "P7: nobody is told that an inbox is full, or which stream fills it",
         ByTest(
             "receiving/test_full_inbox.py::test_a_gap_is_named_and_told_of_once_for_each_episode",
-            "(error,) = [each for each in bench.engine.take_errors() if isinstance(each, InboxFull)]",
+            "(error,) = [each for each in bench.engine.shared.health.take_errors() if isinstance(each, InboxFull)]",
             "ValueError",
         ),
     ),
@@ -2150,7 +2150,7 @@ MUTANTS = (
     ),
     Mutant(
         "held-streams-take-all-room",
-        "receiving/hold_room.py",
+        "receiving/admission.py",
         "        self._left = self._limit - self._inbox.held_bytes - held\n",
         "        self._left = 2 * (self._limit - self._inbox.held_bytes)\n",
         "P7: streams held by gaps fill the inbox and leave no room for the others",
@@ -2162,8 +2162,8 @@ MUTANTS = (
     ),
     Mutant(
         "replayed-row-not-deleted",
-        "receiving/sites.py",
-        "        if arrival.release:\n            shared.pending.unquarantined.append(row.id)\n",
+        "receiving/site.py",
+        "        if arrival.release:\n            shared.durability.pending.unquarantined.append(row.id)\n",
         "",
         "P7: replayed deliveries stay in the quarantine forever",
         ByTest(
@@ -2271,8 +2271,8 @@ MUTANTS = (
     ),
     Mutant(
         "full-quarantine-not-reported",
-        "receiving/sites.py",
-        "        self.shared.quarantine_is_full(reason, stream)\n        return False\n",
+        "receiving/site.py",
+        "        shared.admission.fail_for_want_of_room(reason, stream)\n        return False\n",
         "        return True\n",
         "P7: nobody is told that the quarantine is full, and reading continues",
         ByTest(
@@ -2502,7 +2502,7 @@ MUTANTS = (
     Mutant(
         "journal-rows-of-a-failed-commit-lost",
         "receiving/commits.py",
-        "            shared.journal_buffer.put_back(plan.entries)\n",
+        "            shared.journal.put_back(plan.entries)\n",
         "",
         "P9: events before a failed commit are not journalled",
         ByTest(

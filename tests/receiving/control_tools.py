@@ -121,7 +121,7 @@ class FakeProducer:
         """The stream states heard at the producer's own address, in order."""
         return [stream for state in self.states() for stream in state.streams]
 
-    def beacons(self) -> list[State]:
+    def heartbeats(self) -> list[State]:
         to = group_address(GROUP)
         both = self.states("active", to) + self.states("standby", to)
         return sorted((b for b in both if not b.producer), key=lambda state: state.number)

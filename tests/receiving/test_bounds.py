@@ -11,8 +11,8 @@ from reliamsg.core.epochs import MAX_EPOCHS_AHEAD
 from reliamsg.core.gaps import MAX_CLOSED, ClosedGaps
 from reliamsg.errors import ProducerConflict, TooManyStreams
 from reliamsg.message import Prev
-from reliamsg.receiving.aside import LateItem
-from reliamsg.receiving.engine import GapItem
+from reliamsg.receiving.dead_letters import LateItem
+from reliamsg.receiving.deliveries import GapItem
 from reliamsg.store.journal import MAX_TIPS
 from reliamsg.store.quarantine import Selection
 from tests.receiving.test_journals import rows
@@ -59,7 +59,7 @@ def test_made_up_producers_cost_neither_memory_nor_disk(tmp_path: Path) -> None:
     assert bench.engine.sites["dc1"].rejected == {}
     kept = bench.inbox.quarantine.select(Selection(reason="too-many-streams"))
     assert len(kept) == 20_000 - 49
-    assert [type(error) for error in bench.engine.take_errors()] == [TooManyStreams]
+    assert [type(error) for error in bench.engine.shared.health.take_errors()] == [TooManyStreams]
     send(dc1, 6, 10, producer="genuine")
     bench.settle()
     assert seqs(bench.take()) == [6, 7, 8, 9, 10]
@@ -146,16 +146,16 @@ def test_a_forged_higher_epoch_is_reported_and_what_is_genuine_is_declared(tmp_p
     send(dc1, 1, 1, epoch=FORGED, incarnation=666)
     bench.settle()
     assert [(m.epoch, m.seq) for m in bench.take()] == [(FORGED, 1)]
-    assert [type(error) for error in bench.engine.take_errors()] == [ProducerConflict]
+    assert [type(error) for error in bench.engine.shared.health.take_errors()] == [ProducerConflict]
     # The genuine producer goes on, and is opened again.
     send(dc1, 11, 20)
     send(bench.network["dc2"], 11, 20)
     send(dc1, 1, 5, epoch=11, prev=Prev(10, 77, 20))
     bench.settle()
-    item = bench.engine.take(1, 10)
+    item = bench.engine.deliveries.take(1, 10)
     assert isinstance(item, LateItem)
     assert [(m.epoch, m.seq) for m in item.messages] == [(10, seq) for seq in range(11, 21)]
-    assert bench.engine.take(1, 10) is None
+    assert bench.engine.deliveries.take(1, 10) is None
     bench.settle(1.0)
     assert bench.queued() == {"dc1": 0, "dc2": 0}
     found = [(r.epoch, r.first, r.last, r.reason) for r in rows(bench.path, "declared")]
@@ -170,7 +170,7 @@ def test_a_forged_jump_holds_up_what_is_genuine_only_as_a_gap(bench: Bench) -> N
     bench.settle()
     assert seqs(bench.take()) == list(range(1, 21))
     bench.settle(6.0)
-    item = bench.engine.take(1, 10)
+    item = bench.engine.deliveries.take(1, 10)
     assert isinstance(item, GapItem)
     assert (item.gap.first, item.gap.last) == (21, 2**62 - 1)
     send(dc1, 21, 30)  # until the gap is accepted, the genuine stream goes on
@@ -192,7 +192,7 @@ def test_a_flood_of_conflicts_is_journalled_in_a_few_rows(bench: Bench) -> None:
     assert dc1.queued() == 0
     assert bench.engine.sites["dc1"].rejected == {"conflict": 800}
     assert len(rows(bench.path, "conflict")) <= 100
-    assert len(bench.engine.take_errors()) <= 100
+    assert len(bench.engine.shared.health.take_errors()) <= 100
 
 
 def test_late_numbers_one_by_one_do_not_split_closed_gaps_without_end() -> None:

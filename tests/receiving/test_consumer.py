@@ -26,7 +26,7 @@ from reliamsg.errors import (
     InboxWriteError,
 )
 from reliamsg.message import Message
-from reliamsg.receiving.consumer import Consumer
+from reliamsg.receiving.api import Consumer
 from reliamsg.testing import MemoryNetwork
 from reliamsg.transport.base import Delivery
 from tests.patience import STALL_S

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from reliamsg.message import Message, Prev, Stream
-from reliamsg.receiving.engine import GapItem
+from reliamsg.receiving.deliveries import GapItem
 from reliamsg.wire.address import call_address, group_address, producer_address, status_address
 from tests.receiving.control_tools import FakeProducer, rows
 from tests.receiving.tools import GROUP, TOPIC, Bench, frame, send, seqs
@@ -44,7 +44,7 @@ def test_a_lost_tail_is_found_asked_for_and_repaired(bench: Bench, producer: Fak
     repaired = [(r.first, r.last, r.reason) for r in rows(bench, "received") if r.reason]
     assert repaired == [(11, 20, "repair")]
     bench.settle(30.0)
-    assert bench.engine.take(1, 10) is None
+    assert bench.engine.deliveries.take(1, 10) is None
     assert rows(bench, "declared") == []
 
 
@@ -156,10 +156,10 @@ def test_removed_messages_are_raised_to_be_accepted(bench: Bench, producer: Fake
     bench.take()
     producer.status((16, 20), removed=[(10, 11, 15)])
     bench.settle(1.0)
-    item = bench.engine.take(1, 10)
+    item = bench.engine.deliveries.take(1, 10)
     assert isinstance(item, GapItem)
     assert (item.gap.first, item.gap.last, item.gap.reason) == (11, 15, "removed")
-    assert bench.engine.accept(item.gap)
+    assert bench.engine.deliveries.accept(item.gap)
     assert seqs(bench.take()) == list(range(16, 21))
 
 
@@ -196,7 +196,7 @@ def test_a_clock_that_waits_for_a_repair_goes_on_after_a_crash(tmp_path: Path) -
         bench.settle(1.0)
     bench.reopen()
     waited = 8.0
-    while (item := bench.engine.take(1, 10)) is None:
+    while (item := bench.engine.deliveries.take(1, 10)) is None:
         producer.status((1, 30))
         bench.settle(1.0)
         waited += 1.0
@@ -224,14 +224,14 @@ def test_a_repair_that_is_damaged_or_for_another_topic_is_set_aside(
 def test_repairs_are_bounded_while_nothing_can_be_written(
     bench: Bench, producer: FakeProducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reliamsg.receiving.state.MAX_REPAIR_BYTES", 50_000)
+    monkeypatch.setattr("reliamsg.receiving.admission.MAX_REPAIR_BYTES", 50_000)
     bench.settle()
     for first in range(2, 102):
         body = frame(first, first, pad=5_000)
         for ear in producer.ears.values():
             ear.transport.tell(group_address(GROUP), body)
     bench.network.run_pending()  # nothing is written meanwhile
-    lane = bench.engine.shared.lanes[Stream("p", TOPIC)]
+    lane = bench.engine.shared.buffers.by_stream[Stream("p", TOPIC)]
     held = lane.state.epochs.live[10].held.total
     assert 5 <= held <= 11
     bench.settle(1.0)
@@ -240,14 +240,14 @@ def test_repairs_are_bounded_while_nothing_can_be_written(
 def test_repairs_of_which_some_are_large_are_bounded_by_their_sum(
     bench: Bench, producer: FakeProducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reliamsg.receiving.state.MAX_REPAIR_BYTES", 50_000)
+    monkeypatch.setattr("reliamsg.receiving.admission.MAX_REPAIR_BYTES", 50_000)
     bench.settle()
     for first in range(2, 42):  # many small ones say nothing of how large they are together
         producer.repair(first, first)
     body = frame(42, 42, pad=5_000)
     producer.tell(group_address(GROUP), body)
     bench.network.run_pending()
-    assert bench.engine.shared.lanes[Stream("p", TOPIC)].state.epochs.live[10].held.total == 41
+    assert bench.engine.shared.buffers.by_stream[Stream("p", TOPIC)].state.epochs.live[10].held.total == 41
 
 
 def test_repairs_that_are_dealt_with_at_once_are_not_persisted(bench: Bench, producer: FakeProducer) -> None:
@@ -293,7 +293,7 @@ def full_behind_a_gap(path: Path, first: int, last: int) -> tuple[Bench, FakePro
         send(bench.network["dc1"], number, number, pad=2_000)
     bench.settle(0.5)
     assert seqs(bench.take()) == [1]
-    assert bench.engine.shared.inbox_full
+    assert bench.engine.shared.durability.inbox_full
     return bench, producer
 
 
@@ -354,7 +354,7 @@ def test_what_producers_said_before_a_queue_was_seen_empty_is_journalled(
     assert len(rows(bench, "heard")) == 1
 
 
-def test_a_consumer_at_rest_sends_nothing_but_beacons(bench: Bench, producer: FakeProducer) -> None:
+def test_a_consumer_at_rest_sends_nothing_but_heartbeats(bench: Bench, producer: FakeProducer) -> None:
     for number in range(50):
         send(bench.network["dc1"], 1, 3, producer=f"p{number}")
     bench.settle()
@@ -365,7 +365,7 @@ def test_a_consumer_at_rest_sends_nothing_but_beacons(bench: Bench, producer: Fa
     bench.settle(300.0)
     heard = [len(ear.heard_frames) for ear in producer.ears.values()]
     assert heard == [80, 80]  # an eighth of 30 s apart
-    assert len(producer.beacons()) == 160
+    assert len(producer.heartbeats()) == 160
 
 
 def test_producers_are_known_within_a_bound(tmp_path: Path) -> None:

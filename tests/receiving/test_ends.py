@@ -20,7 +20,7 @@ from reliamsg.errors import (
     InboxWriteError,
 )
 from reliamsg.message import Message
-from reliamsg.receiving.consumer import Consumer
+from reliamsg.receiving.api import Consumer
 from reliamsg.testing import MemoryNetwork, inject
 from tests.patience import wait_for
 from tests.receiving.tools import GROUP, TOPIC, Bench, send, seqs, until
@@ -335,7 +335,10 @@ def test_nobody_spins_while_the_inbox_cannot_be_written(opener: Opener, network:
 
     commit, shared.inbox.commit = shared.inbox.commit, fail  # type: ignore[assignment, method-assign]
     send(network["dc1"], 1, 1)
-    until(lambda: shared.write_error is not None and shared.ready, "failing with something at hand")
+    until(
+        lambda: shared.durability.write_error is not None and shared.buffers.ready,
+        "failing with something at hand",
+    )
     before = time.thread_time()
     assert consumer.get(1.0) is None
     assert time.thread_time() - before < 0.2
@@ -383,7 +386,7 @@ def test_a_busy_site_that_goes_away_is_not_busy_any_more(tmp_path: Path) -> None
     other.settle(5.0)
     assert other.engine.sites["dc1"].state == "unreachable"
     other.settle(60.0)
-    assert other.engine.shared.fatal is None
+    assert other.engine.shared.health.fatal is None
     bench.inbox.close()
     other.inbox.close()
 
@@ -407,7 +410,7 @@ def test_a_dead_letter_that_is_replayed_twice_counts_once(opener: Opener, networ
 def test_late_messages_that_nobody_looks_at_are_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reliamsg.receiving.sites.MAX_LATE_BYTES", 20_000)
+    monkeypatch.setattr("reliamsg.receiving.site.MAX_LATE_BYTES", 20_000)
     bench = Bench(tmp_path / "inbox.db", gap_timeout=1.0, skip_gaps=True)
     bench.settings["keep_late"] = True
     bench.reopen(clean=True)

@@ -8,9 +8,9 @@ import pytest
 
 from reliamsg.message import Message, Prev
 from reliamsg.receiving import commits
-from reliamsg.receiving.aside import LateItem
-from reliamsg.receiving.engine import GapItem
-from reliamsg.receiving.lane import Chunk
+from reliamsg.receiving.buffer import DeliverySlice
+from reliamsg.receiving.dead_letters import LateItem
+from reliamsg.receiving.deliveries import GapItem
 from tests.receiving.tools import Bench, body_of, frame, send, seqs
 
 
@@ -30,12 +30,12 @@ def journal(bench: Bench, *kinds: str) -> list[tuple[str, int, int, int]]:
         connection.close()
 
 
-def first_of_chunk(bench: Bench) -> tuple[Chunk, Message]:
+def first_of_chunk(bench: Bench) -> tuple[DeliverySlice, Message]:
     """Ten messages in hand, and the first of them given out."""
     send(bench.network["dc1"], 1, 10)
     bench.settle()
-    chunk = bench.engine.take(1, 10)
-    assert isinstance(chunk, Chunk)
+    chunk = bench.engine.deliveries.take(1, 10)
+    assert isinstance(chunk, DeliverySlice)
     message = chunk.next()
     assert message is not None
     return chunk, message
@@ -110,18 +110,18 @@ def test_a_gap_expires_on_its_own_clock_and_is_declared_when_accepted(bench: Ben
     bench.settle()
     assert seqs(bench.take()) == list(range(1, 11))
     bench.settle(4.5)
-    assert bench.engine.take(1, 10) is None
+    assert bench.engine.deliveries.take(1, 10) is None
     bench.settle(1.0)
-    item = bench.engine.take(1, 10)
+    item = bench.engine.deliveries.take(1, 10)
     assert isinstance(item, GapItem)
     assert (item.gap.epoch, item.gap.first, item.gap.last, item.gap.reason) == (10, 11, 20, "expired")
     assert journal(bench, "declared") == []
-    assert bench.engine.accept(item.gap)
+    assert bench.engine.deliveries.accept(item.gap)
     assert seqs(bench.take()) == list(range(21, 31))
     assert journal(bench, "delivered", "declared") == [
         ("delivered", 10, 1, 10), ("declared", 10, 11, 20), ("delivered", 10, 21, 30)
     ]  # fmt: skip
-    assert not bench.engine.accept(item.gap)
+    assert not bench.engine.deliveries.accept(item.gap)
 
 
 def test_a_gap_that_was_raised_can_still_be_filled(bench: Bench) -> None:
@@ -130,12 +130,12 @@ def test_a_gap_that_was_raised_can_still_be_filled(bench: Bench) -> None:
     bench.settle()
     bench.take()
     bench.settle(6.0)
-    item = bench.engine.take(1, 10)
+    item = bench.engine.deliveries.take(1, 10)
     assert isinstance(item, GapItem)
     send(bench.network["dc2"], 11, 20)
     bench.settle()
     assert seqs(bench.take()) == list(range(11, 31))
-    assert not bench.engine.accept(item.gap)
+    assert not bench.engine.deliveries.accept(item.gap)
     assert journal(bench, "declared") == []
 
 
@@ -145,13 +145,13 @@ def test_the_clock_stands_while_messages_before_the_gap_are_unacknowledged(bench
     bench.settle()
     got = bench.take(ack=False)
     bench.settle(30.0)
-    assert bench.engine.take(1, 10) is None
+    assert bench.engine.deliveries.take(1, 10) is None
     for message in got:
         message.ack()
     bench.settle(4.0)
-    assert bench.engine.take(1, 10) is None
+    assert bench.engine.deliveries.take(1, 10) is None
     bench.settle(2.0)
-    assert isinstance(bench.engine.take(1, 10), GapItem)
+    assert isinstance(bench.engine.deliveries.take(1, 10), GapItem)
 
 
 def test_the_clock_stands_while_no_site_is_connected(bench: Bench) -> None:
@@ -162,10 +162,10 @@ def test_the_clock_stands_while_no_site_is_connected(bench: Bench) -> None:
     for broker in bench.network.brokers.values():
         broker.down()
     bench.settle(60.0)
-    assert bench.engine.take(1, 10) is None
+    assert bench.engine.deliveries.take(1, 10) is None
     bench.network["dc2"].up()
     bench.settle(6.0)
-    assert isinstance(bench.engine.take(1, 10), GapItem)
+    assert isinstance(bench.engine.deliveries.take(1, 10), GapItem)
 
 
 def test_what_has_elapsed_survives_a_crash(bench: Bench) -> None:
@@ -176,7 +176,7 @@ def test_what_has_elapsed_survives_a_crash(bench: Bench) -> None:
     bench.settle(4.5)
     bench.reopen()
     bench.settle(1.8)
-    assert isinstance(bench.engine.take(1, 10), GapItem)
+    assert isinstance(bench.engine.deliveries.take(1, 10), GapItem)
 
 
 def test_no_gap_expires_while_it_is_not_known_whether_another_inbox_reads(
@@ -188,9 +188,9 @@ def test_no_gap_expires_while_it_is_not_known_whether_another_inbox_reads(
     bench.settle()
     bench.take()
     bench.settle(4.5)
-    lease = bench.engine.shared.lease
+    lease = bench.engine.shared.role.lease
     with monkeypatch.context() as deaf:
-        deaf.setattr(lease, "came_back", lambda beacon, now: False)
+        deaf.setattr(lease, "came_back", lambda heartbeat, now: False)
         lease.until = bench.now
         bench.settle(60.0)
     assert not journal(bench, "declared")
@@ -204,11 +204,11 @@ def test_what_another_inbox_settled_is_not_given_out_of_a_chunk_in_hand(bench: B
     shared = bench.engine.shared
     with shared.lock:
         assert shared.core.adopt(message.stream, (10, 77), (10, 8), 0, bench.now)
-        shared.settled_elsewhere(message.stream)
+        shared.buffers.settled_elsewhere(message.stream)
     assert chunk.next() is None
-    assert bench.engine.take_more(chunk, 1, 10) is None
+    assert bench.engine.deliveries.take_more(chunk, 1, 10) is None
     message.ack()
-    bench.engine.release(chunk)
+    bench.engine.deliveries.release(chunk)
     assert seqs(bench.take()) == [8, 9, 10]
     bench.settle(1.0)
     assert bench.queued() == {"dc1": 0, "dc2": 0}
@@ -220,8 +220,8 @@ def test_behind_a_message_that_failed_nothing_is_given_out_of_a_chunk_in_hand(be
         raise RuntimeError("as planned")
     assert chunk.next() is None
     assert chunk.take(5) == []
-    assert bench.engine.take_more(chunk, 1, 10) is None
-    bench.engine.release(chunk)
+    assert bench.engine.deliveries.take_more(chunk, 1, 10) is None
+    bench.engine.deliveries.release(chunk)
     bench.settle(1.0)
     assert seqs(bench.take()) == list(range(1, 11))
 
@@ -240,7 +240,7 @@ def test_what_comes_too_late_for_an_epoch_is_declared_behind_all_that_is_given_o
     if what == "given":
         given += iter(chunk.next, None)  # type: ignore[arg-type]
     if what != "in hand":
-        bench.engine.release(chunk)
+        bench.engine.deliveries.release(chunk)
     send(bench.network["dc1"], 1, 5, epoch=20, incarnation=88, prev=Prev(10, 77, 10))
     bench.settle()
     for site in ("dc1", "dc2"):
@@ -248,7 +248,7 @@ def test_what_comes_too_late_for_an_epoch_is_declared_behind_all_that_is_given_o
     bench.settle(0.5)
     if what == "in hand":
         given += iter(chunk.next, None)  # type: ignore[arg-type]
-        bench.engine.release(chunk)
+        bench.engine.deliveries.release(chunk)
     for each in given:
         each.ack()
     for _ in range(3):
@@ -276,14 +276,14 @@ def test_late_messages_are_shown_once_and_never_in_order(tmp_path: Path) -> None
     bench.settle(1.0)
     assert bench.queued() == {"dc1": 0, "dc2": 0}
     bench.reopen()
-    item = bench.engine.take(1, 10)
+    item = bench.engine.deliveries.take(1, 10)
     assert isinstance(item, LateItem)
     assert seqs(item.messages) == list(range(11, 21))
-    bench.engine.aside.late_seen(item.number)
+    bench.engine.dead_letters.late_seen(item.number)
     bench.settle(1.0)
-    assert bench.engine.take(1, 10) is None
+    assert bench.engine.deliveries.take(1, 10) is None
     bench.reopen()
-    assert bench.engine.take(1, 10) is None
+    assert bench.engine.deliveries.take(1, 10) is None
     assert journal(bench, "late") == [("late", 10, 11, 20)]
 
 
@@ -298,7 +298,7 @@ def test_a_failed_message_comes_again_in_place_and_then_goes_to_the_dead_letters
         assert message.redelivered == (attempt > 0)
         with pytest.raises(RuntimeError), message.process():
             raise RuntimeError("no")
-        assert bench.engine.take(1, 10) is None or attempt == 2
+        assert bench.engine.deliveries.take(1, 10) is None or attempt == 2
         bench.settle(1.0)
     chunk_rest = bench.take()
     # The one taken by the look above is given back by nobody, so only order is looked at here.
@@ -363,10 +363,10 @@ def test_the_tail_of_an_epoch_is_a_gap(bench: Bench) -> None:
     bench.settle()
     assert seqs(bench.take()) == list(range(1, 11))
     bench.settle(6)
-    item = bench.engine.take(1, 10)
+    item = bench.engine.deliveries.take(1, 10)
     assert isinstance(item, GapItem)
     assert (item.gap.epoch, item.gap.first, item.gap.last) == (10, 11, 15)
-    bench.engine.accept(item.gap)
+    bench.engine.deliveries.accept(item.gap)
     assert [(m.epoch, m.seq) for m in bench.take()] == [(12, n) for n in range(1, 6)]
 
 
@@ -377,7 +377,7 @@ def test_a_fork_is_entered_and_reported(bench: Bench) -> None:
     send(bench.network["dc1"], 1, 5, epoch=12, incarnation=3, prev=Prev(10, 77, 7))
     bench.settle()
     assert [(m.epoch, m.seq) for m in bench.take()] == [(12, n) for n in range(1, 6)]
-    (error,) = bench.engine.take_errors()
+    (error,) = bench.engine.shared.health.take_errors()
     assert "two histories" in str(error)
 
 
@@ -387,7 +387,7 @@ def test_unknown_history_is_one_gap_of_unknown_extent(bench: Bench) -> None:
     bench.take()
     send(bench.network["dc1"], 1, 5, epoch=14, incarnation=4, prev=Prev(12, 3, 7))
     bench.settle(6)
-    item = bench.engine.take(1, 10)
+    item = bench.engine.deliveries.take(1, 10)
     assert isinstance(item, GapItem)
     assert (item.gap.epoch, item.gap.first, item.gap.last, item.gap.reason) == (
         10,
@@ -395,7 +395,7 @@ def test_unknown_history_is_one_gap_of_unknown_extent(bench: Bench) -> None:
         None,
         "extent unknown",
     )
-    assert bench.engine.accept(item.gap)
+    assert bench.engine.deliveries.accept(item.gap)
     assert [(m.epoch, m.seq) for m in bench.take()] == [(14, n) for n in range(1, 6)]
     send(bench.network["dc1"], 1, 7, epoch=12, incarnation=3, prev=Prev(10, 77, 10))
     bench.settle(1)
@@ -419,10 +419,10 @@ def test_unknown_history_that_arrives_links_the_chain(bench: Bench) -> None:
 def test_an_unknown_stream_waits_for_lower_numbers(bench: Bench) -> None:
     send(bench.network["dc1"], 11, 20)
     bench.settle(4)
-    assert bench.engine.take(1, 10) is None
+    assert bench.engine.deliveries.take(1, 10) is None
     send(bench.network["dc1"], 6, 10)
     bench.settle(4)
-    assert bench.engine.take(1, 10) is None
+    assert bench.engine.deliveries.take(1, 10) is None
     bench.settle(2)
     assert seqs(bench.take()) == list(range(6, 21))
     assert journal(bench, "before_join", "joined") == [("before_join", 10, 1, 5), ("joined", 10, 6, 6)]
@@ -446,7 +446,7 @@ def test_a_second_incarnation_is_set_aside(bench: Bench) -> None:
     got = bench.take()
     assert seqs(got) == list(range(1, 11))
     assert bench.queued()["dc1"] == 0
-    assert len(bench.engine.take_errors()) == 1
+    assert len(bench.engine.shared.health.take_errors()) == 1
     assert bench.engine.sites["dc1"].rejected == {"conflict": 1}
 
 
@@ -456,10 +456,10 @@ def test_a_huge_jump_allocates_nothing(bench: Bench) -> None:
     bench.settle(6)
     assert seqs(bench.take(2)) == [1, 2]
     bench.settle(6)
-    item = bench.engine.take(1, 10)
+    item = bench.engine.deliveries.take(1, 10)
     assert isinstance(item, GapItem)
     assert item.gap.last == 2**62 - 1
-    bench.engine.accept(item.gap)
+    bench.engine.deliveries.accept(item.gap)
     assert seqs(bench.take()) == [2**62, 2**62 + 1]
 
 
@@ -588,10 +588,10 @@ def test_a_frame_stays_in_memory_until_all_of_it_is_settled(bench: Bench) -> Non
 def test_what_was_taken_and_not_given_is_handed_out_again_without_the_flag(bench: Bench) -> None:
     send(bench.network["dc1"], 1, 10)
     bench.settle()
-    chunk = bench.engine.take(1, 10)
-    assert isinstance(chunk, Chunk)
+    chunk = bench.engine.deliveries.take(1, 10)
+    assert isinstance(chunk, DeliverySlice)
     given = [chunk.next() for _ in range(3)]
-    bench.engine.release(chunk)
+    bench.engine.deliveries.release(chunk)
     rest = bench.take()
     assert [message.seq for message in given if message is not None] == [1, 2, 3]
     assert seqs(rest) == list(range(4, 11))

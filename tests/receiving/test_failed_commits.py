@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from reliamsg.errors import DeadLetterHalt, FatalError, InboxIndeterminate, InboxWriteError, StoreCorrupt
-from reliamsg.receiving.lane import Chunk
+from reliamsg.receiving.buffer import DeliverySlice
 from reliamsg.store.inbox_view import read_dead_letters
 from tests.receiving.test_journals import rows
 from tests.receiving.tools import Bench, send, seqs
@@ -60,19 +60,19 @@ def test_what_is_to_be_durable_while_a_commit_is_written_is_so_with_the_next(ben
     write, wanted, durable = bench.inbox.commit, [], []
 
     def commit(*arguments: object) -> object:
-        durable.append([bench.engine.is_durable(number) for number in wanted])
+        durable.append([bench.engine.shared.durability.is_durable(number) for number in wanted])
         left = write(*arguments)  # type: ignore[arg-type]
         if len(wanted) == 1:
             second.ack()
-            wanted.append(bench.engine.want_durable())
+            wanted.append(bench.engine.shared.durability.want_soon())
         return left
 
     bench.inbox.commit = commit  # type: ignore[assignment, method-assign]
     first.ack()
-    wanted.append(bench.engine.want_durable())
+    wanted.append(bench.engine.shared.durability.want_soon())
     bench.settle()
     assert durable[:2] == [[False], [True, False]]
-    assert [bench.engine.is_durable(number) for number in wanted] == [True, True]
+    assert [bench.engine.shared.durability.is_durable(number) for number in wanted] == [True, True]
 
 
 def test_a_dead_letter_that_a_failed_commit_should_have_held_is_in_the_next(bench: Bench) -> None:
@@ -121,11 +121,11 @@ def test_what_could_not_be_read_back_is_read_when_there_is_room_though_nothing_i
     assert seqs(bench.take()) == [1]
     bench.settle(3.0)
     assert bench.take() == []
-    assert [type(error) for error in bench.engine.take_errors()] == [InboxWriteError]
+    assert [type(error) for error in bench.engine.shared.health.take_errors()] == [InboxWriteError]
     assert 3 <= len(failed) <= 10, "twice a second"
     bench.inbox.page = page  # type: ignore[method-assign]
     bench.settle(1.0)
-    assert bench.engine.shared.write_error is None
+    assert bench.engine.shared.durability.write_error is None
     assert seqs(bench.take()) == [2, 3, 4, 5]
 
 
@@ -133,18 +133,18 @@ def test_a_commit_that_failed_and_of_which_nothing_is_left_to_write_holds_nothin
     """An application still had messages of which the journal knew all that there was to say."""
     send(bench.network["dc1"], 1, 3)
     bench.settle()
-    chunk = bench.engine.take(1, 10)
-    assert isinstance(chunk, Chunk)
+    chunk = bench.engine.deliveries.take(1, 10)
+    assert isinstance(chunk, DeliverySlice)
     while (message := chunk.next()) is not None:
         message.ack()
     bench.settle(5.0)
     disk = Full(bench)
     bench.settle(5.0)
     assert disk.failed > 0
-    bench.engine.release(chunk)
+    bench.engine.deliveries.release(chunk)
     disk.full = False
     bench.settle(2.0)
-    assert bench.engine.shared.write_error is None
+    assert bench.engine.shared.durability.write_error is None
     send(bench.network["dc1"], 4, 5)
     bench.settle()
     assert seqs(bench.take()) == [4, 5]
@@ -161,9 +161,9 @@ def test_after_a_commit_that_may_have_been_written_or_not_nothing_is_written_wha
     *done, failing = bench.take(ack=False)
     for message in done:
         message.ack()
-    (lane,) = bench.engine.shared.lanes.values()
-    bench.engine.message_failed(lane, failing, RuntimeError("as tested"))
-    assert isinstance(bench.engine.shared.fatal, DeadLetterHalt)
+    (lane,) = bench.engine.shared.buffers.by_stream.values()
+    bench.engine.deliveries.failed(lane, failing, RuntimeError("as tested"))
+    assert isinstance(bench.engine.shared.health.fatal, DeadLetterHalt)
     write = bench.inbox.commit
 
     def fail_once(*_: object) -> object:
@@ -172,7 +172,7 @@ def test_after_a_commit_that_may_have_been_written_or_not_nothing_is_written_wha
 
     bench.inbox.commit = fail_once  # type: ignore[assignment, method-assign]
     bench.engine.flush(bench.now)
-    assert isinstance(bench.engine.shared.fatal, error)
+    assert isinstance(bench.engine.shared.health.fatal, error)
     bench.engine.flush(bench.now, closing=True)
     bench.reopen()
     send(bench.network["dc2"], 1, 5)

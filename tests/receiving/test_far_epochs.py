@@ -9,7 +9,7 @@ import pytest
 from reliamsg.core.horizon import FAR_MS
 from reliamsg.errors import FarEpoch, QuarantineFull
 from reliamsg.message import Prev
-from reliamsg.receiving.state import FAR_EPOCH
+from reliamsg.receiving.quarantine import FAR_EPOCH
 from reliamsg.store.quarantine import Selection
 from reliamsg.wire.address import group_address
 from reliamsg.wire.limits import CHALLENGE_BYTES, MAX_EPOCH
@@ -126,18 +126,18 @@ def test_what_finds_no_room_waits_at_its_broker_for_an_answer(tmp_path: Path, an
         bench.settle(2.0)
         assert (kept(bench), bench.queued()["dc1"]) == ([], 0)
     else:
-        assert bench.engine.shared.fatal is None
+        assert bench.engine.shared.health.fatal is None
         bench.settle(6.0)
-        assert isinstance(bench.engine.shared.fatal, QuarantineFull)
+        assert isinstance(bench.engine.shared.health.fatal, QuarantineFull)
 
 
 def test_what_nobody_answers_for_is_reported_once(bench: Bench) -> None:
     send(bench.network["dc1"], 1, 1, epoch=FAR)
     send(bench.network["dc1"], 2, 2, epoch=FAR)
     bench.settle(1.5)
-    assert bench.engine.take_errors() == []
+    assert bench.engine.shared.health.take_errors() == []
     bench.settle(300.0)
-    (error,) = bench.engine.take_errors()
+    (error,) = bench.engine.shared.health.take_errors()
     assert isinstance(error, FarEpoch)
     assert f"p/orders: messages of epoch {FAR} are in quarantine" in str(error)
 

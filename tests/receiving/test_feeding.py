@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reliamsg.receiving.feeding import SILENT_S, Feeding
+from reliamsg.receiving.site import SILENT_S, Feeding
 
 TOPIC = ("orders", 0)
 

@@ -14,8 +14,8 @@ import pytest
 
 from reliamsg.checker import check_directory
 from reliamsg.message import Prev
-from reliamsg.receiving.engine import GapItem
-from reliamsg.receiving.lane import Chunk
+from reliamsg.receiving.buffer import DeliverySlice
+from reliamsg.receiving.deliveries import GapItem
 from reliamsg.store.database import open_readonly
 from reliamsg.store.journal import read_journal
 from tests.receiving.test_random import History, Place
@@ -30,7 +30,7 @@ class Forked(History):
         self.path = path
         self.copies: list[tuple[int, int, Prev | None]] = []
         """What the outbox held of the stream at some time: epoch, last number, the epoch before."""
-        self.chunk: Chunk | None = None
+        self.chunk: DeliverySlice | None = None
 
     def next_epoch(self) -> None:
         """The outbox is opened again, mostly as it is, else as it was."""
@@ -45,16 +45,16 @@ class Forked(History):
     def consume(self, most: int, failures: float) -> None:
         """Go on with the run of messages that is at hand, not always to its end."""
         bench = self.bench
-        if self.chunk is not None and self.chunk.lane.owner is not bench.engine:
+        if self.chunk is not None and self.chunk.buffer not in bench.engine.shared.buffers.slices:
             self.chunk = None  # it went with its process
         for _ in range(6):
             if self.chunk is None:
-                item = bench.engine.take(1, 64)
+                item = bench.engine.deliveries.take(1, 64)
                 if item is None:
                     bench.settle(0.004)
                     continue
                 assert not isinstance(item, GapItem), f"nothing was lost: {item}"
-                assert isinstance(item, Chunk)
+                assert isinstance(item, DeliverySlice)
                 self.chunk = item
             while most > 0 and (message := self.chunk.next()) is not None:
                 most -= 1
@@ -62,14 +62,14 @@ class Forked(History):
                 assert message.body == body_of(*place)
                 self.delivered.append((place, message.redelivered))
                 if self.random.random() < failures:
-                    self.chunk.lane.failed(message, RuntimeError("made up"))
+                    self.chunk.buffer.failed(message, RuntimeError("made up"))
                 elif failures and self.random.random() < 0.3:
                     return  # the process ends in it, or the application comes back to it
                 else:
                     message.ack()
             if most <= 0 and self.random.random() < 0.7:
                 break
-            bench.engine.release(self.chunk)
+            bench.engine.deliveries.release(self.chunk)
             self.chunk = None
         bench.settle(self.random.choice([0.001, 0.02, 0.2]))
 
@@ -110,13 +110,13 @@ def rows(bench: Bench, *kinds: str) -> list[tuple[str, int, int, int]]:
         return [(r.kind, r.epoch, r.first, r.last) for r in read_journal(connection) if r.kind in kinds]
 
 
-def take(bench: Bench) -> Chunk:
-    item = bench.engine.take(1, 64)
-    assert isinstance(item, Chunk)
+def take(bench: Bench) -> DeliverySlice:
+    item = bench.engine.deliveries.take(1, 64)
+    assert isinstance(item, DeliverySlice)
     return item
 
 
-def give(chunk: Chunk, count: int) -> list[int]:
+def give(chunk: DeliverySlice, count: int) -> list[int]:
     """The application takes so many messages, or what there is, and acknowledges them."""
     given = chunk.take(count)
     for message in given:
@@ -137,7 +137,7 @@ def test_an_epoch_is_not_left_in_the_middle_of_a_run_of_messages(tmp_path: Path)
     send(bench.network["dc1"], 1, 2, epoch=15, incarnation=79)
     bench.settle(1.0)
     assert give(chunk, 64) == [4, 5, 6, 7, 8, 9, 10]
-    bench.engine.release(chunk)
+    bench.engine.deliveries.release(chunk)
     bench.take()
     send(bench.network["dc1"], 13, 14)
     bench.settle()
@@ -178,10 +178,10 @@ def test_what_was_given_before_a_crash_and_is_gone_is_a_gap_before_an_epoch_that
     bench.reopen()
     send(bench.network["dc2"], 1, 5, epoch=20, incarnation=78, prev=Prev(10, 77, 4))
     bench.settle(6.0)
-    item = bench.engine.take(1, 64)
+    item = bench.engine.deliveries.take(1, 64)
     assert isinstance(item, GapItem)
     assert (item.gap.epoch, item.gap.first, item.gap.last) == (10, 2, 10)
-    assert bench.engine.accept(item.gap)
+    assert bench.engine.deliveries.accept(item.gap)
     assert [(message.epoch, message.seq) for message in bench.take()] == [(20, n) for n in range(1, 6)]
 
 

@@ -84,7 +84,7 @@ class Taken:
             status = look(self.bench)
             assert status.role == "active", "a full inbox is no reason to stop reading"
             assert all(site.state == "connected" for site in status.sites.values())
-            self.errors += self.bench.engine.take_errors()
+            self.errors += self.bench.engine.shared.health.take_errors()
             self.named |= {(each.stream.producer, each.cause) for each in status.stalled}
 
     def take_all(self, expected: dict[str, list[int]], pause: float = 0.05) -> None:
@@ -98,7 +98,7 @@ class Taken:
             if status.role != "active":
                 raise AssertionError(f"deposed after {self.bench.now - last:.1f} s: {status}")
             assert self.bench.now - last < BOUND_S, f"stuck at {self.seqs} of {expected}: {status}"
-        self.errors += self.bench.engine.take_errors()
+        self.errors += self.bench.engine.shared.health.take_errors()
 
     def take_what_is_buried(self, expected: dict[str, list[int]]) -> None:
         """What is missing is behind more than inbox and window can hold: that is said, and a repair is let in."""
@@ -244,7 +244,7 @@ def test_a_standby_does_not_take_over_from_one_that_is_only_full(tmp_path: Path,
 def full_of(bench: Bench, cause: str) -> InboxFull:
     """Wait for the error, and compare it with what ``status()`` says."""
     bench.settle(3.0)
-    (error,) = [each for each in bench.engine.take_errors() if isinstance(each, InboxFull)]
+    (error,) = [each for each in bench.engine.shared.health.take_errors() if isinstance(each, InboxFull)]
     assert error.cause == cause
     stalled = look(bench).stalled
     assert [each.cause for each in stalled][:1] == [cause]
@@ -276,7 +276,7 @@ def test_a_gap_is_named_and_told_of_once_for_each_episode(
             send(first, number, number, pad=PAD)
         full_of(bench, "gap")
         bench.settle(10.0)
-        assert not [each for each in bench.engine.take_errors() if isinstance(each, InboxFull)]
+        assert not [each for each in bench.engine.shared.health.take_errors() if isinstance(each, InboxFull)]
         send(second, base + 2, base + 3)
         got: list[int] = []
         for _ in range(100):
@@ -370,7 +370,7 @@ def test_a_full_inbox_takes_in_what_is_left_of_a_gap_though_the_gap_begins_with_
     assert (gap.first, gap.last) == (2, 4)
     for _ in range(40):
         bench.settle(0.5)
-        if bench.engine.accept(gap):
+        if bench.engine.deliveries.accept(gap):
             break
     bench.settle(0.5)
     assert seqs(bench.take()) == [5, 6]

@@ -22,8 +22,8 @@ from hypothesis.stateful import (
 from reliamsg.errors import InboxWriteError
 from reliamsg.message import Message, Stream
 from reliamsg.receiving import commits
-from reliamsg.receiving.engine import GapItem
-from reliamsg.receiving.lane import Chunk
+from reliamsg.receiving.buffer import DeliverySlice
+from reliamsg.receiving.deliveries import GapItem
 from reliamsg.store.inbox import Inbox, QuarantineChange
 from reliamsg.wire.data import CONTENT_TYPE, open_frame
 from tests.chance import examples
@@ -129,11 +129,11 @@ class HeldModel(RuleBasedStateMachine):
     @rule(most=st.sampled_from([1, 2, 7, 30]))
     def take(self, most: int) -> None:
         for _ in range(4):
-            item = self.bench.engine.take(1, most)
+            item = self.bench.engine.deliveries.take(1, most)
             if item is None:
                 self.bench.settle(0.004)
             elif isinstance(item, GapItem):
-                if self.bench.engine.accept(item.gap):
+                if self.bench.engine.deliveries.accept(item.gap):
                     assert item.gap.last is not None
                     self.declared.update(range(item.gap.first, item.gap.last + 1))
             else:
@@ -141,13 +141,13 @@ class HeldModel(RuleBasedStateMachine):
                 return
 
     def read(self, item: object, most: int) -> None:
-        assert isinstance(item, Chunk), item
+        assert isinstance(item, DeliverySlice), item
         while most and (message := item.next()) is not None:
             most -= 1
             assert message.body.startswith(body_of(EPOCH, message.seq) + b".")
             self.delivered.append((message.seq, message.redelivered))
             self.unacknowledged.append(message)
-        self.bench.engine.release(item)
+        self.bench.engine.deliveries.release(item)
 
     @precondition(lambda self: self.unacknowledged)
     @rule(pick=st.integers(0, 1000), most=st.sampled_from([1, 5, 50]))
@@ -201,12 +201,12 @@ class HeldModel(RuleBasedStateMachine):
             return
         memory: set[int] = set()
         cached = 0
-        for holding in shared.lane(STREAM)._holdings.get(EPOCH, []):
+        for holding in shared.buffers.of(STREAM)._batches.get(EPOCH, []):
             numbers = range(holding.first, holding.last + 1)
             assert memory.isdisjoint(numbers), "a number is in memory twice"
             memory.update(numbers)
             cached += holding.size if holding.persisted else 0
-        assert shared.cached_bytes == cached
+        assert shared.buffers.cached_bytes == cached
         known = state.epochs.live.get(EPOCH)
         if known is not None:
             held = {n for first, last in known.held for n in range(first, last + 1)}

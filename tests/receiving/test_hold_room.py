@@ -35,7 +35,7 @@ def open_holding(tmp_path: Path, protocol: str, monkeypatch: pytest.MonkeyPatch,
     bench.settle()
     assert [message.seq for message in bench.take()] == [1]
     bench.settle(8.0)
-    assert [type(error) for error in bench.engine.take_errors()] == [GapHeld]
+    assert [type(error) for error in bench.engine.shared.health.take_errors()] == [GapHeld]
     return bench
 
 
@@ -114,8 +114,8 @@ def test_an_accepted_gap_brings_out_all_that_waited(
     flow = hold_long(bench)
     gap = status_of(bench.engine).streams[Stream("held", TOPIC)].gap
     assert gap is not None
-    assert bench.engine.accept(gap)
-    bench.engine.want_durable()
+    assert bench.engine.deliveries.accept(gap)
+    bench.engine.shared.durability.want_soon()
     if restart:  # before anything of it came out
         bench.settle(0.0)
         bench.reopen()
@@ -138,11 +138,11 @@ def test_a_second_gap_in_what_waited_holds_again_and_the_rest_stays_where_it_is(
     flow.until_all(list(range(2, 100)))
     bench.settle(8.0)
     flow.go_on(20)
-    (held,) = bench.engine.take_errors()
+    (held,) = bench.engine.shared.health.take_errors()
     assert isinstance(held, GapHeld)
     assert (held.gap.first, held.gap.last) == (100, 102)
     assert summarize_inbox(bench.path).held_bytes < INBOX
-    assert bench.engine.accept(held.gap)
+    assert bench.engine.deliveries.accept(held.gap)
     flow.until_all([*range(2, 100), *range(103, LAST + 1)])
 
 
@@ -166,7 +166,9 @@ def test_reading_stops_when_the_quarantine_is_full_too_and_says_of_what(
     for number in range(6, LAST + 1):
         send(bench.network["dc1"], number, number, producer="held", pad=PAD)
         bench.settle()
-    errors = [error for error in bench.engine.take_errors() if isinstance(error, QuarantineFull)]
+    errors = [
+        error for error in bench.engine.shared.health.take_errors() if isinstance(error, QuarantineFull)
+    ]
     assert len(errors) == 1
     assert "held/orders" in str(errors[0])
     assert "reliamsg inbox gaps" in str(errors[0])
@@ -211,8 +213,8 @@ def test_what_lies_in_the_next_gap_is_taken_in_though_there_is_no_room(
     flow = Flow(bench)
     flow.until_all([2, 3, 4, 5])
     flow.go_on(100)
-    (held,) = bench.engine.take_errors()
+    (held,) = bench.engine.shared.health.take_errors()
     assert isinstance(held, GapHeld)
     assert (held.gap.first, held.gap.last) == (6, 6)
-    assert bench.engine.accept(held.gap)
+    assert bench.engine.deliveries.accept(held.gap)
     flow.until_all([2, 3, 4, 5, *range(7, 31)])

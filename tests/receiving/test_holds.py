@@ -31,7 +31,7 @@ def gapped(bench: Bench, last: int = 6) -> Gap:
     assert seqs(bench.take()) == [1, 2]
     bench.settle(8.0)
     assert bench.take() == [], "what is behind the gap stays there"
-    errors = bench.engine.take_errors()
+    errors = bench.engine.shared.health.take_errors()
     assert [type(error) for error in errors] == [GapHeld]
     (error,) = errors
     assert isinstance(error, GapHeld)
@@ -50,7 +50,7 @@ def test_a_held_stream_holds_up_no_other_and_is_reported_once(bench: Bench) -> N
         bench.settle(5.0)
         assert seqs(bench.take()) == [number]
     assert is_held(bench)
-    assert bench.engine.take_errors() == []
+    assert bench.engine.shared.health.take_errors() == []
     assert len(rows(bench.path, "gap_held")) == 1
 
 
@@ -71,7 +71,7 @@ def test_what_its_producer_removed_holds_nobody_and_is_declared_at_once(bench: B
     producer.status((5, 6), removed=[(10, 3, 4)])
     bench.settle(1.0)
     assert seqs(bench.take()) == [5, 6]
-    assert bench.engine.take_errors() == []
+    assert bench.engine.shared.health.take_errors() == []
     assert [(row.first, row.last, row.reason) for row in rows(bench.path, "declared")] == [(3, 4, "removed")]
     assert rows(bench.path, "gap_held") == []
 
@@ -92,21 +92,21 @@ def test_a_part_that_arrives_leaves_one_episode(bench: Bench) -> None:
     assert seqs(bench.take()) == [3]
     bench.settle(8.0)
     assert is_held(bench)
-    assert bench.engine.take_errors() == []
-    assert bench.engine.accept(gap)
+    assert bench.engine.shared.health.take_errors() == []
+    assert bench.engine.deliveries.accept(gap)
     bench.settle()
     assert seqs(bench.take()) == [5, 6]
 
 
 def test_acceptance_goes_on_and_the_next_gap_is_an_episode_of_its_own(bench: Bench) -> None:
     gap = gapped(bench)
-    assert bench.engine.accept(gap)
-    assert not bench.engine.accept(gap)
+    assert bench.engine.deliveries.accept(gap)
+    assert not bench.engine.deliveries.accept(gap)
     send(bench.network["dc1"], 9, 9, producer="held")
     bench.settle()
     assert seqs(bench.take()) == [5, 6]
     bench.settle(8.0)
-    (error,) = bench.engine.take_errors()
+    (error,) = bench.engine.shared.health.take_errors()
     assert isinstance(error, GapHeld)
     assert (error.gap.first, error.gap.last) == (7, 8)
     declared = [(row.first, row.last) for row in rows(bench.path, "declared")]
@@ -120,10 +120,10 @@ def test_a_hold_outlives_a_restart_and_is_reported_again_by_the_new_process(
     gap = gapped(bench)
     bench.reopen(clean=clean)
     bench.settle(0.5)
-    (error,) = bench.engine.take_errors()
+    (error,) = bench.engine.shared.health.take_errors()
     assert isinstance(error, GapHeld)
     assert error.gap == gap
-    assert bench.engine.accept(gap)
+    assert bench.engine.deliveries.accept(gap)
     bench.settle()
     bench.reopen()
     assert seqs(bench.take()) == [5, 6]
@@ -136,8 +136,8 @@ def test_what_was_accepted_behind_unacknowledged_messages_outlives_a_crash(bench
     assert seqs(bench.take(ack=False)) == [1, 2]
     open_gap = status_of(bench.engine).streams[HELD].gap
     assert open_gap is not None
-    assert bench.engine.accept(open_gap)
-    bench.engine.want_durable()
+    assert bench.engine.deliveries.accept(open_gap)
+    bench.engine.shared.durability.want_soon()
     bench.settle()
     assert rows(bench.path, "declared") == []
     bench.reopen()
@@ -152,7 +152,7 @@ def test_two_forged_messages_stop_nobody_else(bench: Bench) -> None:
     bench.settle()
     assert len(bench.take()) == 50
     bench.settle(8.0)
-    assert len(bench.engine.take_errors()) == 50
+    assert len(bench.engine.shared.health.take_errors()) == 50
     for number in range(1, 10):
         send(bench.network["dc1"], number, number, producer="honest")
         bench.settle()
@@ -165,7 +165,7 @@ def _held_with(bench: Bench, producer: str) -> None:
     bench.settle()
     assert seqs(bench.take()) == [1]
     bench.settle(8.0)
-    assert [type(error) for error in bench.engine.take_errors()] == [GapHeld]
+    assert [type(error) for error in bench.engine.shared.health.take_errors()] == [GapHeld]
 
 
 def test_held_streams_have_places_of_their_own_in_memory(tmp_path: Path) -> None:
@@ -177,17 +177,17 @@ def test_held_streams_have_places_of_their_own_in_memory(tmp_path: Path) -> None
             send(bench.network["dc1"], number, number, producer=name)
             bench.settle(1.0)
             assert seqs(bench.take()) == [number]
-    assert bench.engine.take_errors() == []
+    assert bench.engine.shared.health.take_errors() == []
     # Beyond as many as there are for others, they count like these.
     _held_with(bench, "held-3")
     _held_with(bench, "held-4")
     send(bench.network["dc1"], 4, 4, producer="one")
     bench.settle(1.0)
     assert bench.take() == []
-    (error,) = bench.engine.take_errors()
+    (error,) = bench.engine.shared.health.take_errors()
     assert isinstance(error, TooManyStreams)
     assert "4 are in use, of which gaps hold 4" in str(error)
-    assert bench.engine.accept(Gap(Stream("held-1", TOPIC), 10, 2, 2, "expired"))
+    assert bench.engine.deliveries.accept(Gap(Stream("held-1", TOPIC), 10, 2, 2, "expired"))
     bench.settle(2.0)
     assert seqs(bench.take()) == [3]
     bench.settle(2.0)
@@ -210,12 +210,12 @@ def test_what_waits_in_quarantine_within_a_gap_does_not_keep_the_rest_of_it_from
     for number in (3, 4, 5, 6):
         send(dc1, number, number, producer="held")
     bench.settle(4.0)
-    (gap,) = [error.gap for error in bench.engine.take_errors() if isinstance(error, GapHeld)]
+    (gap,) = [error.gap for error in bench.engine.shared.health.take_errors() if isinstance(error, GapHeld)]
     for number in (*range(20, 24), *range(30, 36)):
         send(dc1, number, number, producer="held", pad=500)
         bench.settle(0.2)
     assert len(bench.inbox.quarantine.select(Selection(reason=QUARANTINED))) > 3
-    assert bench.engine.accept(gap)
+    assert bench.engine.deliveries.accept(gap)
     for number in range(60, 90):  # before the application goes on
         send(dc1, number, number, producer="held", pad=500)
     bench.settle(1.0)
@@ -223,8 +223,8 @@ def test_what_waits_in_quarantine_within_a_gap_does_not_keep_the_rest_of_it_from
     for _ in range(60):
         got += seqs(bench.take())
         bench.settle(1.0)
-        for error in bench.engine.take_errors():
-            if isinstance(error, GapHeld) and bench.engine.accept(error.gap):
+        for error in bench.engine.shared.health.take_errors():
+            if isinstance(error, GapHeld) and bench.engine.deliveries.accept(error.gap):
                 accepted.append((error.gap.first, error.gap.last))
     assert got == [*range(3, 7), *range(20, 24), *range(30, 36), *range(60, 90)]
     assert accepted == [(7, 19), (24, 29), (36, 59)]

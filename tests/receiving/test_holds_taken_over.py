@@ -40,7 +40,7 @@ def gapped(group: Group) -> None:
 
 def accept(bench: Bench, gap: Gap) -> None:
     """As ``Consumer.accept`` does."""
-    assert bench.engine.accept(gap)
+    assert bench.engine.deliveries.accept(gap)
     bench.engine.flush(bench.now)
     bench.engine.tell_accepted(gap.stream)
     bench.network.run_pending()
@@ -67,12 +67,14 @@ def test_what_was_passed_is_not_held_again(group: Group) -> None:
     gapped(group)
     assert seqs(first.take()) == [1, 2]
     group.settle(6.0)
-    (held,) = first.engine.take_errors()
+    (held,) = first.engine.shared.health.take_errors()
     assert isinstance(held, GapHeld)
     accept(first, held.gap)
     got = take_over(group, first, second, producer)
     assert got == [5, 6]
-    assert [error.gap.first for error in second.engine.take_errors() if isinstance(error, GapHeld)] == []
+    assert [
+        error.gap.first for error in second.engine.shared.health.take_errors() if isinstance(error, GapHeld)
+    ] == []
     gap = status_of(second.engine).streams[STREAM].gap
     assert gap is not None
     assert gap.first == 7
@@ -102,4 +104,4 @@ def test_what_was_accepted_behind_unacknowledged_messages_is_accepted(group: Gro
     assert got == [1, 2, 5, 6]
     declared = [(row.first, row.last) for row in rows(second, "declared")]
     assert declared == [(3, 4)]
-    assert [error for error in second.engine.take_errors() if isinstance(error, GapHeld)] == []
+    assert [error for error in second.engine.shared.health.take_errors() if isinstance(error, GapHeld)] == []

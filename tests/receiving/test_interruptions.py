@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from reliamsg.message import Gap, Message, Stream
-from reliamsg.receiving.consumer import Consumer
+from reliamsg.receiving.api import Consumer
 from reliamsg.runtime.wakeup import Uninterrupted
 from reliamsg.testing import MemoryNetwork
 from tests.interruptions import Interruption, interrupt, points

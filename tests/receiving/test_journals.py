@@ -10,8 +10,8 @@ from pathlib import Path
 from reliamsg.checker import check_directory
 from reliamsg.core.rules import Rules
 from reliamsg.lab import Mosquitto
-from reliamsg.receiving.engine import GapItem
-from reliamsg.receiving.lane import Chunk
+from reliamsg.receiving.buffer import DeliverySlice
+from reliamsg.receiving.deliveries import GapItem
 from reliamsg.store.database import open_readonly
 from reliamsg.store.journal import JournalRow, read_journal
 from reliamsg.wire.data import CONTENT_TYPE
@@ -62,8 +62,8 @@ def test_redelivered_rows_end_where_the_journal_ended(tmp_path: Path) -> None:
     for message in got[:20]:
         message.ack()
     bench.settle(0.3)  # 1 to 30 are journalled by now
-    more = bench.engine.take(1, 256)
-    assert isinstance(more, Chunk)
+    more = bench.engine.deliveries.take(1, 256)
+    assert isinstance(more, DeliverySlice)
     while more.next() is not None:
         pass
     bench.reopen()
@@ -96,14 +96,14 @@ def test_a_gap_is_journalled_after_everything_before_it(tmp_path: Path) -> None:
     bench.settle()
     assert seqs(bench.take()) == list(range(1, 11))
     bench.settle(6.0)
-    item = bench.engine.take(1, 10)
+    item = bench.engine.deliveries.take(1, 10)
     assert isinstance(item, GapItem)
     send(bench.network["dc2"], 14, 16)
     bench.settle()
-    assert bench.engine.accept(item.gap)  # 11 to 13 at once, 17 to 20 when their turn comes
+    assert bench.engine.deliveries.accept(item.gap)  # 11 to 13 at once, 17 to 20 when their turn comes
     bench.settle()
-    chunk = bench.engine.take(1, 10)
-    assert isinstance(chunk, Chunk)
+    chunk = bench.engine.deliveries.take(1, 10)
+    assert isinstance(chunk, DeliverySlice)
     bench.settle(0.5)
     for expected in (14, 15, 16):
         message = chunk.next()
@@ -111,7 +111,7 @@ def test_a_gap_is_journalled_after_everything_before_it(tmp_path: Path) -> None:
         assert message.seq == expected
         message.ack()
     bench.settle(0.5)
-    bench.engine.release(chunk)
+    bench.engine.deliveries.release(chunk)
     assert seqs(bench.take()) == list(range(21, 31))
     bench.close()
     found = [(r.kind, r.first, r.last) for r in rows(bench.path, "delivered", "declared")]

@@ -38,7 +38,7 @@ class Keeping(FakeProducer):
         self.keep_epochs((self.epoch, self.incarnation, first, self.last), **said)
 
     def keep_epochs(self, *chain: tuple[int, int, int, int], **said: Any) -> None:
-        lease = self.bench.engine.shared.lease
+        lease = self.bench.engine.shared.role.lease
         said = {
             "since": {GROUP: (10, 5)}, "heard": (lease.inbox, 2**60), "interval_ms": 60_000,
             "to": group_address(GROUP),
@@ -109,10 +109,10 @@ def test_what_its_producer_keeps_is_let_go_of_and_comes_again(
     if restarts:
         bench.reopen()
         bench.settle(8.0)
-        assert bench.engine.take_errors()
+        assert bench.engine.shared.health.take_errors()
     gap = gap_of(bench)
     assert (gap.first, gap.last) == (2, 4)
-    assert bench.engine.accept(gap)
+    assert bench.engine.deliveries.accept(gap)
     if restarts:  # it is known to exist though nobody says so any more
         flow.until_all(list(range(5, min(gone))))
         bench.settle(0.5)
@@ -147,7 +147,7 @@ def test_what_was_left_is_shown(
         assert status[HELD].left_to_producer
         assert not any(each.left_to_producer for stream, each in status.items() if stream != HELD)
     bench.settle(8.0)
-    assert bench.engine.accept(gap_of(bench))
+    assert bench.engine.deliveries.accept(gap_of(bench))
     come(flow, producer, list(range(5, LAST + 1)))
     bench.settle(1.0)
     assert not status_of(bench.engine).streams[HELD].left_to_producer
@@ -220,7 +220,7 @@ def test_what_is_not_proven_to_be_kept_is_kept_here(
         send(bench.network["dc1"], number, number, producer="held", pad=PAD)
         bench.settle(0.01)
     assert let_go(bench) == set()
-    assert any(isinstance(error, QuarantineFull) for error in bench.engine.take_errors())
+    assert any(isinstance(error, QuarantineFull) for error in bench.engine.shared.health.take_errors())
     assert bench.engine.shared.quarantine.total > QUARANTINE / 4 + 2_000
 
 
@@ -234,18 +234,18 @@ def test_what_went_with_its_producers_disk_after_it_was_let_go_of_is_declared_to
     gone = let_go(bench)
     bench.reopen()
     bench.settle(8.0)
-    bench.engine.take_errors()
+    bench.engine.shared.health.take_errors()
     # The copy knows of what was published up to 10, and goes on from there.
     producer.epoch, producer.incarnation = 20, 88
     producer.status((10, 77, 5, 10), (20, 88, 1, 3), since={GROUP: (10, 5)})
     for broker in bench.network.brokers.values():
         send(broker, 1, 3, producer="held", epoch=20, incarnation=88, prev=Prev(10, 77, 10))
-    assert bench.engine.accept(gap_of(bench))
+    assert bench.engine.deliveries.accept(gap_of(bench))
     flow.until_all(list(range(5, min(gone))))
     bench.settle(8.0)
-    (held,) = [error for error in bench.engine.take_errors() if isinstance(error, GapHeld)]
+    (held,) = [error for error in bench.engine.shared.health.take_errors() if isinstance(error, GapHeld)]
     assert (held.gap.epoch, held.gap.first, held.gap.last) == (10, min(gone), LAST)
-    assert bench.engine.accept(held.gap)
+    assert bench.engine.deliveries.accept(held.gap)
     flow.until_all([*range(5, min(gone)), 1, 2, 3])
     declared = [(row.epoch, row.first, row.last) for row in rows(bench.path, "declared")]
     assert declared == [(10, 2, 4), (10, min(gone), LAST)]
@@ -271,7 +271,7 @@ def test_a_new_epoch_behind_the_gap_is_let_go_of_as_well(
     bench.settle(8.0)
     producer.keep_epochs((10, 77, 5, 60), (20, 88, 1, 50))
     bench.settle(1.0)
-    assert bench.engine.accept(gap_of(bench))
+    assert bench.engine.deliveries.accept(gap_of(bench))
     deadline = bench.now + 120.0
     got: list[tuple[int, int]] = []
     while len(got) < 56 + 50:
@@ -302,5 +302,5 @@ def test_a_full_quarantine_stops_nobody_whose_producer_keeps_what_comes(
         bench.settle()
     flow = Flow(bench)
     assert let_go(bench) == set(range(29, LAST + 1))
-    bench.engine.accept(gap_of(bench))
+    bench.engine.deliveries.accept(gap_of(bench))
     come(flow, producer, list(range(5, LAST + 1)))

@@ -58,7 +58,7 @@ def test_more_streams_than_memory_bears_are_delivered_once_and_in_order(bench: B
     core = bench.engine.shared.core
     assert len(core.streams) <= MOST
     assert len(core.streams) + core.known_elsewhere == STREAMS
-    assert len(bench.engine.shared.lanes) <= MOST
+    assert len(bench.engine.shared.buffers.by_stream) <= MOST
     assert len(bench.inbox._ids) <= MOST
     assert bench.inbox.quarantine.some_streams("too-many-streams", 1) == []
     publish(bench, 1, 2, "dc2")  # the other site has what is known already
@@ -100,7 +100,7 @@ def test_streams_in_use_beyond_the_limit_wait_in_quarantine(tmp_path: Path) -> N
         bench.settle()
     bench.settle(0.5)
     assert bench.queued()["dc1"] == 0
-    assert [type(error) for error in bench.engine.take_errors()] == [TooManyStreams]
+    assert [type(error) for error in bench.engine.shared.health.take_errors()] == [TooManyStreams]
     got: dict[str, list[int]] = {}
     drain(bench, got)
     assert got == {f"p{number}": [1, 2] for number in range(6)}

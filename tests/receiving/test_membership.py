@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 
-from reliamsg.receiving.membership import Membership
+from reliamsg.receiving.site_locks import SiteLocks
 
 
 class Fake:
@@ -26,7 +26,7 @@ class Group:
 
     def __init__(self) -> None:
         self.a, self.b, self.mqtt = Fake(), Fake(), Fake()
-        self.membership = Membership()
+        self.membership = SiteLocks()
         self.membership.begin([self.a, self.b], [self.mqtt])
 
     def see(self, a: str, b: str) -> Group:
@@ -38,7 +38,7 @@ class Group:
 
 
 def test_without_locks_there_is_nothing_to_decide() -> None:
-    membership = Membership()
+    membership = SiteLocks()
     membership.begin([], [Fake()])
     membership.review()
     assert membership.decided

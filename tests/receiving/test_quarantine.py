@@ -8,7 +8,7 @@ import pytest
 
 from reliamsg.errors import QuarantineFull
 from reliamsg.message import Stream
-from reliamsg.receiving.sites import SiteReceiver
+from reliamsg.receiving.site import SiteReceiver
 from reliamsg.store.quarantine import Selection
 from reliamsg.transport.base import Delivery
 from reliamsg.wire.data import Frame
@@ -98,7 +98,7 @@ def test_a_full_quarantine_ends_reading_and_drops_nothing(
     for number in range(1, 31):
         send(bench.network["dc1"], number, number)
     bench.settle()
-    errors = bench.engine.take_errors()
+    errors = bench.engine.shared.health.take_errors()
     bench.engine.flush(bench.now)
     bench.network.run_pending()
     kept = len(bench.inbox.quarantine.select(Selection()))

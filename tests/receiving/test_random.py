@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from reliamsg.message import Prev
-from reliamsg.receiving.engine import GapItem
-from reliamsg.receiving.lane import Chunk
+from reliamsg.receiving.buffer import DeliverySlice
+from reliamsg.receiving.deliveries import GapItem
 from reliamsg.store.database import open_readonly
 from reliamsg.store.journal import read_journal
 from tests.receiving.tools import Bench, body_of, frame
@@ -76,25 +76,25 @@ class History:
     def consume(self, most: int, failures: float) -> None:
         bench = self.bench
         for _ in range(6):
-            item = bench.engine.take(1, 64)
+            item = bench.engine.deliveries.take(1, 64)
             if item is None:
                 bench.settle(0.004)
                 continue
             if isinstance(item, GapItem):
                 self.decide(item)
                 continue
-            assert isinstance(item, Chunk)
+            assert isinstance(item, DeliverySlice)
             while most > 0 and (message := item.next()) is not None:
                 most -= 1
                 place = (message.epoch, message.seq)
                 assert message.body == body_of(*place)
                 self.delivered.append((place, message.redelivered))
                 if self.random.random() < failures:
-                    item.lane.failed(message, RuntimeError("made up"))
+                    item.buffer.failed(message, RuntimeError("made up"))
                 else:
                     message.ack()
                     self.acknowledged.append(place)
-            bench.engine.release(item)
+            bench.engine.deliveries.release(item)
         bench.settle(self.random.choice([0.001, 0.02, 0.2]))
 
     def decide(self, item: GapItem) -> None:
@@ -102,7 +102,7 @@ class History:
         assert self.lossy, f"a gap where nothing was lost: {gap}"
         if self.random.random() < 0.7:
             assert gap.last is not None or gap.reason == "extent unknown"
-            self.bench.engine.accept(gap)
+            self.bench.engine.deliveries.accept(gap)
 
     def step(self) -> None:
         choice = self.random.random()

@@ -10,7 +10,7 @@ import pytest
 from reliamsg import Consumer, KeyRing
 from reliamsg.errors import ConfigError
 from reliamsg.message import Prev, Stream
-from reliamsg.receiving.samples import MAX_SAMPLE_BYTES
+from reliamsg.receiving.quarantine import MAX_SAMPLE_BYTES
 from reliamsg.store.inbox_view import summarize_inbox
 from reliamsg.testing import MemoryNetwork
 from reliamsg.transport.base import Delivery

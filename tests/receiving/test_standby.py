@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from reliamsg.errors import ClosedError, ConfigError, GroupBusy, InboxLocked, StoreMismatch
-from reliamsg.receiving.consumer import Consumer
+from reliamsg.receiving.api import Consumer
 from reliamsg.testing import MemoryNetwork
 from tests.receiving.tools import GROUP, TOPIC, send, until
 

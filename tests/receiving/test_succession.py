@@ -11,8 +11,8 @@ import pytest
 
 from reliamsg.errors import GroupBusy
 from reliamsg.message import Message, Prev
-from reliamsg.receiving.lane import Chunk
-from reliamsg.receiving.sites import SiteReceiver
+from reliamsg.receiving.buffer import DeliverySlice
+from reliamsg.receiving.site import SiteReceiver
 from reliamsg.store.inbox import Inbox
 from reliamsg.testing import MemoryBroker, MemoryNetwork
 from reliamsg.transport.base import Binding
@@ -122,10 +122,12 @@ class Group:
                     bench.settle(step)
                 else:
                     bench.now += step
-            assert len(self.readers()) <= 1, [b.engine.succession.phase for b in self.members]
+            assert len(self.readers()) <= 1, [b.engine.standby.phase for b in self.members]
 
     def readers(self) -> list[Bench]:
-        return [b for b in self.members if b.engine.shared.holds and not b.engine.shared.membership.barred]
+        return [
+            b for b in self.members if b.engine.shared.role.holds and not b.engine.shared.role.locks.barred
+        ]
 
     def stop(self, bench: Bench) -> None:
         """As SIGSTOP does. Its connections stay."""
@@ -168,7 +170,7 @@ def group(tmp_path: Path, request: pytest.FixtureRequest) -> Group:
 
 
 def phase(bench: Bench) -> str:
-    return bench.engine.succession.phase
+    return bench.engine.standby.phase
 
 
 def test_a_consumer_alone_reads_soon(group: Group) -> None:
@@ -244,22 +246,22 @@ def test_a_standby_takes_over_from_one_that_is_killed(group: Group) -> None:
     assert all(message.redelivered for message in again[:10])
     took_over = rows(second, "took_over")[0].detail
     assert took_over is not None
-    assert took_over["from"] == first.engine.shared.lease.inbox
+    assert took_over["from"] == first.engine.shared.role.lease.inbox
 
 
 @pytest.mark.parametrize("ended", ["renewed", "lost"])
 def test_a_session_is_kept_before_the_first_proof_if_its_own_client_renews_the_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: str
 ) -> None:
-    """A broker that sends more than is taken makes an inbox renew its connection, perhaps before its first beacon has
-    come back. If it took that for a lost session, it would wait for ``takeover_timeout`` after every few messages."""
+    """A broker that sends more than is taken makes an inbox renew its connection, perhaps before its first heartbeat
+    has come back. If it took that for a lost session, it would wait ``takeover_timeout`` after every few messages."""
     group = Group(tmp_path, "mqtt")
     first, second = group.join_both()
     group.settle(0.5)
-    lease = second.engine.shared.lease
+    lease = second.engine.shared.role.lease
     group.kill(first)
     group.settle(7.0)
-    monkeypatch.setattr(lease, "came_back", lambda *beacon: False)
+    monkeypatch.setattr(lease, "came_back", lambda *heartbeat: False)
     while phase(second) != "active":
         group.settle(0.05)
     group.settle(0.5)
@@ -295,7 +297,7 @@ def test_a_standby_takes_over_at_once_from_one_that_is_closed(group: Group) -> N
 
 @pytest.mark.parametrize("end", ["killed", "closed", "closed unheard"])
 def test_a_standby_knows_how_far_one_was_that_read_for_a_moment_only(group: Group, end: str) -> None:
-    """The standby's own beacons are too far apart to be heard in that time."""
+    """The standby's own heartbeats are too far apart to be heard in that time."""
     second = group.join(standby=True, takeover_timeout=40.0)
     group.settle(1.0)
     first = group.join(takeover_timeout=40.0)
@@ -343,7 +345,7 @@ def test_a_mark_at_the_position_tells_nothing_without_a_goodbye_that_is_followed
         if ends == "closed, one site deaf":
             second.engine.sites["dc2"].echoes_since = None
         elif ends == "closed, taken over late":
-            monkeypatch.setattr("reliamsg.receiving.succession.PROMPT_S", -1.0)
+            monkeypatch.setattr("reliamsg.receiving.standby.PROMPT_S", -1.0)
         group.leave(first)
         group.settle(3.0)
     assert group.readers() == [second]
@@ -358,28 +360,28 @@ def test_one_that_was_stopped_hands_out_nothing_when_it_goes_on(group: Group) ->
     first, second = group.join_both()
     send(group.network["dc1"], 1, 100)
     group.settle(0.2)
-    chunk = first.engine.take(1, 100)
-    assert isinstance(chunk, Chunk)
+    chunk = first.engine.deliveries.take(1, 100)
+    assert isinstance(chunk, DeliverySlice)
     assert [m.seq for m in itertools.islice(iter(chunk.next, None), 10) if m] == list(range(1, 11))
     group.stop(first)
     group.drop(first)
     group.settle(12.0)
     assert group.readers() == [second]
-    assert not first.engine.shared.holds
-    assert first.engine.take_more(chunk, 1, 10) is None
+    assert not first.engine.shared.role.holds
+    assert first.engine.deliveries.take_more(chunk, 1, 10) is None
     group.go_on(first)
     group.settle(6.0)
     assert group.readers() == [second]
     group.settle(6.0)
-    assert isinstance(first.engine.shared.fatal, GroupBusy)
-    assert second.engine.shared.fatal is None
+    assert isinstance(first.engine.shared.health.fatal, GroupBusy)
+    assert second.engine.shared.health.fatal is None
 
 
 def test_one_that_was_stopped_and_kept_its_connections_goes_on(group: Group) -> None:
     first, second = group.join_both(takeover_timeout=80.0)
     group.stop(first)
     group.settle(12.0)
-    assert not first.engine.shared.holds
+    assert not first.engine.shared.role.holds
     group.go_on(first)
     group.settle(1.0)
     assert group.readers() == [first]
@@ -408,10 +410,10 @@ def test_one_that_was_stopped_and_reads_without_the_session_hands_out_nothing(
     assert {site.state for site in first.engine.sites.values()} == {"connected"}
     group.go_on(first)
     for _ in range(100):
-        # All that waited for it comes in before it looks up: the other's beacons, and then its own.
+        # All that waited for it comes in before it looks up: the other's heartbeats, and then its own.
         first.engine.control.say(first.now)
         group.network.run_pending()
-        assert not first.engine.shared.holds
+        assert not first.engine.shared.role.holds
         group.settle(0.05)
         assert group.readers() == [second]
 
@@ -426,7 +428,7 @@ def test_one_that_was_stopped_does_not_trust_at_once_in_a_session_without_proof(
     monkeypatch.setattr(first.engine.control, "heard", lambda *told: None)
     for site in first.engine.sites.values():
         site.ever_echoed = site.ever_heard = False
-    first.engine.shared.lease.demand()
+    first.engine.shared.role.lease.demand()
     group.stop(first)
     group.settle(5.0)
     group.go_on(first)
@@ -477,7 +479,7 @@ def test_what_the_one_before_handed_out_in_its_last_moment_is_flagged(group: Gro
     group.settle(12.0)
     assert group.readers() == [second]
     producer.bench = second
-    mine, other = (bench.engine.shared.lease.inbox for bench in (second, first))
+    mine, other = (bench.engine.shared.role.lease.inbox for bench in (second, first))
     for heard in (None, (other, 10**18), (mine, 1)):
         producer.status((1, 3), to=group_address(GROUP), heard=heard)  # which was late
     producer.status((1, 10))
@@ -520,7 +522,7 @@ def test_that_another_may_have_handed_out_more_outlives_a_kill(group: Group, end
     second = group.join(name="1")
     group.settle(2.0)
     producer.bench = second
-    heard = second.engine.shared.lease.inbox, producer.states()[-1].number
+    heard = second.engine.shared.role.lease.inbox, producer.states()[-1].number
     producer.status((10, 77, 1, 10), (11, 77, 1, 10), to=group_address(GROUP), heard=heard)
     group.settle(2.0)
     group.kill(second)
@@ -542,7 +544,7 @@ def test_a_standby_can_not_know_that_no_other_came_before(group: Group) -> None:
     producer = FakeProducer(reader)
     assert [(m.seq, m.redelivered) for m in reader.take()] == [(n, True) for n in range(1, 11)]
     group.settle(2.0)
-    heard = reader.engine.shared.lease.inbox, producer.states()[-1].number
+    heard = reader.engine.shared.role.lease.inbox, producer.states()[-1].number
     producer.status((1, 10), to=group_address(GROUP), heard=heard)
     group.settle(0.1)
     send(group.network["dc1"], 11, 20)
@@ -555,10 +557,10 @@ def test_a_second_consumer_gives_up(group: Group) -> None:
     group.settle(0.5)
     second = group.join()
     group.settle(7.0)
-    assert second.engine.shared.fatal is None
-    assert not second.engine.shared.holds or second.engine.shared.membership.barred
+    assert second.engine.shared.health.fatal is None
+    assert not second.engine.shared.role.holds or second.engine.shared.role.locks.barred
     group.settle(3.0)
-    assert isinstance(second.engine.shared.fatal, GroupBusy)
+    assert isinstance(second.engine.shared.health.fatal, GroupBusy)
     assert group.readers() == [first]
     assert {site.state for site in first.engine.sites.values()} == {"connected"}
 
@@ -616,7 +618,7 @@ def test_two_that_start_at_once(group: Group) -> None:
     group.settle(7.0)
     assert len(group.readers()) == 1
     group.settle(12.0)
-    fatal = [bench for bench in group.members if bench.engine.shared.fatal is not None]
+    fatal = [bench for bench in group.members if bench.engine.shared.health.fatal is not None]
     assert len(fatal) == 1
     assert group.readers() == [bench for bench in group.members if bench not in fatal]
 

@@ -56,8 +56,8 @@ class World(Group):
     def bury(self) -> None:
         """Those that gave up end."""
         for bench in list(self.members):
-            if bench.engine.shared.fatal is not None:
-                assert isinstance(bench.engine.shared.fatal, GroupBusy)
+            if bench.engine.shared.health.fatal is not None:
+                assert isinstance(bench.engine.shared.health.fatal, GroupBusy)
                 self.stopped.discard(bench)
                 self.kill(bench)
 
@@ -82,6 +82,6 @@ def test_never_two_and_one_in_the_end(tmp_path: Path, kind: str, seeded: random.
     for _ in range(8):
         world.settle(6.0, 0.1)
         world.bury()
-    phases = [bench.engine.succession.phase for bench in world.members]
+    phases = [bench.engine.standby.phase for bench in world.members]
     assert len(world.readers()) == 1, phases
     assert phases.count("active") == 1

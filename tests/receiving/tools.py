@@ -8,8 +8,8 @@ from typing import Any
 
 from reliamsg.core.rules import Rules
 from reliamsg.message import Message, Prev, Stream
+from reliamsg.receiving.buffer import DeliverySlice
 from reliamsg.receiving.engine import EngineSettings, ReceivingEngine
-from reliamsg.receiving.lane import Chunk
 from reliamsg.runtime.clock import Clock
 from reliamsg.runtime.environment import Environment
 from reliamsg.store.inbox import Inbox
@@ -125,19 +125,19 @@ class Bench:
         """Everything that can be handed out, acknowledged unless told otherwise."""
         got: list[Message] = []
         while len(got) < most:
-            item = self.engine.take(1, min(256, most - len(got)))
+            item = self.engine.deliveries.take(1, min(256, most - len(got)))
             for _ in range(4):  # a commit, and reading from the inbox, may come first
                 if item is None:
                     self.settle(0.003)
-                    item = self.engine.take(1, min(256, most - len(got)))
+                    item = self.engine.deliveries.take(1, min(256, most - len(got)))
             if item is None:
                 break
-            assert isinstance(item, Chunk), item
+            assert isinstance(item, DeliverySlice), item
             while len(got) < most and (message := item.next()) is not None:
                 got.append(message)
                 if ack:
                     message.ack()
-            self.engine.release(item)
+            self.engine.deliveries.release(item)
         self.settle(0.011)
         return got
 

@@ -607,7 +607,7 @@ def test_attempts_that_were_counted_and_not_made_are_as_many_as_each_stream_coun
 
 
 @pytest.mark.parametrize(("after", "kinds"), [(LEASE / 2, []), (LEASE, ["two_readers"])])
-def test_a_beacon_that_came_back_proves_for_the_time_of_a_lease_that_nobody_else_read(
+def test_a_heartbeat_that_came_back_proves_for_the_time_of_a_lease_that_nobody_else_read(
     judged: Judged, after: float, kinds: list[str]
 ) -> None:
     standby = Standby(judged)
@@ -619,7 +619,7 @@ def test_a_beacon_that_came_back_proves_for_the_time_of_a_lease_that_nobody_else
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_a_beacon_of_an_earlier_life_proves_nothing(judged: Judged, again: bool) -> None:
+def test_a_heartbeat_of_an_earlier_life_proves_nothing(judged: Judged, again: bool) -> None:
     standby = Standby(judged)
     standby.announces("active", 1)
     standby.announcements.terminated()

@@ -10,7 +10,7 @@ import pytest
 
 from reliamsg.errors import ProducerFenced, QuarantineFull, ReliamsgError
 from reliamsg.message import MessageId, Stream
-from reliamsg.receiving.engine import ReceivingEngine
+from reliamsg.receiving.deliveries import Deliveries
 from reliamsg.sending.status import UnseenGroup
 from reliamsg.simulation.faults import Faults
 from reliamsg.simulation.runner import quiet
@@ -257,7 +257,7 @@ def world_of(path: Path, seed: int = PLAIN) -> World:
 
 def test_a_stream_that_a_consumer_sits_on_is_a_stall(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing fails in this run, so nothing that a status says can excuse it."""
-    monkeypatch.setattr(ReceivingEngine, "take", lambda *_: None)
+    monkeypatch.setattr(Deliveries, "take", lambda *_: None)
     with quiet():
         world = world_of(tmp_path)
         world.run()

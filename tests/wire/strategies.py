@@ -119,7 +119,7 @@ def statuses(draw: st.DrawFn) -> Status:
 @st.composite
 def states(draw: st.DrawFn) -> State:
     group, producer = draw(names), draw(names)
-    kind = draw(st.sampled_from(["call", "beacon", "told"]))
+    kind = draw(st.sampled_from(["call", "heartbeat", "told"]))
     some = st.lists(spans(), max_size=4)
     streams = [
         StreamState(
@@ -136,7 +136,7 @@ def states(draw: st.DrawFn) -> State:
     ]
     to = {
         "call": call_address(draw(names), draw(st.integers(0, MAX_PARTITION))),
-        "beacon": group_address(group),
+        "heartbeat": group_address(group),
         "told": draw(st.sampled_from([producer_address(producer), group_address(group)])),
     }[kind]
     return State(

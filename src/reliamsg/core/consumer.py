@@ -68,10 +68,9 @@ class ConsumerCore:
         self.waiting = WaitingRoom(sites)
         """Deliveries that brokers have to keep."""
         self.known_elsewhere = 0
-        """Streams that the inbox knows and that are not in memory. Set by the caller."""
+        """Streams that the inbox knows and that are not in memory."""
         self.graves: dict[Stream, StreamReceiver] = {}
-        """Remembered state of forgotten streams, for those that the caller is about to mention. It sets this before,
-        and clears it afterwards."""
+        """Remembered state of forgotten streams; see :meth:`remember`."""
         self.retiring: dict[Stream, StreamReceiver] = {}
         """Idle streams that the next commit stores as after a clean stop, so that they may be forgotten."""
         self.succeeded: dict[Stream, int] = {}
@@ -80,10 +79,22 @@ class ConsumerCore:
         """Streams whose :meth:`report` changed with a commit. The caller removes them."""
         self._number = 0
         self.succeeds = False
-        """Another inbox may have read streams that are not known here. Set by the caller before the first arrival, and
-        stored by it."""
+        """Another inbox may have read streams that are not known here. The caller stores it."""
         self.takeover = 0
         """How often this inbox took the place of another one. The same."""
+
+    def resume(self, known_elsewhere: int, takeover: int, succeeds: bool) -> None:
+        """Continue where the inbox left off; see the attributes. Before anything else."""
+        self.known_elsewhere, self.takeover, self.succeeds = known_elsewhere, takeover, succeeds
+
+    def forgot(self, count: int) -> None:
+        """The inbox has forgotten this many streams that are not in memory."""
+        self.known_elsewhere -= count
+
+    def remember(self, graves: Mapping[Stream, StreamReceiver]) -> None:
+        """What is remembered of forgotten streams about which the caller is about to say something; to be cleared
+        after that."""
+        self.graves.update(graves)
 
     # -- arrivals ---------------------------------------------------------------------------------------
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import islice
 
+from reliamsg.core.consumer import ConsumerCore
 from reliamsg.core.waiting import QUARANTINE
 from reliamsg.message import Stream
+from reliamsg.store.inbox import Inbox
 
-__all__ = ["Absent"]
+__all__ = ["AbsentStreams"]
 
 MAX_STATUSES = 10_000
 """Statuses and repairs that wait; any more are dropped, since they are said, or asked for, again."""
@@ -24,16 +26,24 @@ Take = Callable[[bool], None]
 """Called when the stream is in memory, or (False) there was no room for it there."""
 
 
-class Absent:
+class AbsentStreams:
     """What waits for streams to be loaded. Under the consumer's lock."""
 
-    def __init__(self) -> None:
+    def __init__(self, core: ConsumerCore, inbox: Inbox) -> None:
+        self._core = core
+        self._inbox = inbox
         self._waiting: dict[Stream, list[tuple[str | None, Take]]] = {}
         self._statuses = self._replays = 0
         self.left: list[Stream] = []
         """Streams that left memory since the inbox was told."""
         self.taking = False
         """What waited is being taken in: streams that are not in memory by now are new."""
+
+    def may_know(self, stream: Stream) -> bool:
+        """Whether the inbox may know a stream that is not in memory: it must be loaded before anything is done."""
+        if stream in self._core.streams or self.taking:
+            return False
+        return self._core.known_elsewhere > 0 or self._inbox.tombstone_count > 0
 
     def wait(self, stream: Stream, site: str | None, take: Take) -> None:
         """Something came for a stream. `site`: of a delivery that its broker keeps meanwhile, or

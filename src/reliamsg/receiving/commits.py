@@ -1,4 +1,4 @@
-"""The consumer's commits: when one is due, what goes into it, and what follows from it.
+"""The consumer's commits: when one is due, what it holds, and what follows from it.
 
 A commit is planned under the lock, written without it, and applied under it again; only then do brokers get their
 acknowledgements. :class:`Committer` runs on one thread, the one that owns the inbox.
@@ -6,6 +6,7 @@ acknowledgements. :class:`Committer` runs on one thread, the one that owns the i
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,9 +16,10 @@ from reliamsg.core.stream import Snapshot, StreamChange
 from reliamsg.core.waiting import QUARANTINE, Waiting
 from reliamsg.errors import FatalError, InboxWriteError, StoreCorrupt
 from reliamsg.message import Stream
-from reliamsg.receiving.lane import Holding, Lane
-from reliamsg.receiving.sites import SiteReceiver
-from reliamsg.receiving.state import Pending, Shared, log
+from reliamsg.receiving.buffer import BufferedBatch, StreamBuffer
+from reliamsg.receiving.durability import Pending
+from reliamsg.receiving.shared import Shared
+from reliamsg.receiving.site import SiteReceiver
 from reliamsg.runtime.clock import microseconds
 from reliamsg.runtime.environment import Probe
 from reliamsg.store.inbox import QuarantineChange
@@ -27,43 +29,46 @@ from reliamsg.wire.data import Frame, open_frame
 
 __all__ = ["MAX_CACHED_BYTES", "Committer", "unreserved"]
 
+log = logging.getLogger("reliamsg.receiving")
+
 COMMIT_EVERY_S = 0.01
-"""Acknowledgements are gathered for so long, unless somebody waits."""
+"""How long acknowledgements are gathered, unless somebody waits for the commit."""
 JOURNAL_EVERY_S = 0.25
-"""The same where there is nothing but journal rows to write."""
+"""The same if there are only journal rows to write."""
 MAX_SPILL_BYTES = 8 * 1024 * 1024
 MIN_SPILL_BYTES = 16 * 1024
 RETRY_WRITE_S = 0.5
-"""After a commit that failed for lack of room."""
+"""How long after a commit that failed for lack of room the next one is tried."""
 RESERVED_PART = 4
-"""One part in so many of the inbox is kept for what uses up a site's window while messages are missing somewhere."""
+"""One part in this many of the inbox is reserved: for deliveries that use up a site's window while messages are
+missing."""
 FULL_POLL_S = 0.05
-"""How often a full inbox is looked at for room."""
+"""How often a full inbox is checked for room."""
 MAX_CACHED_BYTES = 8 * 1024 * 1024
-"""Frames in memory that could be read from the inbox as well."""
+"""Frames in memory that the inbox has as well."""
 
 
 def unreserved(max_inbox_bytes: int) -> int:
-    """What of the inbox's room is for all that arrives."""
+    """The part of the inbox's room that any message may use, in bytes."""
     return max_inbox_bytes - max_inbox_bytes // RESERVED_PART
 
 
 @dataclass(slots=True)
 class _Plan:
-    """One commit between its two looks at the state."""
+    """One commit, from when it is decided until it is applied."""
 
     snapshot: Snapshot
     batch: Batch
     pending: Pending
     entries: list[Entry]
-    spilled: list[tuple[Stream, Holding]]
-    """What is written to the inbox ahead of its turn."""
+    spilled: list[tuple[Stream, BufferedBatch]]
+    """Batches that are persisted early, before they are acknowledged."""
     spilling: list[Waiting]
     sync: int
 
 
 class Committer:
-    """Decides on commits and makes them."""
+    """Decides on commits, and makes them."""
 
     def __init__(
         self, shared: Shared, sites: Mapping[str, SiteReceiver], max_inbox_bytes: int, probe: Probe
@@ -76,60 +81,57 @@ class Committer:
         self._committed_at = -1.0
         self._retry_at = 0.0
         self._unread: InboxWriteError | None = None
-        """What kept frames from being read back: the disk had no room for that either."""
+        """Why frames could not be read back: the disk had no room even for that."""
         self._full = False
         self.short_of_room = False
-        """There is something overdue for which the inbox has no room."""
+        """Something is overdue to be persisted, and the inbox has no room for it."""
         self._spill_at = 0.0
-        """Before that nothing is spilled, since there was no room; smaller commits may still fit."""
+        """Nothing is persisted early before that, for lack of room; smaller commits may still fit."""
         self._spill_limit = MAX_SPILL_BYTES
-        """Bytes written ahead in one commit; fewer after a failure, since a part may fit where all does not."""
+        """Most bytes to persist early in one commit; fewer after a failure, since a part may fit where all does not."""
         self._reported = False
-        """The present lack of room was reported."""
-        self.synced = 0
-        """The number of the latest commit that was waited for."""
+        """The current lack of room was reported."""
 
     # -- planning -----------------------------------------------------------------------------------------
 
     def plan(self, now: float, closing: bool = False) -> _Plan | None:
-        """Decide under the lock whether to commit now, and what. `closing`: the last commit, whose last row says so."""
+        """Decide under the lock whether to commit now, and what. `closing`: it is the last commit, and its last journal
+        row says so."""
         shared = self._shared
-        if shared.write_error is not None and now < self._retry_at and not closing:
+        if shared.durability.write_error is not None and now < self._retry_at and not closing:
             return None
         due, _ = shared.core.waiting.overdue(now)
         spilled, spilling = self._spill(due, now)
         at = self._due_at(now)
         # What could not be written may have gone since, with a connection; only a commit shows that there is room.
-        error = shared.write_error
+        error = shared.durability.write_error
         retries = error not in (None, self._unread) and now >= max(self._retry_at, self._spill_at)
         if not (spilling or closing or retries) and (at is None or at > now):
             return None
-        batch = Batch(standing=shared.standing, takeovers=shared.core.takeover)
-        shared.report_chunks()
+        shared.buffers.report_all()
         for site in self._sites.values():
             site.report_rejected(now, closing)
         snapshot = shared.core.snapshot(closing)
         for waiting in spilling:
             shared.core.waiting.spilling(waiting, True)
             snapshot.also.add(waiting.stream)
-        pending, shared.pending = shared.pending, Pending()
-        if now < self._spill_at:  # there was no room on the disk: what is smaller goes first
-            shared.pending.quarantined, pending.quarantined = pending.quarantined, []
-        entries = shared.journal_buffer.take()
-        sync = shared.sync_wanted
-        self._fill(batch, snapshot, pending, entries)
+        # Where there was no room on the disk, what is smaller goes first.
+        pending = shared.durability.take(small=now < self._spill_at)
+        entries = shared.journal.take()
+        sync = shared.durability.sync_wanted
+        batch = self._batch(snapshot, pending, entries)
         batch.entries += [
-            Entry("buffered", stream, h.epoch, 0, h.first, h.last, h.site, shared.group)
-            for stream, h in spilled
+            Entry("buffered", stream, b.epoch, 0, b.first, b.last, b.site, shared.group)
+            for stream, b in spilled
         ]
         if closing:
             batch.entries.append(Entry("closed", group=shared.group))
         return _Plan(snapshot, batch, pending, entries, spilled, spilling, sync)
 
     def deadline(self, now: float) -> float | None:
-        """When the next commit will be due if nothing else happens."""
+        """When the next commit is due, unless something else happens."""
         shared = self._shared
-        if shared.write_error is not None:
+        if shared.durability.write_error is not None:
             return max(now, self._retry_at, self._spill_at)
         due, next_spill = shared.core.waiting.overdue(now)
         if due:
@@ -140,27 +142,33 @@ class Committer:
         return at
 
     def _due_at(self, now: float) -> float | None:
-        """When what waits to be committed has waited long enough; None when nothing does."""
+        """When what is to be committed has waited long enough; None if there is nothing."""
         shared = self._shared
-        if shared.core.effects.urgent or shared.sync_wanted > self.synced:
+        if shared.core.effects.urgent or shared.durability.awaited:
             return now
         inbox = shared.inbox
-        stands = (shared.standing, shared.core.takeover) == (inbox.standing, inbox.takeovers)
-        if shared.core.dirty or shared.acked or not (shared.pending.empty and stands):
+        stands = (shared.durability.standing, shared.core.takeover) == (inbox.standing, inbox.takeovers)
+        if (
+            shared.core.dirty
+            or shared.buffers.acknowledged
+            or not (shared.durability.pending.empty and stands)
+        ):
             return self._committed_at + COMMIT_EVERY_S
-        if shared.chunks or not shared.journal_buffer.empty:
+        if shared.buffers.slices or not shared.journal.empty:
             return self._committed_at + JOURNAL_EVERY_S
         return None
 
-    def _spill(self, due: list[Waiting], now: float) -> tuple[list[tuple[Stream, Holding]], list[Waiting]]:
-        """Choose what to write to the inbox ahead of its turn: holdings as wholes, also where only a part is due."""
+    def _spill(
+        self, due: list[Waiting], now: float
+    ) -> tuple[list[tuple[Stream, BufferedBatch]], list[Waiting]]:
+        """Choose what to persist early: whole batches, even if only a part is due."""
         shared = self._shared
-        spilled: list[tuple[Stream, Holding]] = []
+        spilled: list[tuple[Stream, BufferedBatch]] = []
         spilling: list[Waiting] = []
         size = before = shared.inbox.held_bytes
         self._full = now < self._spill_at
         self.short_of_room = False
-        shared.inbox_full = self._full or size >= self._usual_bytes
+        shared.durability.note_room(self._full or size >= self._usual_bytes)
         if self._full or not due:
             return spilled, spilling
         planned: defaultdict[int, RangeSet] = defaultdict(RangeSet)
@@ -186,13 +194,13 @@ class Committer:
             ):
                 self._full = self.short_of_room = True
                 continue
-            lane = shared.lane(waiting.stream)
+            buffer = shared.buffers.of(waiting.stream)
             for span in spans:
-                for holding in lane.overlapping(known.epoch, *span):
-                    if ours.run_from(holding.first) is None:
-                        ours.add(holding.first, holding.last)
-                        spilled.append((waiting.stream, holding))
-                        size += holding.stored_size
+                for each in buffer.overlapping(known.epoch, *span):
+                    if ours.run_from(each.first) is None:
+                        ours.add(each.first, each.last)
+                        spilled.append((waiting.stream, each))
+                        size += each.stored_size
             # What is settled and not committed is released by this commit as well.
             shared.core.effects.mark(waiting.stream)
             spilling.append(waiting)
@@ -204,26 +212,27 @@ class Committer:
         core = self._shared.core
         return size < self._max_inbox_bytes and core.waiting.is_used_up(waiting.site) and core.any_gap
 
-    def _fill(self, batch: Batch, snapshot: Snapshot, pending: Pending, entries: list[Entry]) -> None:
+    def _batch(self, snapshot: Snapshot, pending: Pending, entries: list[Entry]) -> Batch:
+        batch = Batch(
+            discarded=pending.discarded, late=pending.late, seen_late=pending.seen_late, dead=pending.dead,
+            revived=pending.revived, quarantine=pending.quarantine,
+            quarantined=[one.delivery for one in pending.quarantined], unquarantined=pending.unquarantined,
+            entries=list(entries), standing=self._shared.durability.standing, takeovers=self._shared.core.takeover,
+        )  # fmt: skip
         for change in snapshot.changes:
             _add_change(batch, change)
-        batch.dead, batch.revived = pending.dead, pending.revived
-        batch.late, batch.seen_late = pending.late, pending.seen_late
-        batch.quarantine, batch.discarded = pending.quarantine, pending.discarded
-        batch.quarantined = [one.delivery for one in pending.quarantined]
-        batch.unquarantined = pending.unquarantined
-        batch.entries = list(entries)
+        return batch
 
     # -- committing ---------------------------------------------------------------------------------------
 
     def commit(self, plan: _Plan, now: float) -> bool:
-        """Write a plan, without the lock, and follow it up. False when it could not be written."""
+        """Write a plan, without the lock, and apply it. False if it could not be written."""
         shared = self._shared
         spills = bool(plan.spilled)
-        plan.batch.held = [
-            HeldFrame(stream, h.epoch, h.first, h.last, h.site, h.received_us, h.stored())
-            for stream, h in plan.spilled
-        ]
+        plan.batch.held.extend(
+            HeldFrame(stream, b.epoch, b.first, b.last, b.site, b.received_us, b.stored())
+            for stream, b in plan.spilled
+        )
         kept = [open_frame(row.frame) for row in plan.batch.held]
         try:
             left = shared.inbox.commit(
@@ -236,7 +245,7 @@ class Committer:
             self._failed(plan, error)
             return False
         except FatalError as error:
-            shared.fail(error)
+            shared.health.fail(error)
             return False
         if spills:
             self._probe("spilled")
@@ -250,8 +259,8 @@ class Committer:
             shared.core.commit_failed(plan.snapshot)
             for waiting in plan.spilling:
                 shared.core.waiting.spilling(waiting, False)
-            shared.pending.put_back(plan.pending)
-            shared.journal_buffer.put_back(plan.entries)
+            shared.durability.put_back(plan.pending)
+            shared.journal.put_back(plan.entries)
             again = shared.clock() + RETRY_WRITE_S
             large = bool(plan.spilled or plan.pending.quarantined)
             if large:
@@ -261,9 +270,9 @@ class Committer:
                 self._retry_at = again
             if not self._reported:
                 self._reported = True
-                shared.errors.append(error)
+                shared.health.report(error)
                 log.error("%s; nothing is acknowledged until it can be", error)
-            shared.write_failed(error, large=large)
+            shared.durability.write_failed(error, large=large)
 
     def _apply(self, plan: _Plan, kept: list[Frame], left: QuarantineChange) -> None:
         shared = self._shared
@@ -271,25 +280,25 @@ class Committer:
         with shared.lock:
             if plan.spilled:
                 self._spill_limit = min(MAX_SPILL_BYTES, 2 * self._spill_limit)
-            for (stream, holding), frame in zip(plan.spilled, kept, strict=True):
-                self._persisted(stream, holding, frame)
+            for (stream, batch), frame in zip(plan.spilled, kept, strict=True):
+                self._persisted(stream, batch, frame)
             for site, token in (*shared.core.committed(plan.snapshot), *plan.pending.tokens):
                 released[site].append(token)
-            shared.pending.unquarantined += map(int, map(str, released.pop(QUARANTINE, ())))
+            shared.durability.pending.unquarantined.extend(map(int, map(str, released.pop(QUARANTINE, ()))))
             shared.quarantine.committed([one.delivery for one in plan.pending.quarantined], left)
             for one in plan.pending.quarantined:
                 if one.token is not None:
                     released[one.site].append(one.token)
-            if shared.cached_bytes > MAX_CACHED_BYTES:
-                self._shed()
+            if shared.buffers.cached_bytes > MAX_CACHED_BYTES:
+                shared.buffers.shed(MAX_CACHED_BYTES // 2)
             if plan.spilled or plan.pending.quarantined or shared.clock() >= self._spill_at + RETRY_WRITE_S:
                 self._reported = False
-                shared.takes_in_again()
-            if shared.write_error is not None:
+                shared.durability.stores_again()
+            if shared.durability.write_error is not None:
                 self._written()
-            self.synced = max(self.synced, plan.sync)
+            shared.durability.committed(plan.sync)
             self._committed_at = shared.clock()
-            shared.after_core()
+            shared.buffers.queue_touched()
             shared.changed.notify_all()
         for name, tokens in released.items():
             transport = self._sites[name].connections.transport
@@ -301,90 +310,73 @@ class Committer:
     def _written(self) -> None:
         """The inbox has room again."""
         self._unread = None
-        self._shared.written_again()
+        self._shared.durability.written_again()
+        self._shared.buffers.queue_all()
 
-    def _persisted(self, stream: Stream, holding: Holding, frame: Frame) -> None:
-        """A holding is in the inbox now, in this form."""
+    def _persisted(self, stream: Stream, batch: BufferedBatch, frame: Frame) -> None:
+        """The inbox has a batch now, as this frame."""
         shared = self._shared
-        lane = shared.lane(stream)
-        if holding.dropped:  # unreadable, as was found meanwhile; another copy may have come
-            shared.pending.discarded.append((stream, holding.epoch, holding.first, holding.last))
+        buffer = shared.buffers.of(stream)
+        if batch.dropped:  # it turned out unreadable meanwhile; another copy may have arrived
+            shared.durability.pending.discarded.append((stream, batch.epoch, batch.first, batch.last))
             return
-        shared.core.streams[stream].persisted(holding.epoch, holding.first, holding.last)
-        if lane.find(holding.epoch, holding.first) is holding:  # else it was settled meanwhile
-            holding.keep(frame)
-            shared.cached_bytes += holding.size
-            shared.prune(lane, holding.epoch)
-
-    def _shed(self) -> None:
-        shared = self._shared
-        for lane in shared.lanes.values():
-            shared.cached_bytes -= lane.shed()
-            if shared.cached_bytes <= MAX_CACHED_BYTES // 2:
-                return
+        shared.core.streams[stream].persisted(batch.epoch, batch.first, batch.last)
+        shared.buffers.persisted(buffer, batch, frame)
 
     # -- reading back ---------------------------------------------------------------------------------------
 
     def page_in(self, max_bytes: int, now: float) -> None:
-        """Read the frames whose turn has come."""
+        """Read the frames that are to be delivered next."""
         shared = self._shared
         with shared.lock:
-            if shared.write_error is not None and now < self._retry_at:
+            if shared.durability.write_error is not None and now < self._retry_at:
                 return
-            wanted = list(shared.pages.values())
-            shared.pages.clear()
-        for lane in wanted:
-            self._page_in(lane, max_bytes)
+            wanted = shared.buffers.take_pages()
+        for buffer, place in wanted.items():
+            self._page_in(buffer, place, max_bytes)
         with shared.lock:
-            if self._unread is not None and shared.write_error is self._unread and not shared.pages:
-                self._written()  # there need be nothing to commit that would show it
+            if (
+                self._unread is not None
+                and shared.durability.write_error is self._unread
+                and not shared.buffers.pages
+            ):
+                self._written()  # there may be no commit to show it
 
-    def _page_in(self, lane: Lane, max_bytes: int) -> None:
+    def _page_in(self, buffer: StreamBuffer, place: tuple[int, int], max_bytes: int) -> None:
         shared = self._shared
-        if lane.page_wanted is None:
-            return
-        stream, (epoch, seq) = lane.state.stream, lane.page_wanted
+        stream, (epoch, seq) = buffer.state.stream, place
         try:
             frames = shared.inbox.page(stream, epoch, seq, max_bytes)
         except InboxWriteError as error:
             with shared.lock:
-                shared.pages[stream] = lane
+                shared.buffers.want_page(buffer, epoch, seq)
                 if not self._reported:
                     self._reported = True
-                    shared.errors.append(error)
+                    shared.health.report(error)
                 self._retry_at = shared.clock() + RETRY_WRITE_S
                 self._unread = error
-                shared.write_failed(error)
+                shared.durability.write_failed(error)
             return
         except FatalError as error:
-            shared.fail(error)
+            shared.health.fail(error)
             return
         with shared.lock:
-            lane.page_wanted = None
-            known = lane.state.epochs.live.get(epoch)
+            known = buffer.state.epochs.live.get(epoch)
             for row in frames:
-                if known is None or lane.find(epoch, row.first) is not None:
+                if known is None or buffer.find(epoch, row.first) is not None:
                     continue
                 if not known.persisted.overlap(row.first, row.last):
                     continue  # settled, or unreadable and about to be discarded
-                holding = _holding(row)
-                lane.add(holding)
-                shared.cached_bytes += holding.size
-            if known is not None and seq in known.held and lane.find(epoch, seq) is None:
-                # It is held, and was not in memory. To look again and again would help nobody.
-                shared.fail(_lost(shared, stream, epoch, seq))
-            shared.queue(lane)
+                shared.buffers.add_read(buffer, BufferedBatch.read(row))
+            if known is not None and seq in known.held and buffer.find(epoch, seq) is None:
+                # The inbox should have it. Looking again would not help.
+                shared.health.fail(_lost(shared, stream, epoch, seq))
+            shared.buffers.queue(buffer)
             shared.changed.notify_all()
 
 
 def _lost(shared: Shared, stream: Stream, epoch: int, seq: int) -> FatalError:
     return StoreCorrupt(f"{shared.inbox.path}: message {seq} of epoch {epoch} of {stream} is missing")
-
-
-def _holding(row: HeldFrame) -> Holding:
-    (holding,) = Holding.of(open_frame(row.frame), [(row.first, row.last)], row.site, -1.0, row.received_us)
-    holding.persisted = True
-    return holding
 
 
 def _add_change(batch: Batch, change: StreamChange) -> None:
@@ -401,13 +393,13 @@ def _add_change(batch: Batch, change: StreamChange) -> None:
                     item.last, item.entered, let_go=item.let_go,
                 )
             )  # fmt: skip
-    batch.finished += [(stream, epoch) for epoch in finished]
+    batch.finished.extend((stream, epoch) for epoch in finished)
     if change.gap is not None:
         (epoch, first, last), elapsed, waited = change.gap
         batch.gaps.append(GapRow(stream, epoch, first, last, elapsed, waited))
     else:
         batch.no_gap.append(stream)
-    batch.attempts += [(stream, epoch, seq, count) for (epoch, seq), count in change.attempts.items()]
+    batch.attempts.extend((stream, epoch, seq, count) for (epoch, seq), count in change.attempts.items())
 
 
 def _history(change: StreamChange) -> History:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from reliamsg.receiving.control import Control
-from reliamsg.receiving.sites import SiteReceiver
+from reliamsg.receiving.site import SiteReceiver
 from reliamsg.transport.base import Binding, Delivery, Evidence, Mark, Outcome, Outgoing, Transports
 
 __all__ = ["Connector"]
@@ -43,7 +43,7 @@ class Reading:
         """A session that may have been taken over since the last proof must not be taken back, not even once. One whose
         connection is `renewing` was not taken from here: an inbox that waited for its turn, and is still to have its
         first proof, would otherwise wait again each time that the connection is made anew to get more messages."""
-        site, lease = self._site, self._site.shared.lease
+        site, lease = self._site, self._site.shared.role.lease
         lost_at_once = lease.demanding and site.state != "connected" and not renewing
         if site.site.protocol == "mqtt" and (lost_at_once or lease.expired(site.shared.clock())):
             transport = site.connections.transport

@@ -1,14 +1,15 @@
-"""The consumer's side of the control plane: statuses in, states out, beacons both ways.
+"""The consumer's side of the control plane: statuses in, states out, heartbeats both ways.
 
 Producers say what they hold (*status*), at their topics' control addresses and in answer at the group's own. The group
 says how far it is and what it lacks (*state*), to each producer. Both are snapshots that may be lost or repeated. How
-the group's inboxes tell who of them reads is in :mod:`~reliamsg.receiving.succession`.
+the group's inboxes tell who of them reads is in :mod:`~reliamsg.receiving.standby`.
 
 :meth:`Control.heard` is called on I/O threads; all else under the consumer's lock. Telling never blocks.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
@@ -26,8 +27,8 @@ from reliamsg.message import Stream
 from reliamsg.receiving.latest_statuses import LatestStatuses, interval_of
 from reliamsg.receiving.lease import make_nonce, parse_nonce
 from reliamsg.receiving.quarantine import FAR_EPOCH, HELD, TOO_MANY_STREAMS
-from reliamsg.receiving.sites import SiteReceiver
-from reliamsg.receiving.state import Shared, log
+from reliamsg.receiving.shared import Shared
+from reliamsg.receiving.site import SiteReceiver
 from reliamsg.wire.address import (
     call_address,
     created_address,
@@ -50,7 +51,9 @@ from reliamsg.wire.control import (
 from reliamsg.wire.data import FrameError
 from reliamsg.wire.limits import CHALLENGE_BYTES, MAX_SPANS
 
-__all__ = ["Control"]
+__all__ = ["Control", "control_addresses"]
+
+log = logging.getLogger("reliamsg.receiving")
 
 TELL_EVERY_S = 0.25
 """States go to producers at most so often, but for requests."""
@@ -73,7 +76,12 @@ MAX_STRANGERS = 1_000
 STRANGERS_AT_ONCE = 50
 """Of them so many are answered in one step."""
 ANSWER_EVERY_S = 0.02
-"""Beacons of others are answered at most so often."""
+"""Heartbeats of others are answered at most so often."""
+
+
+def control_addresses(group: str, topics: Iterable[tuple[str, int]]) -> tuple[str, ...]:
+    """The addresses that the inboxes of a group listen to; `topics`: each with its partition."""
+    return (group_address(group), *(status_address(*topic) for topic in sorted(topics)))
 
 
 class Control:
@@ -99,7 +107,8 @@ class Control:
         self._sites = sites
         self._statuses = statuses
         self._topics = frozenset(topics)
-        self._own_address = group_address(shared.group)
+        self.addresses = control_addresses(shared.group, self._topics)
+        self._own_address = self.addresses[0]
         self._number = shared.inbox.reserve_states(shared.wall_us())
         """Of the newest state sent. It rises over restarts too."""
         self._began = self._number
@@ -124,11 +133,6 @@ class Control:
         self._all_wanted = False
         """A standby wants to know all positions."""
 
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        """What the group's inboxes listen to."""
-        return (self._own_address, *(status_address(*topic) for topic in sorted(self._topics)))
-
     # -- what is heard ------------------------------------------------------------------------------------
 
     def heard(self, site: SiteReceiver, address: str, body: bytes, reading: bool) -> None:
@@ -146,20 +150,20 @@ class Control:
         except FrameError as error:
             with shared.lock:
                 site.set_aside(address, body, error.reason)
-                shared.due(shared.clock() + TELL_EVERY_S)
+                shared.agenda.due(shared.clock() + TELL_EVERY_S)
             return
         with shared.lock:
             now = shared.clock()
             site.control_frame_came()
             if isinstance(frame, Status):
-                if not shared.barred:
+                if not shared.role.barred:
                     self._copies.add((address, body))
                     self._status(site, frame, now)
             elif frame.group == self.group and address == self._own_address:
                 if frame.producer:
                     self._learn(frame)
                 else:
-                    self._beacon(site, frame, reading, now)
+                    self._heartbeat(site, frame, reading, now)
 
     def _status(self, site: SiteReceiver, status: Status, now: float) -> None:
         """What a producer says takes effect, and is answered."""
@@ -169,19 +173,19 @@ class Control:
             if (stream.topic, stream.partition) not in self._topics:
                 continue
             announced = _announced(status, stream, self.group, late=not self._is_answer(status))
-            if shared.is_absent(announced.stream):
+            if shared.absent.may_know(announced.stream):
                 one = structs.replace(status, streams=[stream])
                 shared.absent.wait(announced.stream, None, partial(self._status_loaded, site, one))
-                shared.due(now)
+                shared.agenda.due(now)
                 continue
-            if shared.quarantine_comes_first(announced.stream):
+            if shared.admission.quarantine_comes_first(announced.stream):
                 # The stream begins with what is there. By what is told it might begin behind that.
                 self._no_room(site, announced.stream, TOO_MANY_STREAMS)
                 continue
             moves = shared.core.effects.moves
             refused = shared.core.announce(site.name, announced, now, shared.wall_us())
             if shared.core.effects.moves != moves:
-                shared.settled_elsewhere(announced.stream)
+                shared.buffers.settled_elsewhere(announced.stream)
                 shared.quarantine.put_off.pop(announced.stream, None)  # it may not be too far ahead any more
             if refused:
                 self._no_room(site, announced.stream, refused)
@@ -194,8 +198,8 @@ class Control:
             self._unanswered.setdefault(status.producer, {}).update(dict.fromkeys(accepted))
         elif len(self._strangers) < MAX_STRANGERS:
             self._strangers[status.producer] = None
-        shared.after_core()
-        shared.due(max(now, self._told_at + TELL_EVERY_S) if not shared.core.effects.urgent else now)
+        shared.buffers.queue_touched()
+        shared.agenda.due(max(now, self._told_at + TELL_EVERY_S) if not shared.core.effects.urgent else now)
 
     def _status_loaded(self, site: SiteReceiver, status: Status, there_is_room: bool) -> None:
         if there_is_room:
@@ -234,46 +238,46 @@ class Control:
         return (
             self._keys is None
             and status.heard is not None
-            and (status.heard[0] == self.shared.lease.inbox and status.heard[1] > self._began)
+            and (status.heard[0] == self.shared.role.lease.inbox and status.heard[1] > self._began)
         )
 
-    # -- beacons ------------------------------------------------------------------------------------------
+    # -- heartbeats ------------------------------------------------------------------------------------------
 
-    def _beacon(self, site: SiteReceiver, state: State, reading: bool, now: float) -> None:
+    def _heartbeat(self, site: SiteReceiver, state: State, reading: bool, now: float) -> None:
         shared = self.shared
         if state.role == "call":
             return
-        beacon = parse_nonce(state.inbox, state.number, state.role, state.nonce, state.takeover_ms / 1000)
-        if shared.lease.is_own(beacon):
+        heartbeat = parse_nonce(state.inbox, state.number, state.role, state.nonce, state.takeover_ms / 1000)
+        if shared.role.lease.is_own(heartbeat):
             site.echo(now)
-            if reading and beacon.role == "active" and shared.lease.came_back(beacon, now):
+            if reading and heartbeat.role == "active" and shared.role.lease.came_back(heartbeat, now):
                 shared.changed.notify_all()  # handing out may go on
-            if not reading or shared.standing_by:
-                shared.due(now)
+            if not reading or shared.role.standing_by:
+                shared.agenda.due(now)
             return
-        self._all_wanted |= beacon.wants_all
-        if shared.lease.heard(beacon, now):
+        self._all_wanted |= heartbeat.wants_all
+        if shared.role.lease.heard(heartbeat, now):
             # Whoever looks for others must know at once; of two that read, one is about to yield.
-            often = ANSWER_EVERY_S if beacon.role == "standby" else shared.lease.every / 4
-            if not shared.barred and now - self._answered_at >= often:
+            often = ANSWER_EVERY_S if heartbeat.role == "standby" else shared.role.lease.every / 4
+            if not shared.role.barred and now - self._answered_at >= often:
                 self._answered_at = now
                 self.say(now)
-            shared.due(now)
+            shared.agenda.due(now)
 
     def say(self, now: float, wants_all: bool = False) -> None:
-        """Send a beacon: whether this inbox reads, at every site in reach."""
+        """Send a heartbeat: whether this inbox reads, at every site in reach."""
         shared = self.shared
-        role: Literal["active", "standby"] = "standby" if shared.barred else "active"
-        claim = shared.lease.claim_now(now) if role == "active" else shared.lease.claim
-        nonce = make_nonce(shared.lease.run, claim, wants_all)
+        role: Literal["active", "standby"] = "standby" if shared.role.barred else "active"
+        claim = shared.role.lease.claim_now(now) if role == "active" else shared.role.lease.claim
+        nonce = make_nonce(shared.role.lease.run, claim, wants_all)
         state = self._state(self._own_address, "", role, nonce, [])
         if role == "active":
-            shared.lease.sent(state.number, now)
+            shared.role.lease.sent(state.number, now)
         self._tell(state)
 
     def tell_at_once(self, stream: Stream) -> None:
         """Tell what is committed of a stream, to its producer and to inboxes that wait."""
-        if self.shared.barred or not stream.producer:
+        if self.shared.role.barred or not stream.producer:
             return
         states = [_stream_state(stream, self._report(stream))]
         self._tell(self._to_producer(stream.producer, states))
@@ -281,18 +285,18 @@ class Control:
 
     def farewell(self, now: float) -> None:
         """This inbox does not read any more, and all that it did is committed: tell everybody how far it is."""
-        if self.shared.barred:
+        if self.shared.role.barred:
             return
         self._told_at = float("-inf")
         self.step(now, False)
         # Whoever waits takes over at once, and may not have been heard yet.
         self._tell_standbys(stream for stream in self.shared.core.streams if stream.producer)
-        nonce = make_nonce(self.shared.lease.run, b"\xff", False)
+        nonce = make_nonce(self.shared.role.lease.run, b"\xff", False)
         self._tell(self._state(self._own_address, "", "standby", nonce, []))
 
     def _learn(self, state: State) -> None:
         """Another inbox says how far the group is."""
-        if not self.shared.standing_by or state.inbox == self.shared.lease.inbox:
+        if not self.shared.role.standing_by or state.inbox == self.shared.role.lease.inbox:
             return
         most = max(self.shared.core.rules.max_streams, MIN_POSITIONS)
         for stream in state.streams:
@@ -328,7 +332,7 @@ class Control:
     def step(self, now: float, full: bool) -> None:
         """Tell what is due. `full`: there is no room but for what can be handed out at once."""
         shared = self.shared
-        if shared.barred:
+        if shared.role.barred:
             shared.core.moved.clear()
             self._unanswered.clear()
             self._strangers.clear()
@@ -347,11 +351,11 @@ class Control:
             self._tell_standbys(stream for stream in shared.core.streams if stream.producer)
         if (self._unanswered or self._strangers) and now >= self._told_at + TELL_EVERY_S:
             self._told_at = now
-            self._tell_producers(bool(shared.lease.standbys(now)))
+            self._tell_producers(bool(shared.role.lease.standbys(now)))
 
     def deadline(self) -> float | None:
         """When there will be something to tell."""
-        if self.shared.barred:
+        if self.shared.role.barred:
             return None
         asked = self.shared.core.challenges.deadline()
         if not (self._unanswered or self._strangers):
@@ -388,7 +392,7 @@ class Control:
                 " quarantine list`, then replay or discard"
             )
             log.warning("%s", error)
-            shared.errors.append(error)
+            shared.health.report(error)
 
     def _ask(self, asks: Sequence[Ask]) -> None:
         """Send requests, each with all that is known of its stream."""
@@ -466,7 +470,7 @@ class Control:
         return State(
             VERSION,
             self.group,
-            shared.lease.inbox,
+            shared.role.lease.inbox,
             self._number,
             shared.wall_us(),
             to,
@@ -474,7 +478,7 @@ class Control:
             role,
             nonce,
             states,
-            0 if producer else int(shared.lease.takeover_timeout * 1000),
+            0 if producer else int(shared.role.lease.takeover_timeout * 1000),
         )
 
     def _tell(self, state: State) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Literal
 
 from reliamsg.core.stream import StreamReceiver
 from reliamsg.errors import InboxFull
 from reliamsg.message import Stream
-from reliamsg.receiving.state import Shared, log
+from reliamsg.receiving.shared import Shared
 
 __all__ = ["Fullness", "Stalled"]
+
+log = logging.getLogger("reliamsg.receiving")
 
 REPORT_AFTER_S = 1.0
 """An inbox that is full for less is nothing that anybody needs to know."""
@@ -125,7 +128,7 @@ class Fullness:
             first.cause,
         )
         log.warning("%s", error)
-        self._shared.errors.append(error)
+        self._shared.health.report(error)
 
 
 def _held(state: StreamReceiver) -> int:

@@ -56,12 +56,12 @@ class ConsumerJournal(JournalBuffer):
 
     def __init__(self, group: str) -> None:
         super().__init__(_RULES)
-        self._group = group
+        self.group = group
         self._arrivals = _Arrivals()
 
     def note(self, kind: str, **fields: Any) -> None:
         """Add a row of this group."""
-        self.add(Entry(kind, group=self._group, **fields))
+        self.add(Entry(kind, group=self.group, **fields))
 
     def add_note(self, note: Note) -> None:
         """Add what the core wants journalled."""
@@ -69,7 +69,7 @@ class ConsumerJournal(JournalBuffer):
         self.add(
             Entry(
                 kind, note.stream, note.epoch, note.incarnation, note.first, note.last,
-                note.site, self._group, note.reason, detail=note.detail,
+                note.site, self.group, note.reason, detail=note.detail,
             )
         )  # fmt: skip
 

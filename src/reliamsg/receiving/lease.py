@@ -1,13 +1,13 @@
-"""The lease: proofs that this inbox is still the one that reads, and what other inboxes of the group say.
+"""The lease: proof that this inbox is still the one that reads, and what other inboxes of the group say.
 
-Each inbox says at the group's control address who it is: a *beacon*, an eighth of ``takeover_timeout`` apart. Hearing
-its own beacon on the connection that it reads with proves that it still held the group's lock, or session, when it
-sent it: whoever takes them ends that connection. What is handed out needs a proof younger than half of
-``takeover_timeout``. Another inbox takes over after a whole one without a beacon: its own or that of the inbox that
-reads, whichever is longer. So a process that was stopped, and goes on after another has taken over, hands out nothing:
-its proofs are too old, and no more of them come.
+Each inbox publishes its state at the group's control address every eighth of ``takeover_timeout``: a *heartbeat*. When
+an inbox receives its own heartbeat on the connection that it reads with, this proves that it still held the group's
+lock, or session, when it sent the heartbeat: whoever takes them ends that connection. Messages are delivered only with
+a proof younger than half of ``takeover_timeout``. Another inbox takes over after a whole ``takeover_timeout`` without a
+heartbeat: its own setting or that of the inbox that reads, whichever is longer. So a process that was suspended, and
+resumes after another has taken over, delivers nothing: its proofs are too old, and no new ones arrive.
 
-Nothing here reads a clock or sends anything. Times are monotonic seconds, those of the caller.
+Nothing here reads a clock or sends anything. Times are monotonic seconds, provided by the caller.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import msgspec
 
 from reliamsg.wire.limits import MAX_NONCE_BYTES
 
-__all__ = ["Beacon", "Lease", "Other", "make_nonce", "parse_nonce"]
+__all__ = ["Heartbeat", "Lease", "Other", "make_nonce", "parse_nonce"]
 
 MAX_OTHERS = 100
-"""Other inboxes that are remembered; there is no use in many, and made-up ones cost nothing more."""
+"""Other inboxes that are remembered: a limit for forged ones."""
 MAX_TOLD_S = 600.0
-"""A `takeover_timeout` that another inbox told counts up to this: a made-up one holds the group up no longer."""
+"""The `takeover_timeout` of another inbox counts up to this: a forged one delays the group no longer."""
 _MAX_SENT = 64
-"""Beacons that may be on their way."""
+"""Heartbeats that may be in flight."""
 _RUN_BYTES = 8
 _CLAIM_BYTES = MAX_NONCE_BYTES - _RUN_BYTES - 1
 _WANTS_ALL = 1
@@ -35,8 +35,8 @@ _LEAST = b"\xff"
 Role = Literal["active", "standby"]
 
 
-class Beacon(msgspec.Struct, frozen=True):
-    """What an inbox says of itself."""
+class Heartbeat(msgspec.Struct, frozen=True):
+    """What an inbox says about itself."""
 
     inbox: str
     run: bytes
@@ -46,79 +46,81 @@ class Beacon(msgspec.Struct, frozen=True):
     claim: bytes
     """Of two that both read, the one with the lower claim goes on."""
     wants_all: bool
-    """A standby that wants to know the group's position in all streams."""
+    """A standby asks for the group's position in all streams."""
     takeover_timeout: float = 0.0
-    """That of the inbox; 0 where it does not say."""
+    """Of the inbox; 0 if it does not say."""
 
     @property
     def rank(self) -> tuple[bytes, str, bytes]:
-        """Of two in the same position, the lower one comes first."""
+        """Of two inboxes in the same role, the one with the lower rank comes first."""
         return self.claim, self.inbox, self.run
 
 
 def make_nonce(run: bytes, claim: bytes, wants_all: bool) -> bytes:
-    """A beacon's nonce: who sends it in which run, and what for."""
+    """A heartbeat's nonce: the run of the inbox that sends it, and its purpose."""
     return run[:_RUN_BYTES] + bytes([_WANTS_ALL if wants_all else 0]) + claim[:_CLAIM_BYTES]
 
 
-def parse_nonce(inbox: str, number: int, role: Role, nonce: bytes, takeover_timeout: float = 0.0) -> Beacon:
-    """A beacon from what its frame holds. A nonce of another form names its own run, and claims least."""
+def parse_nonce(
+    inbox: str, number: int, role: Role, nonce: bytes, takeover_timeout: float = 0.0
+) -> Heartbeat:
+    """A heartbeat from the fields of its frame. A nonce of another form counts as a run with the lowest claim."""
     run, claim, wants_all = nonce, _LEAST, False
     if len(nonce) > _RUN_BYTES:
         run, claim = nonce[:_RUN_BYTES], nonce[_RUN_BYTES + 1 :]
         wants_all = bool(nonce[_RUN_BYTES] & _WANTS_ALL)
-    return Beacon(inbox, run, number, role, claim, wants_all, min(takeover_timeout, MAX_TOLD_S))
+    return Heartbeat(inbox, run, number, role, claim, wants_all, min(takeover_timeout, MAX_TOLD_S))
 
 
 @dataclass(slots=True)
 class Other:
-    """Another inbox, by its newest beacon."""
+    """Another inbox, by its newest heartbeat."""
 
-    beacon: Beacon
+    heartbeat: Heartbeat
     heard_at: float
     active_at: float
-    """When it said last that it reads; minus infinity where it says that it does not."""
+    """When it last said that it reads; minus infinity if its newest heartbeat says that it does not."""
 
 
 class Lease:
-    """Proofs, and other inboxes. Not thread-safe."""
+    """Keeps proofs, and what is known of other inboxes. Not thread-safe."""
 
     def __init__(self, inbox: str, run: bytes, takeover_timeout: float) -> None:
         self.inbox = inbox
         self.run = run
         self.takeover_timeout = takeover_timeout
         self.every = takeover_timeout / 8
-        """Between two beacons."""
+        """Between two heartbeats."""
         self.lasts = takeover_timeout / 2
         """How long a proof is good for."""
         self.until = float("inf")
-        """Nothing is handed out from then on. Infinite while there has been no proof at all: not every broker lets
-        its users see control frames, and there locks and sessions must do."""
+        """Nothing is delivered from then on. Infinite before the first proof: some brokers do not pass control frames
+        on, and locks and sessions have to suffice there."""
         self.others: dict[tuple[str, bytes], Other] = {}
         self.freed_at: float | None = None
-        """When an inbox that had read said that it does not any more."""
+        """When an inbox that was reading said that it no longer does."""
         self.claim = _LEAST
-        """What this inbox's own beacons claim."""
+        """The claim of this inbox's own heartbeats."""
         self._sent: dict[int, float] = {}
 
     # -- proofs -------------------------------------------------------------------------------------------
 
     def sent(self, number: int, now: float) -> None:
-        """A beacon is about to be sent on the connections that are read with."""
+        """A heartbeat is about to be sent on the connections that this inbox reads with."""
         self._sent[number] = now
         while len(self._sent) > _MAX_SENT:
             del self._sent[next(iter(self._sent))]
 
-    def came_back(self, beacon: Beacon, now: float) -> bool:
-        """An own beacon was heard on a connection that is read with; returns whether it proves more than was known.
+    def came_back(self, heartbeat: Heartbeat, now: float) -> bool:
+        """An own heartbeat arrived on a connection that is read with; returns whether it proves more than was known.
 
-        A broker lets everybody hear beacons in one order. Of two inboxes that begin at once, one hears the other's
-        beacon before its own first one comes back: that one has no proof, before the other has yielded. The same goes
-        for one whose proofs were too old. Its connection need not have ended: where a broker does not give out a
-        group's session, each inbox may have one of its own.
+        A broker delivers heartbeats to everybody in the same order. Of two inboxes that begin at the same time, one
+        receives the other's heartbeat before its own first one: it has no proof until the other has yielded. The same
+        applies to one whose proofs were too old. Its connection need not have ended: where a broker does not enforce
+        one session for each group, each inbox may have its own.
         """
-        at = self._sent.get(beacon.number)
-        if at is None or not self.is_own(beacon):
+        at = self._sent.get(heartbeat.number)
+        if at is None or not self.is_own(heartbeat):
             return False
         if self.lapsed(now) and self.rival(now) is not None:
             return False
@@ -128,30 +130,38 @@ class Lease:
         self.until = until
         return True
 
-    def is_own(self, beacon: Beacon) -> bool:
-        return (beacon.inbox, beacon.run) == (self.inbox, self.run)
+    def is_own(self, heartbeat: Heartbeat) -> bool:
+        return (heartbeat.inbox, heartbeat.run) == (self.inbox, self.run)
 
     def lapsed(self, now: float) -> bool:
-        """Whether there was a proof, and it is too old."""
+        """Whether the newest proof is too old."""
         return now >= self.until
 
     def expired(self, now: float) -> bool:
-        """The same, where no new one is demanded at present."""
+        """The same, but False while a first proof is demanded."""
         return self.lapsed(now) and not self.demanding
 
     @property
     def demanding(self) -> bool:
-        """Whether the first proof is to come yet."""
+        """Whether a first proof is demanded and has not arrived."""
         return self.until == float("-inf")
 
     def demand(self) -> None:
-        """Nothing is handed out before the next proof: another may have read until now."""
+        """Deliver nothing before the next proof: another inbox may have read until now."""
         self.until = float("-inf")
         self._sent.clear()
 
+    def trust(self, now: float) -> None:
+        """Something other than a heartbeat proves that this inbox reads now."""
+        self.until = now + self.lasts
+
+    def make_claim(self, claim: bytes) -> None:
+        """Set what this inbox's own heartbeats claim."""
+        self.claim = claim
+
     def claim_now(self, now: float) -> bytes:
-        """What a beacon claims that says that this inbox reads. With proofs that are too old it claims least: whoever
-        has taken over must not yield to one that is about to find that out."""
+        """The claim of a heartbeat which says that this inbox reads. With proofs that are too old it is the lowest:
+        an inbox that has taken over must not yield to this one, which is about to notice."""
         return _LEAST if self.expired(now) else self.claim
 
     @property
@@ -160,43 +170,43 @@ class Lease:
 
     # -- other inboxes ------------------------------------------------------------------------------------
 
-    def heard(self, beacon: Beacon, now: float) -> bool:
-        """Another inbox's beacon was heard; returns whether it is new."""
-        key = (beacon.inbox, beacon.run)
+    def heard(self, heartbeat: Heartbeat, now: float) -> bool:
+        """Another inbox's heartbeat arrived; returns whether it is new."""
+        key = (heartbeat.inbox, heartbeat.run)
         other = self.others.get(key)
         if other is None:
             if len(self.others) >= MAX_OTHERS:
-                # Whoever reads is remembered first: it must not be pushed out by made-up ones that wait.
+                # Those that read are kept first: forged ones that wait must not displace them.
                 oldest = min(
                     self.others, key=lambda each: (self.others[each].active_at, self.others[each].heard_at)
                 )
                 del self.others[oldest]
-            other = self.others[key] = Other(beacon, now, float("-inf"))
-        elif beacon.number <= other.beacon.number:
+            other = self.others[key] = Other(heartbeat, now, float("-inf"))
+        elif heartbeat.number <= other.heartbeat.number:
             return False
-        if other.active_at > float("-inf") and beacon.role == "standby":
+        if other.active_at > float("-inf") and heartbeat.role == "standby":
             self.freed_at = now
-        other.beacon, other.heard_at = beacon, now
-        other.active_at = now if beacon.role == "active" else float("-inf")
+        other.heartbeat, other.heard_at = heartbeat, now
+        other.active_at = now if heartbeat.role == "active" else float("-inf")
         return True
 
     def rival(self, now: float) -> Other | None:
-        """Another inbox that said lately that it reads, and may do so yet: of several the one that claims most."""
+        """Another inbox that may still be reading, as it said recently; of several, the one of the lowest rank."""
         if not self.others:
             return None
         rivals = [each for each in self.others.values() if now < self._may_read_until(each)]
-        return min(rivals, key=lambda each: each.beacon.rank, default=None)
+        return min(rivals, key=lambda each: each.heartbeat.rank, default=None)
 
     def taken_until(self) -> float:
-        """From when on no other inbox reads, if none says so again."""
+        """When the last of the other inboxes stops reading, unless one says again that it reads."""
         return max(map(self._may_read_until, self.others.values()), default=float("-inf"))
 
     def _may_read_until(self, other: Other) -> float:
-        """Its proofs last by its own setting, and this inbox may yield to it by its own."""
-        return other.active_at + max(self.takeover_timeout, other.beacon.takeover_timeout)
+        """The longer of the two inboxes' settings counts."""
+        return other.active_at + max(self.takeover_timeout, other.heartbeat.takeover_timeout)
 
     def silent_since(self) -> float:
-        """When another inbox said last that it reads."""
+        """When another inbox last said that it reads."""
         return max((each.active_at for each in self.others.values()), default=float("-inf"))
 
     @property
@@ -209,9 +219,9 @@ class Lease:
         return [
             each
             for each in self.others.values()
-            if each.beacon.role == "standby" and now - each.heard_at < 3 * self.every
+            if each.heartbeat.role == "standby" and now - each.heard_at < 3 * self.every
         ]
 
     def rank(self, now: float) -> int:
-        """How many of those that wait as this one does, or with more right, come before it."""
-        return sum(other.beacon.rank < self.own_rank for other in self.standbys(now))
+        """How many of the waiting inboxes take over before this one."""
+        return sum(other.heartbeat.rank < self.own_rank for other in self.standbys(now))

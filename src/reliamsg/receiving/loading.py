@@ -5,16 +5,20 @@ On the thread that owns the inbox; one query serves all that came in a step.
 
 from __future__ import annotations
 
+import logging
+
 from reliamsg.errors import FatalError, InboxWriteError
 from reliamsg.message import Stream
 from reliamsg.receiving.control import Control
 from reliamsg.receiving.quarantine import HELD, TOO_MANY_STREAMS
 from reliamsg.receiving.restore import restored
-from reliamsg.receiving.state import Shared, log
+from reliamsg.receiving.shared import Shared
 from reliamsg.store.inbox_rows import SavedStream
 from reliamsg.store.quarantine import Selection
 
 __all__ = ["Loader"]
+
+log = logging.getLogger("reliamsg.receiving")
 
 AT_ONCE = 1_000
 """Streams that are loaded, or looked at, in one step."""
@@ -47,7 +51,7 @@ class Loader:
             report = core.report(state.stream)
             if core.streams.get(state.stream) is not state:
                 core.retiring.pop(state.stream, None)
-            elif shared.forget(state):
+            elif shared.buffers.forget(state):
                 self._control.parted(state.stream, report)
                 shared.absent.left.append(state.stream)
         held = core.places_of_held if core.effects.holding else 0
@@ -77,8 +81,9 @@ class Loader:
         shared = self._shared
         with shared.lock:
             wanted = shared.absent.streams(AT_ONCE)
-            shared.inbox.drop_ids(shared.absent.left)
-            shared.absent.left.clear()
+            if shared.absent.left:
+                shared.inbox.drop_ids(shared.absent.left)
+                shared.absent.left.clear()
         saved: dict[Stream, SavedStream] = {}
         graves: list[SavedStream] = []
         try:
@@ -93,15 +98,15 @@ class Loader:
             return
         except FatalError as error:
             with shared.lock:
-                shared.fail(error)
+                shared.health.fail(error)
             return
         if not wanted:
             return
         with shared.lock:
             core = shared.core
-            core.graves = {
-                one.stream: restored(one, core.group) for one in graves if one.stream not in core.streams
-            }
+            core.remember(
+                {one.stream: restored(one, core.group) for one in graves if one.stream not in core.streams}
+            )
             for stream in wanted:
                 row = saved.get(stream)
                 room = True
@@ -111,8 +116,8 @@ class Loader:
                         core.restore_retired(restored(row, core.group), now)
                 shared.absent.take(stream, room)
             core.graves.clear()
-            shared.after_core()
-            shared.due(now)
+            shared.buffers.queue_touched()
+            shared.agenda.due(now)
 
     def keeps(self, stream: Stream, position: tuple[int, int]) -> bool:
         """Whether the quarantine holds anything of a stream, up to this epoch and number, for want of room; also where
@@ -123,14 +128,14 @@ class Loader:
         except InboxWriteError as error:
             log.warning("%s: %s", shared.inbox.path, error)
         except FatalError as error:
-            shared.fail(error)
+            shared.health.fail(error)
         return True
 
     def _go_on(self, now: float) -> None:
         """Where streams that gaps had held come to what is in quarantine of them, have it leave that."""
         shared, quarantine = self._shared, self._shared.quarantine
         with shared.lock:
-            if shared.barred:
+            if shared.role.barred:
                 return
             for stream, at in list(quarantine.held.items()):
                 if not quarantine.holds(stream, HELD):
@@ -140,7 +145,7 @@ class Loader:
                 elif self._comes_to_it(stream):
                     quarantine.held[stream] = now + REPLAY_AGAIN_S
                     quarantine.replay(Selection(reason=HELD, stream=stream))
-                    shared.due(now)
+                    shared.agenda.due(now)
                 else:
                     quarantine.held[stream] = now + LOOK_EVERY_S
 
@@ -168,10 +173,10 @@ class Loader:
             room = min(AT_ONCE, core.places)
             rows = shared.inbox.quarantine
             if not rows.has(TOO_MANY_STREAMS):
-                shared.refusing = False
+                shared.admission.has_room_again()
                 return
             there = [stream for stream in core.streams if rows.may_hold(stream, TOO_MANY_STREAMS)]
-            if shared.barred or core.known_elsewhere + len(core.streams) >= core.rules.max_known_streams:
+            if shared.role.barred or core.known_elsewhere + len(core.streams) >= core.rules.max_known_streams:
                 room = 0
             # What is there of a stream that is in memory comes first: it may be what that one lacks.
             put_off = shared.quarantine.put_off
@@ -185,4 +190,4 @@ class Loader:
         with shared.lock:
             if some:
                 shared.quarantine.replay(Selection(ids=()))
-                shared.due(now)
+                shared.agenda.due(now)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 
 from reliamsg.errors import ReliamsgError
 from reliamsg.message import Gap
 from reliamsg.receiving.engine import ReceivingEngine
 from reliamsg.receiving.forgetting import Forgetting
-from reliamsg.receiving.state import log
 from reliamsg.store.quarantine import Selection
 from reliamsg.store.requests import Answer, Request, RequestBox
 
 __all__ = ["Operating"]
+
+log = logging.getLogger("reliamsg.receiving")
 
 EVERY_S = 0.25
 """Requests are looked for so often."""
@@ -29,7 +31,7 @@ class Operating:
     def step(self, now: float) -> None:
         """Carry out what was asked since the last time. Each request is answered when it is durable; one that fails
         for want of room on the disk stays."""
-        if now < self._looked_at + EVERY_S or not self._engine.shared.may_write:
+        if now < self._looked_at + EVERY_S or not self._engine.shared.health.may_write:
             return
         self._looked_at = now
         for name, request in self._box.waiting():
@@ -53,7 +55,7 @@ class Operating:
         if request.stream is None:
             return Answer(False, "no stream is named")
         gap = Gap(request.stream, request.epoch, request.first, request.last, "accepted")
-        done = self._engine.accept(gap)
+        done = self._engine.deliveries.accept(gap)
         self._make_durable(now)
         if done:
             self._engine.tell_accepted(gap.stream)
@@ -71,16 +73,16 @@ class Operating:
         return Answer(not left, text)
 
     def _make_durable(self, now: float) -> None:
-        number = self._engine.want_durable()
+        number = self._engine.shared.durability.want_soon()
         self._engine.flush(now)
-        self._engine.is_durable(number)  # raises where it is not
+        self._engine.shared.durability.is_durable(number)  # raises where it is not
 
     def _replay(self, which: Selection) -> Answer:
         shared = self._engine.shared
         count = shared.inbox.quarantine.mark(which, True)
         with shared.lock:
             shared.quarantine.replay(Selection(ids=()))
-            shared.due(0.0)
+            shared.agenda.due(0.0)
         return Answer(True, f"{count:,} deliveries are replayed")
 
     def _discard(self, which: Selection, now: float) -> Answer:
@@ -89,10 +91,10 @@ class Operating:
         with shared.lock:
             gone = [one for one in found if one.id not in shared.quarantine.replaying]
             for one in gone:
-                shared.note(
+                shared.journal.note(
                     "quarantine_discarded", stream=one.stream, epoch=one.epoch, incarnation=one.incarnation,
                     first=one.first, last=one.last, site=one.site, reason=one.reason,
                 )  # fmt: skip
-            shared.pending.unquarantined += [one.id for one in gone]
+            shared.durability.pending.unquarantined.extend(one.id for one in gone)
         self._make_durable(now)
         return Answer(True, f"{len(gone):,} deliveries are discarded")

@@ -2,22 +2,22 @@
 
 A delivery is *admitted* within `max_quarantine_bytes`, committed, and then acknowledged to its broker. It is *replayed*
 by taking it in as if it arrived again, with the inbox in the broker's place: its row is deleted when all of its
-messages are safe elsewhere. :mod:`~reliamsg.receiving.samples` is something else: bytes of unusable deliveries, to be
-looked at, and for nothing else.
+messages are safe elsewhere. :class:`Samples` are something else: bytes of unusable deliveries, for people to look at.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from reliamsg.core.shares import Shares
 from reliamsg.message import Stream
-from reliamsg.store.inbox import QuarantineChange
+from reliamsg.store.inbox import MAX_QUARANTINED_FRAME, QuarantineChange
+from reliamsg.store.inbox_rows import Quarantined
 from reliamsg.store.quarantine import QuarantinedDelivery, QuarantineRows, Selection
 from reliamsg.wire.data import Frame
 
-__all__ = ["FAR_EPOCH", "HELD", "TOO_MANY_STREAMS", "Quarantine"]
+__all__ = ["FAR_EPOCH", "HELD", "MAX_SAMPLE_BYTES", "TOO_MANY_STREAMS", "Quarantine", "Samples"]
 
 TOO_MANY_STREAMS = "too-many-streams"
 """Why a delivery is there whose stream there was no room for."""
@@ -33,6 +33,11 @@ SHORT_PART = 4
 
 ROW_BYTES = 512
 """What a row takes besides the frame."""
+
+MAX_SAMPLE_BYTES = 4 * 1024 * 1024
+"""Bytes of unusable messages that are kept; what comes after is only counted."""
+SAMPLE_ROW_BYTES = 256
+"""What a row takes besides the bytes of the message."""
 
 
 class Quarantine:
@@ -170,3 +175,30 @@ class Quarantine:
             self._room.move(
                 f"{one.reason} {one.site}", f"{TOO_MANY_STREAMS} {one.site}", one.size + ROW_BYTES
             )
+
+
+class Samples:
+    """What may be kept. A flood at one address of one site leaves room for what comes from elsewhere, and the first
+    that came is kept rather than the last: it shows how it began. Under the consumer's lock."""
+
+    def __init__(self, addresses: frozenset[str], kept: Mapping[tuple[str, str], tuple[int, int]]) -> None:
+        """`addresses`: those that the group reads or listens to. `kept`: by site and address, rows and bytes that
+        there are already."""
+        self._addresses = addresses
+        held: dict[str, int] = {}
+        for (site, address), (rows, size) in kept.items():
+            source = self._source(site, address)
+            held[source] = held.get(source, 0) + size + rows * SAMPLE_ROW_BYTES
+        self._room = Shares(MAX_SAMPLE_BYTES, held)
+
+    def _source(self, site: str, address: str) -> str:
+        """Other addresses than those that are read may be made up, and count as one."""
+        return f"{site} {address if address in self._addresses else ''}"
+
+    def admit(self, site: str, address: str, reason: str, data: bytes) -> Quarantined | None:
+        """What is to be kept of a delivery; None if it is only counted."""
+        size = min(len(data), MAX_QUARANTINED_FRAME) + SAMPLE_ROW_BYTES
+        if not self._room.take(self._source(site, address), size):
+            return None
+        # One byte more tells the inbox that there was more.
+        return Quarantined(site, address, reason, data[: MAX_QUARANTINED_FRAME + 1])

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 
 from reliamsg.errors import FatalError, InboxWriteError
 from reliamsg.receiving.quarantine import TOO_MANY_STREAMS
-from reliamsg.receiving.sites import SiteReceiver
-from reliamsg.receiving.state import Shared, log
+from reliamsg.receiving.shared import Shared
+from reliamsg.receiving.site import SiteReceiver
 from reliamsg.store.quarantine import QuarantinedDelivery, Selection
 from reliamsg.wire.data import Frame, FrameError, open_frame
 
 __all__ = ["Replayer"]
+
+log = logging.getLogger("reliamsg.receiving")
 
 PAGE_BYTES = 1024 * 1024
 MAX_BYTES = 4 * 1024 * 1024
@@ -31,11 +34,16 @@ class Replayer:
         """Take in what there is room for; returns whether to call again at once."""
         shared = self._shared
         with shared.lock:
-            if shared.barred or shared.write_error is not None or shared.fatal is not None:
+            if (
+                shared.role.barred
+                or shared.durability.write_error is not None
+                or shared.health.fatal is not None
+            ):
                 return False
             marks, roomless = list(shared.quarantine.marks), tuple(shared.quarantine.roomless)
         try:
-            self._mark(marks)
+            if marks:
+                self._mark(marks)
             if roomless:
                 self._requalify(roomless)
             return self._more and self._feed(now)
@@ -43,7 +51,7 @@ class Replayer:
             log.warning("%s: the quarantine is left for now: %s", shared.inbox.path, error)
         except FatalError as error:
             with shared.lock:
-                shared.fail(error)
+                shared.health.fail(error)
         return False
 
     def _mark(self, marks: list[tuple[Selection, bool]]) -> None:
@@ -87,7 +95,7 @@ class Replayer:
                     left.append(row.id)
             if left:
                 shared.quarantine.leave(Selection(ids=tuple(left)))
-            shared.after_core()
+            shared.buffers.queue_touched()
         return self._more
 
 

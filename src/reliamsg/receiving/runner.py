@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
+from collections.abc import Callable
 
-from reliamsg.errors import FatalError, ReliamsgError
+from reliamsg.errors import FatalError, InboxLocked, ReliamsgError
 from reliamsg.receiving.engine import ReceivingEngine
 from reliamsg.receiving.operating import Operating
-from reliamsg.receiving.state import log
 from reliamsg.runtime.callbacks import CallbackThread
+from reliamsg.runtime.wakeup import Waiters, Wakeup
 from reliamsg.runtime.worker import Worker
 
-__all__ = ["MOST_IDLE_S", "Runner"]
+__all__ = ["MOST_IDLE_S", "Opener", "Runner"]
+
+log = logging.getLogger("reliamsg.receiving")
 
 MOST_IDLE_S = 1.0
 """The engine is stepped this often even if nothing happens."""
@@ -20,6 +24,64 @@ LEAST_END_S = 0.1
 """The worker has this long for its last step, even if there is no time left."""
 LEAST_GOODBYE_S = 0.5
 """A connection has this long to be closed, and ``on_error`` to be told, even if there is no time left."""
+
+
+log = logging.getLogger("reliamsg.receiving")
+
+
+class Opener:
+    """Calls `attempt` every `every` seconds, on a thread of its own, for as long as it raises InboxLocked."""
+
+    def __init__(self, attempt: Callable[[], None], every: float, name: str) -> None:
+        self._attempt = attempt
+        self._every = every
+        self._ended = self._cancelled = False
+        self._waiters = Waiters()
+        self._wakeup = Wakeup()
+        self._lock = threading.Lock()
+        self.error: BaseException | None = None
+        """Why there will be no further attempt, where that is no success."""
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def done(self) -> bool:
+        """Whether the inbox is open."""
+        return self._ended and self.error is None
+
+    def wait(self, timeout: float) -> bool:
+        """Wait for up to `timeout` seconds until the inbox is open; raises what makes that impossible."""
+        self._waiters.wait(lambda: self._ended, timeout)
+        if self.error is not None:
+            raise self.error
+        return self.done
+
+    def cancel(self) -> bool:
+        """No further attempt begins; returns whether the inbox is open. Waits for one that has begun."""
+        self._cancelled = True
+        self._wakeup.set()
+        with self._lock:
+            return self.done
+
+    def _run(self) -> None:
+        while not self._ended:
+            with self._lock:
+                if self._cancelled:
+                    return
+                self._try()
+            if not self._ended:
+                self._wakeup.wait(self._every)
+
+    def _try(self) -> None:
+        try:
+            self._attempt()
+        except InboxLocked as error:
+            log.debug("%s", error)
+            return
+        except BaseException as error:  # noqa: BLE001  (raised by the next call that waits)
+            self.error = error
+        self._ended = True
+        self._waiters.notify_all()
 
 
 class _Work:
@@ -67,7 +129,7 @@ class _Work:
 
     def fail(self, error: FatalError) -> None:
         """See :class:`~reliamsg.runtime.worker.Work`."""
-        self._engine.shared.fail(error)
+        self._engine.shared.health.fail(error)
         self._report_errors()
 
     def finish(self) -> None:
@@ -77,7 +139,7 @@ class _Work:
 
     def _report_errors(self) -> None:
         """Have ``on_error`` called with what happened since the last time."""
-        for error in self._engine.take_errors():
+        for error in self._engine.shared.health.take_errors():
             self._callbacks.report(error)
         self._callbacks.start()
 
@@ -90,7 +152,7 @@ class _Work:
             # First what the application acknowledged, so that the brokers still hear of it.
             engine.flush(shared.clock())
             engine.say_goodbye(shared.clock())
-            engine.succession.close_given_up()
+            engine.standby.close_given_up()
             for site in engine.sites.values():
                 site.close(lambda: max(LEAST_GOODBYE_S, deadline - time.monotonic()))
             engine.flush(shared.clock(), closing=True)
@@ -99,8 +161,8 @@ class _Work:
             log.error("%s", error)
         self._report_errors()
         with shared.lock:
-            clean = shared.may_write and shared.write_error is None
-        shared.end()
+            clean = shared.health.may_write and shared.durability.write_error is None
+        shared.health.close()
         shared.inbox.close()
         self._callbacks.close(max(LEAST_GOODBYE_S, deadline - time.monotonic()))
         return clean
@@ -147,5 +209,5 @@ class Runner:
         if not self._worker.is_current:
             # It hangs in a write. The inbox can't be closed under it; the process's end will release it.
             log.error("%s: still being written; not closed cleanly", self._engine.shared.inbox.path)
-            self._engine.shared.end()
+            self._engine.shared.health.close()
         return False

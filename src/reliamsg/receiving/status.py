@@ -10,7 +10,7 @@ from reliamsg.export.exporter import JournalStatus
 from reliamsg.message import Gap, Stream
 from reliamsg.receiving.engine import ReceivingEngine
 from reliamsg.receiving.fullness import Stalled
-from reliamsg.receiving.sites import SiteReceiver, SiteState
+from reliamsg.receiving.site import SiteReceiver, SiteState
 
 __all__ = [
     "ConsumerRole", "ConsumerStatus", "ProducerHeard", "Remaining", "SiteStatus", "Stalled", "StreamStatus",
@@ -127,8 +127,8 @@ def status_of(engine: ReceivingEngine) -> ConsumerStatus:
     """Look at all parts at one moment."""
     shared = engine.shared
     with shared.lock:
-        shared.drain_acks(shared.clock())
-        error = shared.fatal or shared.write_error or shared.spill_error
+        shared.buffers.settle(shared.clock())
+        error = shared.health.fatal or shared.durability.write_error or shared.durability.spill_error
         text = engine.export.why_full if error is None else str(error)
         return ConsumerStatus(
             engine.settings.group,
@@ -136,7 +136,7 @@ def status_of(engine: ReceivingEngine) -> ConsumerStatus:
             {name: _site(engine, site) for name, site in engine.sites.items()},
             {stream: _stream(state) for stream, state in shared.core.streams.items()},
             shared.inbox.held_bytes,
-            shared.inbox.dead_letter_count + len(shared.pending.dead),
+            shared.inbox.dead_letter_count + len(shared.durability.pending.dead),
             text,
             engine.export.status(),
             _role(engine),
@@ -154,9 +154,9 @@ def waiting_status(group: str) -> ConsumerStatus:
 
 def _role(engine: ReceivingEngine) -> ConsumerRole:
     shared = engine.shared
-    if engine.succession.phase == "waiting":
+    if engine.standby.phase == "waiting":
         return "standby"
-    return "active" if shared.in_charge else "starting"
+    return "active" if shared.role.in_charge else "starting"
 
 
 def _producers(engine: ReceivingEngine) -> dict[str, ProducerHeard]:

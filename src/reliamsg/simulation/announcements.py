@@ -51,12 +51,12 @@ class Announcements:
         """When, at which address, and the frame."""
         self._positions: dict[Stream, tuple[int, int]] = {}
         """Before which it has announced that everything is settled, in this life or an earlier one."""
-        self._beacons: dict[int, float] = {}
+        self._heartbeats: dict[int, float] = {}
         """When it sent each of them."""
         self._latest: tuple[str, bytes, State] | None = None
         """The latest frame that it sent, with its address: all sites are sent the same."""
         self._proven_at: float | None = None
-        """When it sent the latest beacon that came back: nobody else read then."""
+        """When it sent the latest heartbeat that came back: nobody else read then."""
 
     # -- what it sends --------------------------------------------------------------------------------------
 
@@ -69,7 +69,7 @@ class Announcements:
             latest = self._latest = address, body, opened
         state, name = latest[2], self._member.name
         if not state.producer:
-            self._beacons[state.number] = self._scheduler.now
+            self._heartbeats[state.number] = self._scheduler.now
             if state.role == "active":
                 self._oracle.readers.started_reading(name)
             elif state.role == "standby":
@@ -107,7 +107,7 @@ class Announcements:
         if not isinstance(frame, State) or frame.group != member.group:
             return
         if frame.inbox == self._inbox:
-            sent_at = self._beacons.get(frame.number)
+            sent_at = self._heartbeats.get(frame.number)
             if sent_at is not None:  # else it was sent in an earlier life
                 self._proven_at = sent_at if self._proven_at is None else max(sent_at, self._proven_at)
             return
@@ -145,7 +145,7 @@ class Announcements:
         """Its process is gone: it needs a new proof."""
         self._oracle.readers.stopped_reading(self._member.name)
         self._inbox = None
-        self._beacons.clear()
+        self._heartbeats.clear()
         self._proven_at = None
 
     def inbox_replaced(self) -> None:

@@ -16,10 +16,11 @@ from reliamsg.errors import (
     ReliamsgError,
 )
 from reliamsg.message import Gap, Message, MessageId, Stream
-from reliamsg.receiving.aside import LateItem, ReplayItem
-from reliamsg.receiving.engine import EngineSettings, GapItem, ReceivingEngine
+from reliamsg.receiving.buffer import DeliverySlice, fail
+from reliamsg.receiving.dead_letters import LateItem, ReplayItem
+from reliamsg.receiving.deliveries import GapItem
+from reliamsg.receiving.engine import EngineSettings, ReceivingEngine
 from reliamsg.receiving.forgetting import Forgetting
-from reliamsg.receiving.lane import Chunk, fail
 from reliamsg.receiving.quarantine import HELD
 from reliamsg.receiving.status import ConsumerStatus, status_of
 from reliamsg.runtime.clock import Clock
@@ -80,7 +81,7 @@ class ConsumerProcess(Process):
         self._quarantine_bytes: int = settings["max_quarantine_bytes"]
         self._application = random.Random(f"{scenario.seed}/application/{self.name}")
         self._operator = random.Random(f"{scenario.seed}/operator/{self.name}")
-        self._chunk: Chunk | None = None
+        self._chunk: DeliverySlice | None = None
         self._busy = False
         """The application is handling something, or about to."""
         self._unacked: list[Message] = []
@@ -160,14 +161,14 @@ class ConsumerProcess(Process):
         engine, now = self.engine, self.scheduler.now
         assert engine is not None  # it is open
         if self._chunk is not None:
-            engine.release(self._chunk)
+            engine.deliveries.release(self._chunk)
         engine.flush(now)
         engine.say_goodbye(now)
-        engine.succession.close_given_up()
+        engine.standby.close_given_up()
         for site in engine.sites.values():
             site.close(lambda: 1.0)
         engine.flush(now, closing=True)
-        engine.shared.end()
+        engine.shared.health.close()
         self.abandon_client()
 
     def abandon_client(self) -> None:
@@ -208,9 +209,9 @@ class ConsumerProcess(Process):
         if engine is None:
             return None
         deadline = engine.step(self.scheduler.now)
-        if engine.shared.may_write and self.faults.bites("streams_forgotten"):
+        if engine.shared.health.may_write and self.faults.bites("streams_forgotten"):
             self._forget_streams(engine)
-        errors = engine.take_errors()
+        errors = engine.shared.health.take_errors()
         self.judge.reported(self.name, errors)
         for error in errors:
             if isinstance(error, GapHeld):
@@ -219,7 +220,7 @@ class ConsumerProcess(Process):
             elif isinstance(error, GapError):
                 self.note(f"reports: {error}")
                 self._oracle.gap_reported(self.group, self.name, error.gap)
-        fatal = engine.shared.fatal
+        fatal = engine.shared.health.fatal
         if fatal is not None:
             self._fail(fatal)
             return None
@@ -234,7 +235,7 @@ class ConsumerProcess(Process):
             return
         if self._awaited is not None:
             self._check_durable(engine)
-        if not self._busy and (engine.shared.may_hand_out or self._chunk is not None):
+        if not self._busy and (engine.deliveries.may_deliver or self._chunk is not None):
             self._handle_after(self.executor.uniform(0.0, self.settings["handling_s"]))
 
     def _check_durable(self, engine: ReceivingEngine) -> None:
@@ -242,7 +243,7 @@ class ConsumerProcess(Process):
             return
         number, messages = self._awaited
         try:
-            if not engine.is_durable(number):
+            if not engine.shared.durability.is_durable(number):
                 return
         except InboxWriteError:
             self._awaited = None
@@ -259,7 +260,7 @@ class ConsumerProcess(Process):
     @property
     def may_read(self) -> bool:
         """Whether there is a client, and nothing keeps it from reading."""
-        return self.engine is not None and not self.engine.shared.barred
+        return self.engine is not None and not self.engine.shared.role.barred
 
     @property
     def known_producers(self) -> Set[str]:
@@ -280,16 +281,16 @@ class ConsumerProcess(Process):
         if self._chunk is None:
             try:
                 most = self.settings["batch"]
-                item = engine.take(most or 1, most or CHUNK_MESSAGES)
+                item = engine.deliveries.take(most or 1, most or CHUNK_MESSAGES)
             except ReliamsgError:
                 return  # the next step notices fatal errors
             if isinstance(item, GapItem):
                 self._decide(engine, item.gap)
             elif isinstance(item, LateItem):
-                engine.aside.late_seen(item.number)
+                engine.dead_letters.late_seen(item.number)
             elif isinstance(item, ReplayItem):
                 item.message.ack()
-            self._chunk = item if isinstance(item, Chunk) else None
+            self._chunk = item if isinstance(item, DeliverySlice) else None
         if self._chunk is not None:
             most = self.settings["batch"]
             if most is None:
@@ -297,12 +298,12 @@ class ConsumerProcess(Process):
             else:
                 self._handle_batch(engine, self._chunk, most)
 
-    def _handle_some(self, engine: ReceivingEngine, chunk: Chunk) -> None:
+    def _handle_some(self, engine: ReceivingEngine, chunk: DeliverySlice) -> None:
         chance, shared = self._application, engine.shared
         for _ in range(chance.choice([1, 4, 16])):
-            message = chunk.next() if shared.fatal is None and shared.holds else None
+            message = chunk.next() if shared.health.fatal is None and shared.role.holds else None
             if message is None:
-                engine.release(chunk)
+                engine.deliveries.release(chunk)
                 self._chunk = None
                 return
             self._handle_one(engine, message)
@@ -329,10 +330,10 @@ class ConsumerProcess(Process):
         else:
             self._acknowledge(engine, message)
 
-    def _handle_batch(self, engine: ReceivingEngine, chunk: Chunk, most: int) -> None:
+    def _handle_batch(self, engine: ReceivingEngine, chunk: DeliverySlice, most: int) -> None:
         """Handle several messages at once: all of them are acknowledged, or delivered again."""
         shared = engine.shared
-        run = chunk.take(most) if shared.fatal is None and shared.holds else None
+        run = chunk.take(most) if shared.health.fatal is None and shared.role.holds else None
         for message in run or ():
             self._receive(message)
         if run and self._crashes_in_handler():
@@ -342,10 +343,10 @@ class ConsumerProcess(Process):
             for message in run:
                 self._handler_fails(message)
         elif run:
-            chunk.lane.acknowledge_run(run[0], run[-1])
+            chunk.buffer.acknowledge_run(run[0], run[-1])
             for message in run:
                 self._acknowledged(engine, message)
-        engine.release(chunk)
+        engine.deliveries.release(chunk)
         self._chunk = None
 
     def _receive(self, message: Message) -> None:
@@ -373,7 +374,7 @@ class ConsumerProcess(Process):
         self._oracle.acknowledged(self.group, self.name, message.id)
         self._acked.append(message.id)
         if self._awaited is None and self._application.random() < 0.3:
-            self._awaited = engine.want_durable(), self._acked
+            self._awaited = engine.shared.durability.want_soon(), self._acked
             self._acked = []
 
     def _acknowledge_later(self) -> None:
@@ -389,7 +390,7 @@ class ConsumerProcess(Process):
 
     def _accept(self, engine: ReceivingEngine, gap: Gap) -> None:
         self.note(f"accepts {gap}")
-        if engine.accept(gap):
+        if engine.deliveries.accept(gap):
             self._oracle.gap_accepted(self.group, self.name, gap)
             self.journal.gap_accepted(gap)
 

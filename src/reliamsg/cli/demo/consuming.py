@@ -13,7 +13,7 @@ import time
 from reliamsg.checker.applog import AppLog
 from reliamsg.cli.demo.plan import PRODUCERS, TOPIC, Plan
 from reliamsg.message import Message
-from reliamsg.receiving.consumer import Consumer
+from reliamsg.receiving.api import Consumer
 
 _PREFETCH = 4
 

@@ -48,7 +48,7 @@ from reliamsg.errors import (
 )
 from reliamsg.keys import KeyRing
 from reliamsg.message import Gap, Message
-from reliamsg.receiving.consumer import Consumer
+from reliamsg.receiving.api import Consumer
 from reliamsg.sending.api import Producer
 
 EXIT_BUSY = 75

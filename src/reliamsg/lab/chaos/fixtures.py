@@ -11,7 +11,7 @@ from reliamsg.errors import ConfirmTimeout
 from reliamsg.lab.chaos.result import Baseline
 from reliamsg.lab.chaos.waiting import Unmet, wait_for
 from reliamsg.lab.paho import PahoPublisher, PahoSubscriber
-from reliamsg.receiving.consumer import Consumer
+from reliamsg.receiving.api import Consumer
 from reliamsg.sending.api import Producer
 from reliamsg.sending.receipt import Receipt
 

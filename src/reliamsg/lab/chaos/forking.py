@@ -14,7 +14,7 @@ from typing import Any
 from reliamsg.checker.applog import AppLog
 from reliamsg.config import JournalExport, Site
 from reliamsg.errors import ForkedError
-from reliamsg.receiving.consumer import Consumer
+from reliamsg.receiving.api import Consumer
 from reliamsg.sending.api import Producer
 
 

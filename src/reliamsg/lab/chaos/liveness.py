@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from reliamsg.config import Site
-from reliamsg.receiving.consumer import Consumer
+from reliamsg.receiving.api import Consumer
 from reliamsg.sending.api import Producer
 
 __all__ = ["Work", "bound", "held_back", "may_be_gone"]

@@ -24,7 +24,7 @@ from reliamsg.lab.chaos.failpoint import Failpoint
 from reliamsg.lab.chaos.memory_limit import limit_memory
 from reliamsg.lab.chaos.publisher import key_ring
 from reliamsg.message import Message
-from reliamsg.receiving.consumer import Consumer
+from reliamsg.receiving.api import Consumer
 
 
 class Refused(Exception):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import threading
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Literal, overload
 
 from reliamsg import forks
 from reliamsg.arguments import (
@@ -27,7 +28,6 @@ from reliamsg.arguments import (
     check_number,
     check_path,
     check_timeout,
-    unrun,
 )  # fmt: skip
 from reliamsg.config import JournalExport, Site, check_name, check_sites, journal_export
 from reliamsg.core.rules import Rules
@@ -35,13 +35,13 @@ from reliamsg.errors import ClosedError, ConfigError, ForkedError, InboxLocked
 from reliamsg.injection import injected
 from reliamsg.keys import KeyRing, check_keys
 from reliamsg.message import Gap, Message
-from reliamsg.receiving.aside import LateItem, ReplayItem
-from reliamsg.receiving.dispatch import Dispatcher
-from reliamsg.receiving.engine import EngineSettings, GapItem, Item, ReceivingEngine
-from reliamsg.receiving.lane import Chunk, fail
-from reliamsg.receiving.opening import Opener
-from reliamsg.receiving.runner import MOST_IDLE_S, Runner
-from reliamsg.receiving.state import log
+from reliamsg.receiving.buffer import DeliverySlice, fail
+from reliamsg.receiving.dead_letters import LateItem, ReplayItem
+from reliamsg.receiving.decisions import Decisions, OnGap
+from reliamsg.receiving.deliveries import GapItem, Item
+from reliamsg.receiving.dispatcher import Dispatcher
+from reliamsg.receiving.engine import EngineSettings, ReceivingEngine
+from reliamsg.receiving.runner import MOST_IDLE_S, Opener, Runner
 from reliamsg.receiving.status import ConsumerStatus, Remaining, remaining, status_of, waiting_status
 from reliamsg.runtime.callbacks import CallbackThread, OnError
 from reliamsg.runtime.clock import Clock, elapsed_clock
@@ -54,11 +54,9 @@ from reliamsg.store.inbox_rows import DeadLetter
 from reliamsg.store.inbox_view import read_dead_letters
 from reliamsg.transport import factory
 
-__all__ = ["Consumer", "OnGap"]
+__all__ = ["Consumer"]
 
-T = TypeVar("T")
-GapDecision = Literal["skip", "wait", "raise"]
-OnGap = Literal["hold", "raise", "skip"] | Callable[[Gap], GapDecision]
+log = logging.getLogger("reliamsg.receiving")
 
 CHUNK_MESSAGES = 256
 MAX_WORKERS = 1_000
@@ -178,18 +176,15 @@ class Consumer:
         _check_signing(keys, unsequenced)
         self._generation = forks.generation
         self._group, self._topics, self._inbox_path = group, names, inbox
-        self._on_gap = on_gap
-        self._on_late = on_late
         self._closed = False
         self._calls = Uninterrupted(f"reliamsg consumer {group} calls")
+        self._decisions = Decisions(on_gap, on_late, self._calls)
         self._take_lock = threading.RLock()
         """Held by whoever takes messages from :attr:`_items`, in the main thread as well."""
         self._items: deque[Item] = deque()
         """What the engine gave, and is not dealt with."""
         self._fetch_lock = threading.Lock()
         """Held by whoever changes :attr:`_items`, never in the main thread."""
-        self._deciding: set[int] = set()
-        """Threads in which `on_gap` or `on_late` runs."""
         self._given: list[Message] = []
         """What was taken for the main thread, which may be interrupted before it has it."""
         self._dispatcher: Dispatcher | None = None
@@ -284,7 +279,12 @@ class Consumer:
         self._give_back()
         self._calls.call(partial(self._hand_back, self._given_here()))
         dispatcher = Dispatcher(
-            self._engine, handler, batch, self._decide_gap, self._see_late, lambda: self._stopped
+            self._engine.shared,
+            self._engine.deliveries,
+            self._decisions,
+            handler,
+            batch,
+            lambda: self._stopped,
         )
         self._dispatcher = dispatcher
         dispatcher.run(workers)
@@ -308,7 +308,7 @@ class Consumer:
     def _given_here(self) -> list[Message]:
         """What was taken for this thread and not returned: to be filled, and emptied with what is returned."""
         self._check()
-        if threading.get_ident() in self._deciding:
+        if self._decisions.running_here:
             raise ConfigError(
                 "on_gap and on_late can't ask for messages: the call that they are called in does so, once they return"
             )
@@ -322,13 +322,13 @@ class Consumer:
         engine = self._engine
         while not self._next(given, most):
             if self._stopped:
-                if engine.shared.fatal is not None:
-                    raise engine.shared.fatal
+                if engine.shared.health.fatal is not None:
+                    raise engine.shared.health.fatal
                 return False
             left = 0.5 if deadline is None else deadline - time.monotonic()
             if left <= 0:
                 return False
-            engine.shared.changed.wait(lambda: self._stopped or engine.may_take, min(left, 0.5))
+            engine.shared.changed.wait(lambda: self._stopped or engine.deliveries.may_take, min(left, 0.5))
         return True
 
     def __iter__(self) -> Iterator[Message]:
@@ -378,17 +378,17 @@ class Consumer:
         with self._take_lock:
             while not self._stopped:
                 item = self._items[0] if self._items else None
-                if isinstance(item, Chunk):
-                    if shared.fatal is None and shared.holds and item.take(most, given):
+                if isinstance(item, DeliverySlice):
+                    if shared.health.fatal is None and shared.role.holds and item.take(most, given):
                         return True
                     item.end()
                 elif isinstance(item, ReplayItem) and not item.done:
                     item.take(given)
                     return True
                 elif isinstance(item, LateItem):
-                    self._show_late(item)
+                    self._decisions.show_late(item)
                 elif isinstance(item, GapItem) and not item.done:
-                    self._decide_gap(item)
+                    self._decisions.decide(item, self._engine.deliveries)
                 if not self._calls.call(partial(self._fetch, most)):
                     return False
             self._give_back()
@@ -401,9 +401,9 @@ class Consumer:
             while items:
                 if not items[0].done:
                     return True
-                self._engine.give_back(items[0])
+                self._engine.deliveries.give_back(items[0])
                 items.popleft()
-            item = self._engine.take(1, max(CHUNK_MESSAGES, most))
+            item = self._engine.deliveries.take(1, max(CHUNK_MESSAGES, most))
             if item is None:
                 return False
             items.append(item)
@@ -418,70 +418,19 @@ class Consumer:
         with self._fetch_lock:
             while self._items:
                 item = self._items[0]
-                if isinstance(item, Chunk):
+                if isinstance(item, DeliverySlice):
                     item.end()
-                self._engine.give_back(item)
+                self._engine.deliveries.give_back(item)
                 self._items.popleft()
 
     def _hand_back(self, given: list[Message]) -> None:
         """Have what was taken, and never returned, given out once more."""
         for message in given:
             if message.replayed:
-                self._engine.aside.put_back(ReplayItem(message))
+                self._engine.dead_letters.put_back(ReplayItem(message))
             else:
                 fail(message, NotRun("it was not returned"))
         del given[:]
-
-    def _decide_gap(self, item: GapItem) -> None:
-        if isinstance(self._on_gap, str):
-            raise item.asked()
-        decision = self._tell(self._on_gap, item.gap)
-        mistake = unrun("on_gap", decision)
-        if mistake is not None:
-            raise mistake
-        if decision == "skip":
-            self._calls.call(partial(self._pass, item))
-        elif decision == "raise":
-            raise item.asked()
-        elif decision == "wait":
-            item.decided()
-        else:
-            raise ConfigError(f"on_gap returned {decision!r}: it must return 'skip', 'wait' or 'raise'")
-
-    def _tell(self, callback: Callable[[T], object], about: T) -> object:
-        """Call `on_gap` or `on_late`. Whoever asked for messages in there would be asked about the same once more."""
-        thread = threading.get_ident()
-        try:
-            self._deciding.add(thread)
-            return callback(about)
-        finally:
-            self._deciding.discard(thread)
-
-    def _pass(self, item: GapItem) -> None:
-        self._engine.accept(item.gap)
-        item.decided()
-
-    def _show_late(self, item: LateItem) -> None:
-        """Show late messages. One on which `on_late` raises an error was shown; one in which it is interrupted is shown
-        again."""
-        while not item.done:
-            if self._on_late is not None:
-                try:
-                    result = self._tell(self._on_late, item.messages[0])
-                except Exception:
-                    item.seen()
-                    raise
-                mistake = unrun("on_late", result)
-                if mistake is not None:
-                    raise mistake  # it was not shown
-            item.seen()
-
-    def _see_late(self, item: LateItem) -> None:
-        """The same where another thread goes on with what is left."""
-        try:
-            self._show_late(item)
-        finally:
-            self._engine.give_back(item)
 
     def accept(self, gap: Gap) -> bool:
         """Go on without the messages of a gap, and declare them lost; durable when this returns, and told to a standby
@@ -494,8 +443,8 @@ class Consumer:
         self._check()
         if not self._is_open:
             return False
-        accepted: bool = self._calls.call(partial(self._engine.accept, gap))
-        self._engine.wait_durable()
+        accepted: bool = self._calls.call(partial(self._engine.deliveries.accept, gap))
+        self._engine.deliveries.wait_durable()
         if accepted:
             self._calls.call(partial(self._engine.tell_accepted, gap.stream))
         return accepted
@@ -506,7 +455,7 @@ class Consumer:
         """Messages that were given up, oldest first (at most 1,000)."""
         self._check()
         if self._is_open:
-            self._engine.wait_durable()
+            self._engine.deliveries.wait_durable()
         return read_dead_letters(self._inbox_path)
 
     def replay(self, dead_letter_id: int) -> None:
@@ -522,7 +471,7 @@ class Consumer:
         found = read_dead_letters(self._inbox_path, dead_letter_id)
         if not found:
             raise ConfigError(f"there is no dead letter {dead_letter_id}")
-        self._calls.call(partial(self._engine.aside.replay, found[0]))
+        self._calls.call(partial(self._engine.dead_letters.replay, found[0]))
 
     # -- state and end ------------------------------------------------------------------------------------
 

@@ -10,28 +10,32 @@ from reliamsg.config import Site
 from reliamsg.core.incoming import Incoming
 from reliamsg.core.ranges import Span
 from reliamsg.core.waiting import QUARANTINE
-from reliamsg.errors import TooManyStreams
 from reliamsg.keys import KeyRing
 from reliamsg.message import Stream
-from reliamsg.receiving.connections import Connection, Connections
-from reliamsg.receiving.deferred import Deferred
-from reliamsg.receiving.feeding import Feeding
+from reliamsg.receiving.buffer import BufferedBatch
 from reliamsg.receiving.intake import Rejected, Unsequenced, examine, examine_repair
-from reliamsg.receiving.lane import Holding
 from reliamsg.receiving.latest_statuses import LatestStatuses
 from reliamsg.receiving.quarantine import FAR_EPOCH, HELD, TOO_MANY_STREAMS
-from reliamsg.receiving.state import Shared
+from reliamsg.receiving.shared import Shared
 from reliamsg.store.inbox_rows import HeldFrame
 from reliamsg.store.quarantine import QuarantinedDelivery, Selection
-from reliamsg.transport.base import Delivery, is_refusal
+from reliamsg.transport.base import Delivery, ReceiverTransport, SenderTransport, is_refusal
 from reliamsg.wire.data import Frame, FrameError, Origin, Records, encode, open_frame
 from reliamsg.wire.limits import MAX_FRAME_BYTES
 
-__all__ = ["SiteReceiver", "SiteState"]
+__all__ = ["SILENT_S", "Feeding", "SiteReceiver", "SiteState"]
 
 log = logging.getLogger("reliamsg.receiving")
 
 SiteState = Literal["connecting", "connected", "listening", "unreachable", "refused", "busy", "closed"]
+
+Connection = ReceiverTransport | SenderTransport
+
+SILENT_S = 60.0
+"""A queue is suspected when repairs of its topic came for so long, through the same site, and nothing else did."""
+
+Topic = tuple[str, int]
+"""With its partition."""
 
 GATHER_S = 0.01
 """The engine is told of arrivals that are not urgent within so long."""
@@ -55,6 +59,103 @@ LOG_EVERY_S = 1.0
 _UNUSABLE = "unusable deliveries set aside"
 _UNHEARD = "statuses of streams not taken in, to be asked for again"
 _NOT_KEPT = "late batches not kept, since there are too many"
+
+
+class Connections:
+    """What there is, and who takes its events. Everything under the consumer's lock, unless it says otherwise."""
+
+    def __init__(self) -> None:
+        self.transport: ReceiverTransport | None = None
+        """What the site is read with; None while it is not."""
+        self.reading: object | None = None
+        """Who takes its events: whatever else still calls belongs to a connection that was given up."""
+        self.listener: SenderTransport | None = None
+        """What listens, under a throw-away name."""
+        self.listening: object | None = None
+        """Who takes its events."""
+        self.listens_aside = False
+        """What listens beside a connection that tries to read is connected."""
+        self.given_up: list[Connection] = []
+        """What is to be closed, by whoever takes it out: without the lock, since closing waits for events, which may
+        wait for the lock."""
+
+    @property
+    def all(self) -> list[Connection]:
+        """Every connection that there is."""
+        return [each for each in (self.listener, self.transport) if each is not None]
+
+    def read_with(self, transport: ReceiverTransport, events: object) -> None:
+        """There is one to read with, which is not started yet."""
+        self.transport, self.reading = transport, events
+
+    def listen_with(self, listener: SenderTransport, events: object) -> None:
+        """There is one that listens, which is not started yet."""
+        self.listener, self.listening = listener, events
+
+    def note_aside(self, connected: bool) -> None:
+        """What listens beside a connection that tries to read was connected, or disconnected."""
+        self.listens_aside = connected
+
+    def stop_listening(self) -> None:
+        """Give up what listens."""
+        if self.listener is not None:
+            self.given_up.append(self.listener)
+        self.listening = self.listener = None
+        self.listens_aside = False
+
+    def give_up(self) -> None:
+        """Give up all that there is."""
+        self.given_up += self.all
+        self.reading = self.listening = self.listener = self.transport = None
+        self.listens_aside = False
+
+
+class Deferred:
+    """Those of one site, at most as many as its broker lets wait. Under the consumer's lock."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[Delivery, Frame]] = []
+        self._moves = 0
+        self.retry_at = float("inf")
+        """When to look at them again, whatever happens until then."""
+
+    def put(self, delivery: Delivery, frame: Frame, retry_at: float = float("inf")) -> None:
+        """It is looked at again when any stream has gone on, and at `retry_at`."""
+        self.waiting.append((delivery, frame))
+        self.retry_at = min(self.retry_at, retry_at)
+
+    def take(self, moves: int, now: float) -> list[tuple[Delivery, Frame]]:
+        """What is to be looked at again: put back what has to wait still. `moves`: how often streams went on so far."""
+        if moves == self._moves and now < self.retry_at:
+            return []
+        self._moves, self.retry_at = moves, float("inf")
+        again, self.waiting = self.waiting, []
+        return again
+
+    def clear(self) -> None:
+        """The connection is gone: the broker delivers them again."""
+        self.waiting.clear()
+        self.retry_at = float("inf")
+
+
+class Feeding:
+    """Of one site: what came through queues, and what only by repair. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._starved_since: dict[Topic, float] = {}
+
+    def came(self, topic: Topic) -> None:
+        """Its queue brought something."""
+        self._starved_since.pop(topic, None)
+
+    def repaired(self, topic: Topic, now: float, seen_empty_at: float) -> bool:
+        """Something missing came by repair. Returns whether the queue is suspected, `SILENT_S` apart: it brought
+        nothing all that time, and not because something waited in it."""
+        since = self._starved_since.setdefault(topic, now)
+        if now - since < SILENT_S or seen_empty_at < since:
+            return False
+        self._starved_since[topic] = now
+        return True
 
 
 class SiteReceiver:
@@ -90,10 +191,10 @@ class SiteReceiver:
         self.greeted = False
         """Producers were called for on this connection."""
         self.echoed_at: float | None = None
-        """When an own beacon came back last on this connection."""
+        """When an own heartbeat came back last on this connection."""
         self.echoes_since: float | None = None
         """The same of the first one."""
-        # An own beacon came back; a control frame of whomever came in, so the site lets its users see them.
+        # An own heartbeat came back; a control frame of whomever came in, so the site lets its users see them.
         self.ever_echoed = self.ever_heard = False
         self.drained_at = float("-inf")
         """When its queue was seen empty last."""
@@ -134,22 +235,22 @@ class SiteReceiver:
             # What was confirmed here by then and has not arrived is lost.
             heard = self._statuses.journal(self.name, self.lost_at)
             detail |= {"heard": heard} if heard else {}
-        self.shared.note("connected", site=self.name, detail=detail)
-        self.shared.membership.review()
-        self.shared.due(0.0)
+        self.shared.journal.note("connected", site=self.name, detail=detail)
+        self.shared.role.locks.review()
+        self.shared.agenda.due(0.0)
         log.info("site %s: connected to %s", self.name, endpoint)
 
     def listens(self, endpoint: str) -> None:
         """It is being listened to, and not read."""
         self._up("listening", endpoint)
-        self.shared.due(0.0)
+        self.shared.agenda.due(0.0)
         log.info("site %s: listening to %s", self.name, endpoint)
 
     def listens_aside(self) -> None:
         """It is being listened to beside a connection that tries to read."""
         self.connections.note_aside(True)
         self.greeted = False
-        self.shared.due(0.0)
+        self.shared.agenda.due(0.0)
 
     def greet(self, greeted: bool) -> None:
         """Producers were called for on this connection, or have to be once more."""
@@ -173,15 +274,12 @@ class SiteReceiver:
             self.lost_at = self.shared.clock()
             self.shared.core.waiting.disconnected(self.name)
             self.shared.absent.disconnected(self.name)
-            pending = self.shared.pending
-            pending.tokens = [(site, token) for site, token in pending.tokens if site != self.name]
-            for one in pending.quarantined:
-                one.token = None if one.site == self.name else one.token
-            self.shared.note("disconnected", site=self.name, reason=reason)
+            self.shared.durability.pending.disconnected(self.name)
+            self.shared.journal.note("disconnected", site=self.name, reason=reason)
             level = logging.INFO if self.closing else logging.WARNING
             log.log(level, "site %s: disconnected: %s", self.name, reason)
-        self.shared.membership.review()
-        self.shared.due(0.0)
+        self.shared.role.locks.review()
+        self.shared.agenda.due(0.0)
 
     def give_up(self, reason: str) -> None:
         """Have nothing to do with any connection any more; what there was is to be closed."""
@@ -202,7 +300,7 @@ class SiteReceiver:
         self.busy_since = None  # whoever held the group there may be gone as well
         self.state = "refused" if credentials or is_refusal(reason) else "unreachable"
         self.endpoint, self.error = endpoint, reason
-        self.shared.membership.review()
+        self.shared.role.locks.review()
         if changed:
             log.warning("site %s: %s: %s", self.name, endpoint, reason)
 
@@ -212,8 +310,8 @@ class SiteReceiver:
         if self.busy_since is None:
             self.busy_since = self.shared.clock()
             log.warning("site %s: another consumer reads for this group: %s", self.name, holder)
-        self.shared.membership.review()
-        self.shared.due(0.0)
+        self.shared.role.locks.review()
+        self.shared.agenda.due(0.0)
 
     def drained(self) -> None:
         """Its queue was seen empty.
@@ -225,7 +323,7 @@ class SiteReceiver:
         heard = self._statuses.journal(self.name, max(self.drained_at, now - ASKED_WITHIN_S))
         self.drained_at = now
         detail = {"count": 1, "heard": heard} if heard else {"count": 1}
-        self.shared.note("drained", site=self.name, detail=detail)
+        self.shared.journal.note("drained", site=self.name, detail=detail)
 
     # -- the control plane --------------------------------------------------------------------------------
 
@@ -250,7 +348,7 @@ class SiteReceiver:
         self.ever_heard = True
 
     def echo(self, now: float) -> None:
-        """An own beacon came back."""
+        """An own heartbeat came back."""
         self.ever_echoed = True
         self.echoed_at = now
         if self.echoes_since is None:
@@ -266,38 +364,38 @@ class SiteReceiver:
         shared = self.shared
         what = examine_repair(body, self._topics, MAX_FRAME_BYTES, self._keys)
         with shared.lock:
-            if shared.barred:
+            if shared.role.barred:
                 return
             now, wall = shared.clock(), shared.wall_us()
             if isinstance(what, Rejected):
                 if what.frame is not None:
                     self._undecodable(what.frame)
                 self.set_aside(address, body, what.reason)
-            elif shared.room_for_repair(what, now):
+            elif shared.admission.has_room_for_repair(what, now):
                 self._take_repair(address, what, now, wall)
-            shared.after_core()
-            shared.due(now if shared.core.effects.urgent else now + GATHER_S)
+            shared.buffers.queue_touched()
+            shared.agenda.due(now if shared.core.effects.urgent else now + GATHER_S)
 
     def _take_repair(self, address: str, frame: Frame, now: float, wall: int) -> None:
         shared, envelope = self.shared, frame.envelope
         stream = envelope.stream
-        if shared.is_absent(stream):
+        if shared.absent.may_know(stream):
             shared.absent.wait(
                 stream,
                 None,
                 lambda room: self._take_repair(address, frame, shared.clock(), wall) if room else None,
             )
             return
-        if shared.quarantine_comes_first(stream):
+        if shared.admission.quarantine_comes_first(stream):
             return
         moves = shared.core.effects.moves
         arrival = shared.core.receive(_incoming(self.name, stream, frame, repair=True), now, wall)
         if shared.core.effects.moves != moves:
-            shared.settled_elsewhere(stream)
+            shared.buffers.settled_elsewhere(stream)
         for first, last in arrival.new:
             self.repaired_messages += last - first + 1
         if arrival.new:
-            shared.lane(stream).take_in(Holding.of(frame, arrival.new, self.name, now, wall))
+            shared.buffers.of(stream).take_in(BufferedBatch.of(frame, arrival.new, self.name, now, wall))
             self._look_at_queue((stream.topic, stream.partition), now)
         if arrival.quarantine:
             self.set_aside(address, frame.data, "conflict")
@@ -316,12 +414,12 @@ class SiteReceiver:
     # -- Member -------------------------------------------------------------------------------------------
 
     def give_way(self) -> None:
-        """See :class:`~reliamsg.receiving.membership.Member`."""
+        """See :class:`~reliamsg.receiving.site_locks.LockedSite`."""
         if self.connections.transport is not None:
             self.connections.transport.reconnect("another consumer reads for this group")
 
     def admit(self) -> None:
-        """See :class:`~reliamsg.receiving.membership.Member`."""
+        """See :class:`~reliamsg.receiving.site_locks.LockedSite`."""
         early, self._early = self._early, []
         if early:
             self.received(early, self.connections.reading)
@@ -329,8 +427,8 @@ class SiteReceiver:
 
     def _must_wait(self, deliveries: Sequence[Delivery]) -> bool:
         """Keep deliveries for later, if another inbox may be reading."""
-        membership = self.shared.membership
-        if self.shared.barred or not (membership.decided or self.site.protocol == "mqtt"):
+        locks = self.shared.role.locks
+        if self.shared.role.barred or not (locks.decided or self.site.protocol == "mqtt"):
             self._early += deliveries
             return True
         return False
@@ -360,8 +458,8 @@ class SiteReceiver:
                     self._without_identity(delivery, what, now, wall)
                 elif self._arrive(delivery, what, now, wall):
                     release.append(delivery.token)
-            shared.after_core()
-            shared.due(now if shared.core.effects.urgent else now + GATHER_S)
+            shared.buffers.queue_touched()
+            shared.agenda.due(now if shared.core.effects.urgent else now + GATHER_S)
             transport = self.connections.transport
         if release and transport is not None:
             transport.acknowledge(release)
@@ -379,7 +477,7 @@ class SiteReceiver:
         while self.deferred.waiting and (again := self.deferred.take(shared.core.effects.moves, now)):
             for delivery, frame in again:
                 if self._arrive(delivery, frame, now, shared.wall_us()):
-                    shared.pending.tokens.append((self.name, delivery.token))
+                    shared.durability.pending.tokens.append((self.name, delivery.token))
 
     def _arrive(
         self, delivery: Delivery, frame: Frame, now: float, wall: int, stream: Stream | None = None
@@ -387,22 +485,22 @@ class SiteReceiver:
         """Place a sound frame; returns whether its broker may forget it at once."""
         shared, envelope = self.shared, frame.envelope
         stream = stream or envelope.stream
-        if shared.is_absent(stream):
+        if shared.absent.may_know(stream):
             shared.absent.wait(stream, self.name, lambda room: self._loaded(delivery, frame, stream, room))
-            shared.due(now)
+            shared.agenda.due(now)
             return False
-        if shared.quarantine_comes_first(stream):
+        if shared.admission.quarantine_comes_first(stream):
             # What came before it is there. Were it taken in first, the stream might begin with it.
             self._refuse(delivery, frame, stream)
             return False
-        if stream in shared.core.effects.holding and not shared.has_room_behind_hold(stream, frame):
-            if not shared.let_go(self.name, stream, frame, delivery.token, now):
+        if stream in shared.core.effects.holding and not shared.admission.has_room_behind_hold(stream, frame):
+            if not shared.admission.leave_to_producer(self.name, stream, frame, delivery.token, now):
                 self.quarantine(delivery, frame, HELD, stream)
             return False
         moves = shared.core.effects.moves
         arrival = shared.core.receive(_incoming(self.name, stream, frame, delivery.token), now, wall)
         if shared.core.effects.moves != moves:
-            shared.settled_elsewhere(stream)
+            shared.buffers.settled_elsewhere(stream)
         self._feeding.came((envelope.topic, envelope.partition))
         if arrival.refused:
             self._refuse(delivery, frame, stream)
@@ -415,7 +513,7 @@ class SiteReceiver:
         for first, last in arrival.new:
             self.received_messages += last - first + 1
         if arrival.new:
-            shared.lane(stream).take_in(Holding.of(frame, arrival.new, self.name, now, wall))
+            shared.buffers.of(stream).take_in(BufferedBatch.of(frame, arrival.new, self.name, now, wall))
         if arrival.quarantine:
             self._quarantine(delivery, "conflict")
         elif arrival.late:
@@ -430,35 +528,40 @@ class SiteReceiver:
         if not there_is_room:
             self._refuse(delivery, frame, stream)
         elif self._arrive(delivery, frame, shared.clock(), shared.wall_us(), stream):
-            shared.pending.tokens.append((self.name, delivery.token))
+            shared.durability.pending.tokens.append((self.name, delivery.token))
 
     def _keep_far(self, delivery: Delivery, frame: Frame, stream: Stream, now: float) -> None:
         """Keep what is of an epoch that is far ahead; where there is no room, its broker does, as long as its producer
         can be expected to answer."""
         shared = self.shared
-        if shared.put_in_quarantine(FAR_EPOCH, self.name, stream, frame, delivery.token):
+        if shared.admission.put_in_quarantine(
+            FAR_EPOCH, self.name, stream, frame, delivery.token, shared.wall_us()
+        ):
             return
         if shared.core.challenges.tries(stream) < ANSWER_TRIES:
             self.deferred.put(delivery, frame, now + LOOK_AGAIN_S)
         else:
-            shared.quarantine_is_full(FAR_EPOCH, stream)
+            shared.admission.fail_for_want_of_room(FAR_EPOCH, stream)
 
     def quarantine(self, delivery: Delivery, frame: Frame, reason: str, stream: Stream | None = None) -> bool:
         """Have a sound delivery kept in the inbox, so that its broker may forget it; where there is no room for it
         reading stops, and False is returned."""
         stream = stream or frame.envelope.stream
-        if self.shared.put_in_quarantine(reason, self.name, stream, frame, delivery.token):
+        shared = self.shared
+        if shared.admission.put_in_quarantine(
+            reason, self.name, stream, frame, delivery.token, shared.wall_us()
+        ):
             return True
-        self.shared.quarantine_is_full(reason, stream)
+        shared.admission.fail_for_want_of_room(reason, stream)
         return False
 
     def replayed(self, row: QuarantinedDelivery, frame: Frame, now: float, wall: int) -> bool:
         """Take in what was in quarantine, as if it arrived again; False if it has to stay as it is."""
         shared, envelope = self.shared, frame.envelope
-        if shared.is_absent(row.stream):
+        if shared.absent.may_know(row.stream):
             shared.absent.wait(row.stream, QUARANTINE, lambda room: self._replay_loaded(row, frame, room))
             return True
-        if row.reason == HELD and not shared.has_room_to_go_on(row.stream, frame):
+        if row.reason == HELD and not shared.admission.has_room_after_hold(row.stream, frame):
             shared.quarantine.held[row.stream] = now + NO_ROOM_S
             shared.core.kept(row.stream, row.epoch, row.first, now)
             return False
@@ -470,19 +573,19 @@ class SiteReceiver:
             _incoming(row.site, row.stream, frame, row.id, replayed=True), now, wall
         )
         if shared.core.effects.moves != moves:
-            shared.settled_elsewhere(row.stream)
+            shared.buffers.settled_elsewhere(row.stream)
         if arrival.refused or arrival.deferred or arrival.far:
             if row.reason == TOO_MANY_STREAMS and not arrival.refused:
                 shared.quarantine.put_off[row.stream] = now + TRY_AGAIN_S
             elif row.reason == FAR_EPOCH and arrival.refused:  # it is believed, and that is all that it lacks
-                self._report_no_room()
+                self.shared.admission.report_no_room()
                 shared.quarantine.lacks_room(row.id)
                 return True
             return False
         if arrival.new:
-            shared.lane(row.stream).take_in(Holding.of(frame, arrival.new, row.site, now, wall))
+            shared.buffers.of(row.stream).take_in(BufferedBatch.of(frame, arrival.new, row.site, now, wall))
         if arrival.release:
-            shared.pending.unquarantined.append(row.id)
+            shared.durability.pending.unquarantined.append(row.id)
         if arrival.quarantine:
             self.set_aside("", frame.data, "conflict")
         elif arrival.late:
@@ -492,7 +595,7 @@ class SiteReceiver:
     def _replay_loaded(self, row: QuarantinedDelivery, frame: Frame, there_is_room: bool) -> None:
         shared = self.shared
         if not there_is_room and row.reason == FAR_EPOCH and not shared.core.horizon.is_far(row.epoch):
-            self._report_no_room()
+            self.shared.admission.report_no_room()
             shared.quarantine.lacks_room(row.id)
         elif not (there_is_room and self.replayed(row, frame, shared.clock(), shared.wall_us())):
             shared.quarantine.leave(Selection(ids=(row.id,)))
@@ -500,33 +603,19 @@ class SiteReceiver:
     def _refuse(self, delivery: Delivery, frame: Frame, stream: Stream) -> None:
         """There is no room for another stream. Were it left with the broker it would hold up all others."""
         self.shared.quarantine.put_off.pop(stream, None)
-        self._report_no_room()
+        self.shared.admission.report_no_room()
         self.quarantine(delivery, frame, TOO_MANY_STREAMS, stream)
-
-    def _report_no_room(self) -> None:
-        shared = self.shared
-        if not shared.refusing:
-            shared.refusing = True
-            shared.errors.append(
-                TooManyStreams(
-                    f"there is no room for another stream ({len(shared.core.streams):,} are in use, of which gaps hold"
-                    f" {len(shared.core.effects.holding):,}, and {shared.core.known_elsewhere:,} more are known):"
-                    " messages of others wait in the quarantine"
-                )
-            )
 
     def _late(self, stream: Stream, frame: Frame, spans: Sequence[Span], wall: int) -> None:
         """Keep what came late for the application to see; it is journalled in any case."""
         shared = self.shared
-        for part in Holding.of(frame, spans, self.name, 0.0, wall) if self._keep_late else ():
-            if shared.inbox.late_bytes + shared.pending.late_bytes >= MAX_LATE_BYTES:
+        for part in BufferedBatch.of(frame, spans, self.name, 0.0, wall) if self._keep_late else ():
+            if shared.inbox.late_bytes + shared.durability.pending.late_bytes >= MAX_LATE_BYTES:
                 self._count(_NOT_KEPT, "late")
                 continue
-            data = part.stored()
-            shared.pending.late.append(
-                HeldFrame(stream, part.epoch, part.first, part.last, self.name, wall, data)
+            shared.durability.pending.keep_late(
+                HeldFrame(stream, part.epoch, part.first, part.last, self.name, wall, part.stored())
             )
-            shared.pending.late_bytes += len(data)
 
     def _without_identity(self, delivery: Delivery, what: Unsequenced, now: float, wall: int) -> None:
         if not self._unsequenced:
@@ -554,7 +643,7 @@ class SiteReceiver:
         if what.frame is not None:
             self._undecodable(what.frame)
         self._quarantine(delivery, what.reason)
-        self.shared.pending.tokens.append((self.name, delivery.token))
+        self.shared.durability.pending.tokens.append((self.name, delivery.token))
 
     def _undecodable(self, frame: Frame) -> None:
         envelope = frame.envelope
@@ -575,7 +664,7 @@ class SiteReceiver:
         self._count(_UNUSABLE, reason)
         kept = self.shared.samples.admit(self.name, address, reason, data)
         if kept is not None:
-            self.shared.pending.quarantine.append(kept)
+            self.shared.durability.pending.quarantine.append(kept)
 
     def _count(self, what: str, reason: str) -> None:
         self.rejected[reason] = self.rejected.get(reason, 0) + 1
@@ -586,7 +675,7 @@ class SiteReceiver:
         if not self._unlogged and not self._unreported:
             return
         for (what, reason), count in self._unreported.items():
-            self.shared.note("rejected", site=self.name, reason=reason, detail={"count": count})
+            self.shared.journal.note("rejected", site=self.name, reason=reason, detail={"count": count})
             self._unlogged[what, reason] = self._unlogged.get((what, reason), 0) + count
         self._unreported.clear()
         for (what, reason), count in list(self._unlogged.items()):

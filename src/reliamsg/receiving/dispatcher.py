@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -9,39 +10,42 @@ from typing import Any
 
 from reliamsg.arguments import unrun
 from reliamsg.message import Message
-from reliamsg.receiving.aside import LateItem, ReplayItem
-from reliamsg.receiving.engine import GapItem, ReceivingEngine
-from reliamsg.receiving.lane import Chunk, fail
-from reliamsg.receiving.state import log
+from reliamsg.receiving.buffer import DeliverySlice, fail
+from reliamsg.receiving.dead_letters import LateItem, ReplayItem
+from reliamsg.receiving.decisions import Decisions
+from reliamsg.receiving.deliveries import Deliveries, GapItem
+from reliamsg.receiving.shared import Shared
 from reliamsg.runtime.environment import no_probe
 from reliamsg.runtime.wakeup import Waiters
 
 __all__ = ["Dispatcher"]
 
+log = logging.getLogger("reliamsg.receiving")
+
 TURN_MESSAGES = 256
 TURN_S = 0.05
-"""A stream keeps its worker for so many messages and so many seconds while others wait."""
+"""A stream keeps its worker for this many messages and seconds while others wait."""
 LOOK_EVERY_S = 0.5
-"""Some of what is waited for comes with time alone."""
+"""Some conditions become true with time alone, and nobody announces them."""
 
 
 class Dispatcher:
-    """Runs one handler until it is told to stop, or something is to be raised."""
+    """Runs a handler until the application stops it, or an error is to be raised."""
 
     def __init__(
         self,
-        engine: ReceivingEngine,
+        shared: Shared,
+        deliveries: Deliveries,
+        decisions: Decisions,
         handler: Callable[[Any], object],
         batch: int | None,
-        decide_gap: Callable[[GapItem], None],
-        see_late: Callable[[LateItem], None],
         stopped: Callable[[], bool],
     ) -> None:
-        self._engine = engine
+        self._shared = shared
+        self._deliveries = deliveries
+        self._decisions = decisions
         self._handler = handler
         self._batch = batch
-        self._decide_gap = decide_gap
-        self._see_late = see_late
         self._stopped = stopped
         self._raised: BaseException | None = None
         self._interrupted = False
@@ -52,7 +56,7 @@ class Dispatcher:
     def run(self, workers: int) -> None:
         """Handle messages until stopped. Raises what a consumer's iteration would raise. When this is interrupted, the
         workers end, after what they are handling; it waits for them, unless it is interrupted again."""
-        shared = self._engine.shared
+        shared = self._shared
         try:
             shared.uninterrupted(partial(self._start, workers))
             while not self._over:
@@ -63,7 +67,7 @@ class Dispatcher:
             self.join(None)
             raise
         self.join(None)
-        ended_by = self._raised or shared.fatal
+        ended_by = self._raised or shared.health.fatal
         if ended_by is not None:
             raise ended_by
 
@@ -92,11 +96,11 @@ class Dispatcher:
     def _over(self) -> bool:
         if self._raised is not None or self._interrupted or self._stopped():
             return True
-        return self._engine.shared.fatal is not None
+        return self._shared.health.fatal is not None
 
     def _raise(self, error: BaseException) -> None:
         """End all workers; the first error is what ``run()`` raises."""
-        shared = self._engine.shared
+        shared = self._shared
         with shared.lock:
             if self._raised is None:
                 self._raised = error
@@ -110,41 +114,47 @@ class Dispatcher:
             self._ended.notify_all()
 
     def _handle_all(self) -> None:
-        engine = self._engine
-        changed = engine.shared.changed
+        deliveries, changed = self._deliveries, self._shared.changed
         try:
             while not self._over:
-                item = engine.take(self._batch or 1, self._batch or TURN_MESSAGES)
+                item = deliveries.take(self._batch or 1, self._batch or TURN_MESSAGES)
                 if item is None:
-                    changed.wait(lambda: self._over or engine.may_take, LOOK_EVERY_S)
-                elif isinstance(item, Chunk):
-                    self._chunk(item)
+                    changed.wait(lambda: self._over or deliveries.may_take, LOOK_EVERY_S)
+                elif isinstance(item, DeliverySlice):
+                    self._handle_slice(item)
                 elif isinstance(item, GapItem):
-                    self._decide_gap(item)
+                    self._decisions.decide(item, deliveries)
                 elif isinstance(item, LateItem):
-                    self._see_late(item)
+                    self._show_late(item)
                 else:
                     self._replay(item)
         except BaseException as error:  # noqa: BLE001  (raised by run(), on the caller's thread)
             self._raise(error)
 
-    def _chunk(self, chunk: Chunk) -> None:
+    def _show_late(self, item: LateItem) -> None:
+        """What is left when this fails is shown by another thread."""
+        try:
+            self._decisions.show_late(item)
+        finally:
+            self._deliveries.give_back(item)
+
+    def _handle_slice(self, portion: DeliverySlice) -> None:
         if self._batch is not None:
-            self._handle_batch(chunk, self._batch)
+            self._handle_batch(portion, self._batch)
             return
-        clock = self._engine.shared.clock
+        clock = self._shared.clock
         until = clock() + TURN_S
-        lane = chunk.lane
+        buffer = portion.buffer
         try:
             while not self._over:
-                message = chunk.next() if self._engine.shared.holds else None
+                message = portion.next() if self._shared.role.holds else None
                 if message is None or not self._handle([message], message):
                     break
-                lane.acknowledge(message, False)
+                buffer.acknowledge(message, False)
                 if clock() > until:
                     break
         finally:
-            self._engine.release(chunk)
+            self._deliveries.release(portion)
 
     def _handle(self, messages: list[Message], argument: Message | list[Message]) -> bool:
         """Call the handler; a failure is recorded, and what is no Exception ends ``run()`` as well."""
@@ -161,42 +171,42 @@ class Dispatcher:
         if mistake is not None:
             self._failed(messages, mistake)
             raise mistake
-        if self._engine.probe is not no_probe:
-            self._engine.probe("handled")
+        if self._deliveries.probe is not no_probe:
+            self._deliveries.probe("handled")
         return True
 
     def _failed(self, messages: list[Message], error: BaseException) -> None:
-        shared = self._engine.shared
+        shared = self._shared
         with shared.lock:
             for message in messages:
                 fail(message, error)
-            shared.errors.append(error)
-            shared.due(0.0)
+            shared.health.report(error)
+            shared.agenda.due(0.0)
 
-    def _handle_batch(self, chunk: Chunk, most: int) -> None:
-        engine = self._engine
+    def _handle_batch(self, portion: DeliverySlice, most: int) -> None:
+        deliveries, role = self._deliveries, self._shared.role
         messages: list[Message] = []
         runs: list[tuple[Message, Message]] = []
-        """First and last message of each chunk's share."""
-        lane = chunk.lane
-        current = chunk
+        """First and last message of each slice."""
+        buffer = portion.buffer
+        current = portion
         try:
             while True:
-                run = current.take(most - len(messages)) if engine.shared.holds else None
+                run = current.take(most - len(messages)) if role.holds else None
                 if run:
                     messages += run
                     runs.append((run[0], run[-1]))
                 if len(messages) >= most or current.offer.alone:
                     break
-                more = engine.take_more(current, most, most - len(messages))
+                more = deliveries.take_more(current, most, most - len(messages))
                 if more is None:
                     break
                 current = more
             if messages and self._handle(messages, messages):
                 for first, last in runs:
-                    lane.acknowledge_run(first, last)
+                    buffer.acknowledge_run(first, last)
         finally:
-            engine.release(current)
+            deliveries.release(current)
 
     def _replay(self, item: ReplayItem) -> None:
         message = item.message

@@ -1,7 +1,8 @@
-"""What does not go in order: late messages, and dead letters on their way out and back."""
+"""What is delivered out of order: late messages, and dead letters that are replayed."""
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from dataclasses import dataclass
 
@@ -9,13 +10,15 @@ from reliamsg import forks
 from reliamsg.core.redelivery import Offer
 from reliamsg.errors import FatalError, ForkedError
 from reliamsg.message import Message, digest
-from reliamsg.receiving.lane import Holding, Lane
-from reliamsg.receiving.state import Shared, log
+from reliamsg.receiving.buffer import BufferedBatch, StreamBuffer
+from reliamsg.receiving.shared import Shared
 from reliamsg.store.inbox_rows import DeadLetter, HeldFrame
 from reliamsg.store.journal import Entry
 from reliamsg.wire.data import FrameError, Records, open_frame
 
-__all__ = ["Aside", "LateItem", "ReplayItem"]
+__all__ = ["DeadLetters", "LateItem", "ReplayItem"]
+
+log = logging.getLogger("reliamsg.receiving")
 
 LATE_PAGE = 16
 """Late frames in memory at a time."""
@@ -23,11 +26,11 @@ LATE_PAGE = 16
 
 @dataclass(slots=True)
 class LateItem:
-    """Messages that came after their gap was passed. Call ``late_seen(number)`` afterwards."""
+    """Messages that arrived after their gap was passed. Call ``late_seen(number)`` afterwards."""
 
     number: int
     messages: list[Message]
-    """Those that the application has not seen."""
+    """Those that the application has not seen yet."""
 
     @property
     def done(self) -> bool:
@@ -40,7 +43,7 @@ class LateItem:
 
 @dataclass(slots=True)
 class ReplayItem:
-    """A dead letter that is tried again."""
+    """A dead letter that is delivered again."""
 
     message: Message
     done: bool = False
@@ -52,14 +55,15 @@ class ReplayItem:
         self.done = True
 
 
-class Aside:
-    """Late messages and dead letters of one consumer."""
+class DeadLetters:
+    """Keeps dead letters, and shows late messages and replays to the application. Everything under the consumer's lock,
+    unless it says otherwise."""
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
         self._late: deque[HeldFrame] = deque()
         self._again: deque[LateItem] = deque()
-        """Shown in part."""
+        """Items that were shown in part."""
         self._late_above = 0
         self._replays: deque[DeadLetter] = deque()
         self._returned: deque[ReplayItem] = deque()
@@ -67,11 +71,11 @@ class Aside:
 
     @property
     def waiting(self) -> bool:
-        """Whether there is anything to be shown."""
+        """Whether there is anything to show."""
         return bool(self._replays or self._returned or self._again or self._late)
 
     def take(self) -> LateItem | ReplayItem | None:
-        """What is to be shown to the application, under the lock."""
+        """What to show to the application next."""
         if self._returned:
             return self._returned.popleft()
         if self._replays:
@@ -83,7 +87,7 @@ class Aside:
     # -- late messages ------------------------------------------------------------------------------------
 
     def load_late(self) -> None:
-        """Read what waits in the inbox, on the store's thread."""
+        """Read late messages from the inbox, on the thread that owns it. Takes the lock."""
         shared = self._shared
         if self._late or shared.inbox.late_count == 0:
             return
@@ -91,7 +95,7 @@ class Aside:
             rows = shared.inbox.late(self._late_above, LATE_PAGE)
         except FatalError as error:
             with shared.lock:
-                shared.fail(error)
+                shared.health.fail(error)
             return
         with shared.lock:
             for row in rows:
@@ -114,7 +118,7 @@ class Aside:
         return LateItem(row.id, messages)
 
     def put_back(self, item: LateItem | ReplayItem) -> None:
-        """What is left of an item will be shown next."""
+        """Show the rest of an item next. Takes the lock."""
         with self._shared.lock:
             if isinstance(item, LateItem):
                 self._again.append(item)
@@ -123,48 +127,50 @@ class Aside:
             self._shared.changed.notify_all()
 
     def late_seen(self, number: int) -> None:
-        """The application has seen a late item."""
+        """The application has seen a late item. Takes the lock."""
         with self._shared.lock:
-            self._shared.pending.seen_late.append(number)
-            self._shared.due(self._shared.clock())
+            self._shared.durability.pending.seen_late.append(number)
+            self._shared.agenda.due(self._shared.clock())
 
     # -- dead letters -------------------------------------------------------------------------------------
 
-    def bury(self, lane: Lane, message: Message, reason: str, now: float) -> None:
-        """Put a message among the dead letters, under the lock."""
+    def bury(self, buffer: StreamBuffer, message: Message, reason: str, now: float) -> None:
+        """Move a message to the dead letters."""
         shared = self._shared
-        state = lane.state
+        state = buffer.state
         key = (message.epoch, message.seq)
         attempts = state.redelivery.attempts(*key)
         known = state.epochs.live.get(message.epoch)
-        shared.report_chunks()
+        shared.buffers.report_all()
         if known is None or not shared.core.bury(state.stream, *key, reason, now):
-            return  # settled before: there is nothing to give up any more
-        shared.pending.dead.append(
+            return  # it was settled before
+        shared.durability.pending.dead.append(
             DeadLetter(
                 0, state.stream, message.epoch, known.incarnation, message.seq, message.key, dict(message.headers),
                 message.body, reason, attempts, shared.wall_us(),
             )
         )  # fmt: skip
-        shared.prune(lane, message.epoch)
-        shared.after_core()
+        shared.buffers.prune(buffer, message.epoch)
+        shared.buffers.queue_touched()
         log.warning("%s goes to the dead letters after %d deliveries: %s", message.id, attempts, reason)
 
-    def bury_spent(self, lane: Lane, holding: Holding, offer: Offer, now: float) -> None:
-        """The same for a message that used up its deliveries before this process began."""
-        body, key, headers = _record(holding.records(), offer.first - holding.frame.envelope.seq)
-        message = Message(*lane.state.stream, offer.epoch, offer.first, body, key, headers, True, False, lane)
-        lane.state.epochs.live[offer.epoch].advance(offer.first)
-        self.bury(lane, message, "used up its deliveries; the process ended during the last one", now)
+    def bury_spent(self, buffer: StreamBuffer, batch: BufferedBatch, offer: Offer, now: float) -> None:
+        """The same for a message that had used up its deliveries before this process started."""
+        body, key, headers = _record(batch.records(), offer.first - batch.frame.envelope.seq)
+        message = Message(
+            *buffer.state.stream, offer.epoch, offer.first, body, key, headers, True, False, buffer
+        )
+        buffer.state.epochs.live[offer.epoch].advance(offer.first)
+        self.bury(buffer, message, "used up its deliveries; the process ended during the last one", now)
 
     def replay(self, letter: DeadLetter) -> None:
-        """Have a dead letter handed out again, outside the order."""
+        """Deliver a dead letter again, out of order. Takes the lock."""
         with self._shared.lock:
             self._replays.append(letter)
             self._shared.changed.notify_all()
 
     def _replayed(self, letter: DeadLetter) -> ReplayItem:
-        self._shared.journal_buffer.add(
+        self._shared.journal.add(
             Entry(
                 "replayed", letter.stream, letter.epoch, letter.incarnation, letter.seq, letter.seq, "",
                 self._shared.group, digest=digest(letter.seq, letter.body, letter.key, letter.headers),
@@ -185,16 +191,16 @@ def _record(records: Records, i: int) -> tuple[bytes, str | None, dict[str, str]
 
 
 class _Nobody:
-    """What a late message reports to: it is settled already."""
+    """What a late message reports to: the message is settled already."""
 
     def acknowledge(self, message: Message, durable: bool) -> None:
-        """Nothing is left to be done."""
+        """Nothing to do."""
 
     def reject(self, message: Message, reason: str) -> None:
-        """Nothing is left to be done."""
+        """Nothing to do."""
 
     def failed(self, message: Message, error: BaseException) -> None:
-        """Nothing is left to be done."""
+        """Nothing to do."""
 
 
 class _Revival:
@@ -209,22 +215,22 @@ class _Revival:
     def acknowledge(self, message: Message, durable: bool) -> None:
         if self._generation != forks.generation:
             raise ForkedError(
-                f"{message.id} was handed out before fork(): acknowledge it in the parent process"
+                f"{message.id} was delivered before fork(): acknowledge it in the parent process"
             )
         self._shared.uninterrupted(self._revive)
         if durable:
-            self._shared.owner.wait_durable()
+            self._shared.durability.wait(self._shared.calls)
 
     def _revive(self) -> None:
         shared = self._shared
         with shared.lock:
             if not self._done:
                 self._done = True
-                shared.pending.revived.append(self._number)
-                shared.due(shared.clock())
+                shared.durability.pending.revived.append(self._number)
+                shared.agenda.due(shared.clock())
 
     def reject(self, message: Message, reason: str) -> None:
-        """It stays where it was, among the dead letters."""
+        """It stays among the dead letters."""
 
     def failed(self, message: Message, error: BaseException) -> None:
-        """It stays where it was, among the dead letters."""
+        """It stays among the dead letters."""
