@@ -178,18 +178,18 @@ MUTANTS = (
     Mutant(
         "confirm-taken-as-cumulative",
         "core/producer.py",
-        "        flights = [flight for row in rows if (flight := window.confirm(row, now)) is not None]",
-        "        rows = [row for row in window.flights if row <= max(rows)]\n"
-        "        flights = [flight for row in rows if (flight := window.confirm(row, now)) is not None]",
+        "        flights = self.sites[site].confirm(rows, now)\n",
+        "        rows = [row for row in self.sites[site].in_flight if row <= max(rows)]\n"
+        "        flights = self.sites[site].confirm(rows, now)\n",
         "P2: a confirm of one batch counts for all batches sent before it",
         BySimulator("published_unconfirmed"),
     ),
     Mutant(
         "overdue-counts-as-confirmed",
         "core/producer.py",
-        "                found[name] = window.give_up(now)\n",
-        "                rows = list(window.flights)\n"
-        "                found[name] = window.give_up(now)\n"
+        "                overdue[name] = window.give_up(now)\n",
+        "                rows = list(window.in_flight)\n"
+        "                overdue[name] = window.give_up(now)\n"
         "                self.confirmed(name, rows, now)\n",
         "P2: a confirm that timed out counts as success",
         BySimulator("published_unconfirmed"),
@@ -198,7 +198,7 @@ MUTANTS = (
         "unanswered-never-parks",
         "core/window.py",
         "        late = [flight for due, flight in self._oldest() if due <= now]\n",
-        "        late: list[Flight] = []\n",
+        "        late: list[InFlight] = []\n",
         "P2: a batch that a site never answers holds up all other batches there (P18)",
         ByTest(
             "core/test_window.py::TestUnanswered::test_where_nothing_was_answered_it_takes_two_connections",
@@ -364,7 +364,7 @@ MUTANTS = (
     Mutant(
         "doubted-confirms-count",
         "core/window.py",
-        "        (self.confirmed if lane.unproven is None else lane.unproven).add(row_id, row_id)",
+        "        (self.confirmed if lane.uncounted is None else lane.uncounted).add(row_id, row_id)",
         "        self.confirmed.add(row_id, row_id)",
         "P2: messages that were confirmed before their group existed count as confirmed",
         ByTest(
@@ -375,10 +375,10 @@ MUTANTS = (
     Mutant(
         "proven-too-soon",
         "core/window.py",
-        "        if not lane.trusted or lane.flights or lane.unproven is None:\n"
+        "        if not lane.proven or lane.in_flight or lane.uncounted is None:\n"
         "            return\n"
         "        lane.next = lane.cursor",
-        "        if not lane.trusted or lane.unproven is None:\n"
+        "        if not lane.proven or lane.uncounted is None:\n"
         "            return\n"
         "        lane.next = lane.cursor",
         "P2: batches in flight when a group was created count, although they may have reached the broker "
@@ -1979,12 +1979,11 @@ MUTANTS = (
     # -- P7: bounded ----------------------------------------------------------------------------------------
     Mutant(
         "window-full-drops",
-        "core/producer.py",
-        "        return window.room(lane, row.size)",
-        "        if not window.room(lane, row.size):\n"
+        "core/window.py",
+        "        if not self._has_room(lane, row.size):\n            return False\n",
+        "        if not self._has_room(lane, row.size):\n"
         "            lane.next = row.id + 1\n"
-        "            return False\n"
-        "        return True",
+        "            return False\n",
         "P7: a batch is skipped when a site's window has no room for it",
         BySimulator("stalled"),
     ),

@@ -260,14 +260,13 @@ class Engine:
             self._report_fatal()
             return None
         with self.lock:
-            overdue, published = self.core.overdue(now)
-            for name, parked in overdue.items():
+            timed = self.core.on_deadline(now)
+            for name, parked in timed.overdue.items():
                 self.links[name].unanswered(parked)
-            self.outcomes.published(published, recount=True)
-            due = self.core.due(now)
-        for name in overdue:
+            self.outcomes.published(timed.published, recount=True)
+        for name in timed.overdue:
             self.links[name].transport.reconnect("a confirm is overdue")
-        for name in due:
+        for name in timed.retrying:
             self.links[name].transport.wake()
         try:
             if self.membership.moved:
@@ -297,7 +296,7 @@ class Engine:
             if self._asked or not self.intake.empty or not self.orders.empty or self.membership.moved:
                 return now
             times = (
-                self.core.deadline(),
+                self.core.next_deadline(),
                 self.housekeeping.deadline(now),
                 self.control.deadline(now),
                 exporting,

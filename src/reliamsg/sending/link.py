@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from reliamsg.config import Site
 from reliamsg.core.histogram import bucket
-from reliamsg.core.window import Flight, Lane, LaneState, SiteWindow
+from reliamsg.core.window import InFlight, Lane, LaneState, SiteWindow
 from reliamsg.message import Stream
 from reliamsg.sending.feed import Feed
 from reliamsg.sending.forms import PLAIN_MESSAGES
@@ -175,7 +175,7 @@ class SiteLink:
             self.window.rewound.clear()
             for lane in self.window.ready(now):
                 self._pull_lane(lane, rows, now)
-            for lane in self.window.rejoin(engine.core.top):
+            for lane in self.window.rejoin(engine.core.top) if self.window.lanes else ():
                 self.feed.forget(lane)
                 assert lane.stream_id is not None  # the main lane does not rejoin itself
                 self._parked.discard(lane.stream_id)
@@ -189,16 +189,14 @@ class SiteLink:
         return [message for row in rows for message in engine.forms.of(row, limit)]
 
     def _pull_lane(self, lane: Lane, rows: list[Row], now: float) -> None:
-        core, name = self._engine.core, self.site.name
-        top = self._engine.control.limit(core.top)
+        top = self._engine.control.limit(self._engine.core.top)
         while len(rows) < PULL_ROWS and not (
             self._engine.forms.plain and sum(row.count for row in rows) >= PLAIN_MESSAGES
         ):
             row = self.feed.next(lane, top)
             if row is None or row.id > top:
                 return
-            if core.may_send(name, lane, row):
-                core.sent(name, lane, row, now)
+            if self.window.send(lane, row, now):
                 rows.append(row)
             elif lane.next <= row.id:
                 return  # no room
@@ -216,12 +214,12 @@ class SiteLink:
         engine, window = self._engine, self.window
         for stream in streams:
             stream_id = engine.membership.book.pages[stream].row.id
-            unseen, doubted = self.unseen(stream), window.is_doubted(stream_id)
-            if unseen and not doubted:
-                window.doubt(stream_id)
+            unseen, marked = self.unseen(stream), window.is_marked_unproven(stream_id)
+            if unseen and not marked:
+                window.mark_unproven(stream_id)
                 engine.confirmed_rows += 1  # so that it is stored
-            elif doubted and not unseen:
-                window.trust(stream_id)
+            elif marked and not unseen:
+                window.mark_proven(stream_id)
                 engine.log.info(
                     "producer %s: all groups of %s are known at site %s; what was sent before goes there again",
                     engine.producer_id, stream, self.site.name,
@@ -260,7 +258,7 @@ class SiteLink:
             self.endpoint,
             self.error,
             behind,
-            len(window.flights),
+            len(window.in_flight),
             tuple(parked),
             tuple(self.transport.refused_addresses()),
             unseen,
@@ -292,7 +290,7 @@ class SiteLink:
         self._engine.journal_buffer.add(Entry("parked", stream, site=self.site.name, reason=reason[:200]))
 
 
-def _row(flight: Flight) -> Row:
+def _row(flight: InFlight) -> Row:
     row = flight.row
     assert isinstance(row, Row)  # the core carries what it was given
     return row

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from reliamsg.arguments import unrun
 from reliamsg.core.ranges import Span
-from reliamsg.core.window import Flight, Lane, LaneState
+from reliamsg.core.window import InFlight, Lane, LaneState
 from reliamsg.errors import ClosedError, ConfigError, ConfirmTimeout, MessageRemoved
 from reliamsg.message import MessageId, Stream
 from reliamsg.runtime.wakeup import Waiters
@@ -171,7 +171,7 @@ class Outcomes:
         row = missing[0][0]
         if engine.retention.released_unsent(row):
             return "released"
-        if window.is_unproven(row):
+        if window.is_uncounted(row):
             return "unseen"
         lane = self._lane(name, messages.topic)
         if lane is not None and lane.next <= row:
@@ -181,7 +181,7 @@ class Outcomes:
             return "timed out"
         if not window.connected:
             return "disconnected"
-        return "sent" if row in window.flights else "pending"
+        return "sent" if row in window.in_flight else "pending"
 
     def flush(self, timeout: float | None) -> None:
         """Wait until everything that was accepted so far is published."""
@@ -256,7 +256,7 @@ class Outcomes:
 
     # -- what happens, with the lock held ---------------------------------------------------------------------
 
-    def published(self, rows: Sequence[int], flights: Iterable[Flight] = (), recount: bool = False) -> None:
+    def published(self, rows: Sequence[int], flights: Iterable[InFlight] = (), recount: bool = False) -> None:
         """`rows` are published from now on."""
         if not rows:
             return

@@ -61,7 +61,7 @@ def _forget(engine: Engine, topic: str, epoch: int, taken: Taken) -> None:
     now = engine.clock()
     engine.outcomes.removed(topic, epoch, taken)
     for row in taken.gone:
-        engine.core.gone(row.id, now)
+        engine.core.removed(row.id, now)
         engine.membership.left([row.id])
     for before, after in taken.cut:
         engine.core.changed(after)
