@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from reliamsg.core.window import InFlight, Lane, SiteLimits, SiteWindow
+from reliamsg.core.window import Lane, SiteLimits, SiteWindow
 
 LIMITS = SiteLimits(batches=8, bytes=1_000, confirm_timeout=30.0)
 
@@ -43,8 +43,8 @@ class FakeSite:
             elif lane.next <= row.id:
                 return
 
-    def confirm(self, *ids: int, now: float = 0.0) -> list[InFlight]:
-        return self.window.confirm(ids, now)
+    def confirm(self, *ids: int, now: float = 0.0) -> list[int]:
+        return list(self.window.confirm(ids, now))
 
 
 def site(*streams: int, limits: SiteLimits = LIMITS, cursor: int = 1) -> FakeSite:

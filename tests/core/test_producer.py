@@ -28,8 +28,8 @@ class World:
 def test_published_when_both_sites_have_it() -> None:
     world = World()
     assert world.send("dc1") == world.send("dc2") == [1, 2, 3, 4]
-    flights, published = world.core.confirmed("dc1", [1, 2], 0.0)
-    assert ([flight.row.id for flight in flights], published) == ([1, 2], [])
+    rows, published = world.core.confirmed("dc1", [1, 2], 0.0)
+    assert (list(rows), published) == ([1, 2], [])
     assert world.core.confirmed("dc2", [2, 1], 0.0)[1] == [2, 1]
 
 
@@ -37,7 +37,7 @@ def test_a_confirm_counts_once() -> None:
     world = World("any")
     world.send("dc1")
     assert world.core.confirmed("dc1", [1, 1], 0.0)[1] == [1]
-    assert world.core.confirmed("dc1", [1], 0.0) == ([], [])
+    assert world.core.confirmed("dc1", [1], 0.0) == ({}, [])
 
 
 def test_a_late_confirm_has_its_connection_dropped_once() -> None:
@@ -129,7 +129,7 @@ def test_nobody_waits_for_what_was_removed() -> None:
     world.core.removed(1, 1.0)
     assert 1 in world.core.confirms.published
     assert list(world.core.sites["dc1"].in_flight) == [row for row in sent if row != 1]
-    assert world.core.confirmed("dc1", [1], 2.0) == ([], []), "its confirm comes late"
+    assert world.core.confirmed("dc1", [1], 2.0) == ({}, []), "its confirm comes late"
     assert 1 not in world.send("dc2")
 
 

@@ -56,7 +56,7 @@ class WindowModel(RuleBasedStateMachine):
     @rule(number=st.integers(1, 30))
     def confirm_what_is_not_in_flight(self, number: int) -> None:
         if self.state.get(number) != "flying":
-            assert self.window.confirm([number], self.now) == []
+            assert self.window.confirm([number], self.now) == {}
 
     @precondition(lambda self: self.flying())
     @rule(which=pick)

@@ -165,12 +165,12 @@ MUTANTS = (
     Mutant(
         "return-counts-as-confirm",
         "sending/link.py",
-        "        engine = self._engine\n        with engine.lock:\n            flight = engine.core.refused(",
+        "        engine = self._engine\n        with engine.lock:\n            row = engine.core.refused(",
         "        engine = self._engine\n"
         "        if outcome is Outcome.RETURNED:\n"
         "            return self.confirmed([token])\n"
         "        with engine.lock:\n"
-        "            flight = engine.core.refused(",
+        "            row = engine.core.refused(",
         "P2: a batch that an AMQP broker returned as unroutable counts as confirmed because of the ack that "
         "follows",
         BySimulator("published_unconfirmed"),
@@ -178,9 +178,9 @@ MUTANTS = (
     Mutant(
         "confirm-taken-as-cumulative",
         "core/producer.py",
-        "        flights = self.sites[site].confirm(rows, now)\n",
+        "        confirmed = self.sites[site].confirm(rows, now)\n",
         "        rows = [row for row in self.sites[site].in_flight if row <= max(rows)]\n"
-        "        flights = self.sites[site].confirm(rows, now)\n",
+        "        confirmed = self.sites[site].confirm(rows, now)\n",
         "P2: a confirm of one batch counts for all batches sent before it",
         BySimulator("published_unconfirmed"),
     ),

@@ -36,8 +36,8 @@ class TestWriter:
             ("intake", "stored"),
             ("control", "step"),
             ("housekeeping", "run"),
-            ("core", "due"),
-            ("core", "overdue"),
+            ("core", "on_deadline"),
+            ("core", "next_deadline"),
         ],
     )
     def test_whatever_fails_in_it_nobody_is_left_waiting(

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from reliamsg.config import Confirm
 from reliamsg.core.confirms import Confirms
 from reliamsg.core.ranges import RangeSet, Span
-from reliamsg.core.window import InFlight, Lane, RowLike, SiteLimits, SiteWindow
+from reliamsg.core.window import Lane, RowLike, SiteLimits, SiteWindow
 
 __all__ = ["ProducerCore", "Timed"]
 
@@ -75,12 +75,12 @@ class ProducerCore:
 
     # -- answers ------------------------------------------------------------------------------------------
 
-    def confirmed(self, site: str, rows: Sequence[int], now: float) -> tuple[list[InFlight], list[int]]:
-        """The site has `rows`. Returns those that were in flight, and the rows that are published now."""
-        flights = self.sites[site].confirm(rows, now)
-        return flights, self.confirms.decide([flight.row.id for flight in flights])
+    def confirmed(self, site: str, rows: Sequence[int], now: float) -> tuple[dict[int, RowLike], list[int]]:
+        """The site has `rows`. Returns those that were in flight, by id, and the ids of those published now."""
+        confirmed = self.sites[site].confirm(rows, now)
+        return confirmed, self.confirms.decide(confirmed)
 
-    def refused(self, site: str, row: int, reason: str, now: float) -> InFlight | None:
+    def refused(self, site: str, row: int, reason: str, now: float) -> RowLike | None:
         """The site does not have the row; its stream is parked there."""
         return self.sites[site].refuse(row, reason, now)
 

@@ -333,17 +333,18 @@ class SiteWindow:
 
     # -- answers --------------------------------------------------------------------------------------------
 
-    def confirm(self, row_ids: Iterable[int], now: float) -> list[InFlight]:
-        """The site has these rows. Returns those that were in flight; :attr:`confirmed` has those that count."""
-        found: list[InFlight] = []
+    def confirm(self, row_ids: Iterable[int], now: float) -> dict[int, RowLike]:
+        """The site has these rows. Returns those that were in flight, by id; :attr:`confirmed` has those that count."""
+        rows: dict[int, RowLike] = {}
         for row_id in row_ids:
             flight = self._complete(row_id, now)
             if flight is not None:
-                found.append(flight)
-        if found:
+                rows[row_id] = flight.row
+                self._answered = max(self._answered, flight.at)
+        if rows:
             self.overdue_since = None
-            self._note_answers(found, now)
-        return found
+            self._note_answer(now)
+        return rows
 
     def discard(self, row_id: int, now: float) -> None:
         """The row no longer exists, so the site need not confirm it."""
@@ -361,12 +362,13 @@ class SiteWindow:
                 self.bytes += row.size - flight.row.size
             flight.row = row
 
-    def refuse(self, row_id: int, reason: str, now: float) -> InFlight | None:
+    def refuse(self, row_id: int, reason: str, now: float) -> RowLike | None:
         """The site does not have the row: its stream is parked. None if the row is not in flight."""
         flight = self._land(row_id, now)
         if flight is None:
             return None
-        self._note_answers([flight], now)
+        self._answered = max(self._answered, flight.at)
+        self._note_answer(now)
         lane = flight.lane
         if lane.state is LaneState.PARKED:
             lane.next = min(lane.next, row_id)  # it was already in flight: no reason for a longer pause
@@ -375,7 +377,7 @@ class SiteWindow:
                 lane = self._separate(flight.row.stream_id, row_id)
             self._park(lane, row_id, reason, now)
         self._settle(lane)
-        return flight
+        return flight.row
 
     def _land(self, row_id: int, now: float) -> InFlight | None:
         """The row is not in flight any more."""
@@ -411,11 +413,9 @@ class SiteWindow:
             self._settle(lane)
         return flight
 
-    def _note_answers(self, flights: Iterable[InFlight], now: float) -> None:
-        """The site answered these rows. It is not silent, so streams that were parked for its silence retry."""
+    def _note_answer(self, now: float) -> None:
+        """The site is not silent, so streams that were parked for its silence retry."""
         self._answered_at = now
-        for flight in flights:
-            self._answered = max(self._answered, flight.at)
         for stream_id in self._silenced:
             lane = self.lanes.get(stream_id)
             if lane is not None and lane.state is LaneState.PARKED:

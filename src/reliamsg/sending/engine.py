@@ -263,7 +263,7 @@ class Engine:
             timed = self.core.on_deadline(now)
             for name, parked in timed.overdue.items():
                 self.links[name].unanswered(parked)
-            self.outcomes.published(timed.published, recount=True)
+            self.outcomes.published(timed.published)
         for name in timed.overdue:
             self.links[name].transport.reconnect("a confirm is overdue")
         for name in timed.retrying:

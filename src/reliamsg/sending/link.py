@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from reliamsg.config import Site
 from reliamsg.core.histogram import bucket
-from reliamsg.core.window import InFlight, Lane, LaneState, SiteWindow
+from reliamsg.core.window import Lane, LaneState, RowLike, SiteWindow
 from reliamsg.message import Stream
 from reliamsg.sending.feed import Feed
 from reliamsg.sending.forms import PLAIN_MESSAGES
@@ -73,7 +73,7 @@ class SiteLink:
             self.state, self.error = "connecting", reason
             if was:
                 engine.journal_buffer.add(Entry("disconnected", site=self.site.name, reason=reason[:200]))
-            engine.outcomes.published(published, recount=True)
+            engine.outcomes.published(published)
         closing = engine.stopped or engine.intake.refusal is not None
         self._trouble.is_down("disconnected", self.endpoint, reason, closing)
         engine.wake()
@@ -90,7 +90,7 @@ class SiteLink:
             published = engine.core.blocked(self.site.name, reason, engine.clock())
             self.state = "connected" if reason is None else "blocked"
             self.error = reason or ""
-            engine.outcomes.published(published, recount=True)
+            engine.outcomes.published(published)
         if reason is None:
             self._trouble.is_up(self.endpoint)
         else:
@@ -100,26 +100,26 @@ class SiteLink:
     def confirmed(self, tokens: Sequence[int]) -> None:
         engine = self._engine
         with engine.lock:
-            flights, published = engine.core.confirmed(self.site.name, tokens, engine.clock())
+            confirmed, published = engine.core.confirmed(self.site.name, tokens, engine.clock())
             wall_us = engine.wall_us()
-            counting = flights
+            counting = [_stored(row) for row in confirmed.values()]
             if self.window.lanes:
-                counting = [flight for flight in flights if flight.row.id in self.window.confirmed]
-            for flight in counting:
-                self._note("confirmed", flight.row, latency={bucket(wall_us - _row(flight).wall_us): 1})
+                counting = [row for row in counting if row.id in self.window.confirmed]
+            for row in counting:
+                self._note("confirmed", row, latency={bucket(wall_us - row.wall_us): 1})
             engine.confirmed_rows += len(counting)
-            engine.outcomes.published(published, flights=flights)
+            engine.outcomes.published(published, confirmed)
         engine.probe("confirmed")
         engine.wake_if_waited_for()
 
     def refused(self, token: int, outcome: Outcome, reason: str) -> None:
         engine = self._engine
         with engine.lock:
-            flight = engine.core.refused(self.site.name, token, f"{outcome.value}: {reason}", engine.clock())
-            if flight is None:
+            row = engine.core.refused(self.site.name, token, f"{outcome.value}: {reason}", engine.clock())
+            if row is None:
                 return
-            self._note(outcome.value, flight.row, reason=reason[:200])
-            lane = self.window.lanes[flight.row.stream_id]
+            self._note(outcome.value, _stored(row), reason=reason[:200])
+            lane = self.window.lanes[row.stream_id]
             self.feed.forget(lane)
             self._note_parked(lane, reason)
         engine.wake()
@@ -264,8 +264,7 @@ class SiteLink:
             unseen,
         )
 
-    def _note(self, kind: str, row: object, reason: str = "", latency: dict[int, int] | None = None) -> None:
-        assert isinstance(row, Row)  # the core carries what it was given
+    def _note(self, kind: str, row: Row, reason: str = "", latency: dict[int, int] | None = None) -> None:
         self._engine.journal_buffer.add(
             Entry(
                 kind, row.stream, row.epoch, row.incarnation, row.seq, row.last, self.site.name,
@@ -290,7 +289,6 @@ class SiteLink:
         self._engine.journal_buffer.add(Entry("parked", stream, site=self.site.name, reason=reason[:200]))
 
 
-def _row(flight: InFlight) -> Row:
-    row = flight.row
-    assert isinstance(row, Row)  # the core carries what it was given
+def _stored(row: RowLike) -> Row:
+    assert isinstance(row, Row)  # the core returns the rows that it was given
     return row

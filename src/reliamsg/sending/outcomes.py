@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from reliamsg.arguments import unrun
 from reliamsg.core.ranges import Span
-from reliamsg.core.window import InFlight, Lane, LaneState
+from reliamsg.core.window import Lane, LaneState, RowLike
 from reliamsg.errors import ClosedError, ConfigError, ConfirmTimeout, MessageRemoved
 from reliamsg.message import MessageId, Stream
 from reliamsg.runtime.wakeup import Waiters
@@ -256,19 +256,19 @@ class Outcomes:
 
     # -- what happens, with the lock held ---------------------------------------------------------------------
 
-    def published(self, rows: Sequence[int], flights: Iterable[InFlight] = (), recount: bool = False) -> None:
-        """`rows` are published from now on."""
+    def published(self, rows: Sequence[int], confirmed: Mapping[int, RowLike] | None = None) -> None:
+        """`rows` are published from now on. `confirmed`: by id, the rows that a confirm published; without it, what is
+        pending is counted anew."""
         if not rows:
             return
         engine = self._engine
-        if recount:
+        if confirmed is None:
             engine.housekeeping.recount = True
         else:
-            sizes = {flight.row.id: flight.row for flight in flights}
             released = 0
             for number in rows:
-                row = sizes[number]
-                assert isinstance(row, Row)  # the core carries what it was given
+                row = confirmed[number]
+                assert isinstance(row, Row)  # the core returns the rows that it was given
                 engine.pending_messages -= row.count
                 if engine.membership.may_leave(number):
                     released += row.size
