@@ -706,7 +706,7 @@ MUTANTS = (
     Mutant(
         "far-claim-believed-at-once",
         "core/fence.py",
-        "        return not self._trusts and epoch > max(wall_ms, self.epoch) + FAR_MS",
+        "        return not self._signed and epoch > max(wall_ms, self.epoch) + FAR_MS",
         "        return False",
         "P3: a single forged state frame sends a producer's epochs far ahead",
         ByTest(

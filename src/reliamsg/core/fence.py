@@ -1,31 +1,31 @@
-"""Whether a newly opened epoch may be sent, or somebody else's history stands in its way.
+"""Whether a newly opened epoch may be sent, or conflicts with another history of this producer.
 
-An outbox that was restored from a backup, or copied, opens an epoch that may be below one that groups have entered.
-What it sent would be behind them: declared as lost, never delivered. So an epoch's data first waits behind a *gate*: a
+An outbox that was restored from a backup, or copied, may open an epoch below one that groups have already entered.
+Groups would declare its messages lost and never deliver them. So the data of an epoch first waits behind a *gate*: a
 hello (a status) goes to the named groups, which answer with the epoch that they have entered, and to the producer's own
-name, where a twin that is alive answers.
+address, where a live twin answers.
 
 =====================================  ====================================================================
-what is heard                          then
+event                                  effect
 =====================================  ====================================================================
-all named groups, none is ahead        the gate opens at once
-nothing within `timeout`               the gate opens: those who are away can't be waited for
-a named group entered a higher epoch   a twin has `timeout` to answer; then what was never offered to any
-                                       site is renumbered into an epoch above, and the gate opens
-the same, of a *far* epoch             where frames are not signed it is asked for `timeout`: what it does not say
-                                       again, or takes back, it never said
+all named groups answer, none ahead    the gate opens at once
+no answer within `timeout`             the gate opens: absent groups can't be waited for
+a named group entered a higher epoch   a twin has `timeout` to answer; then everything that was never offered
+                                       to a site is renumbered into an epoch above, and the gate opens
+the same, with a *far* epoch           if frames are not signed, the group has to confirm it within `timeout`; a
+                                       claim that is not repeated, or is taken back, does not count
 the same, too high to move above       this producer is fenced
-a twin with a higher epoch             this producer is fenced: it stops, for good
-a twin with a far epoch                it is reported, and not believed where frames are not signed
-a twin with a lower epoch              it is told (a hello), so that it stops
-another incarnation of this epoch      as a higher epoch: the groups will not take ours
-an unknown epoch between this one and  as a higher epoch: the groups would not take what an earlier opening
+a twin with a higher epoch             this producer is fenced: it stops for good
+a twin with a far epoch                reported, and not believed if frames are not signed
+a twin with a lower epoch              it is sent a hello, so that it stops
+another incarnation of this epoch      as a higher epoch: the groups will not accept ours
+an unknown epoch between this one and  as a higher epoch: the groups would not accept what an earlier opening
 a lower one that was never offered     stored
 =====================================  ====================================================================
 
-The same goes for what is heard after the gate has opened: it closes again until it is decided. The timeout starts when
-the first site was connected; for what is to be decided then it is a second at least. A group that is named later is not
-waited for, but counts from then on. Without named groups the gate is always open, and histories that clash are only
+The same applies after the gate has opened: it closes again until the conflict is resolved. The timeout starts when the
+first site is connected; for conflicts that are found later it is at least a second. A group that is named later is not
+waited for, but counts from then on. Without named groups the gate is always open, and conflicting histories are only
 reported; with a timeout of 0 it is open until a group is ahead. Not thread-safe; times are monotonic seconds.
 """
 
@@ -42,30 +42,31 @@ from reliamsg.wire.limits import MAX_EPOCH
 __all__ = ["Conflict", "Fence", "Verdict"]
 
 HELLO_EVERY_S = 0.25
-"""While the gate is closed, the hello is repeated so often: it may have been lost."""
+"""How often the hello is repeated while the gate is closed, as it may have been lost."""
 DECIDES_S = 1.0
-"""Once a group is ahead, a twin has so much time to answer, though groups are not waited for that long."""
+"""The least time that a twin has to answer once a group is ahead, even if the timeout for groups is shorter."""
 ROOM = 2**31
-"""Above an epoch that a group tells there must be so much room for ours, which are random steps apart."""
+"""The room that must be left above a group's epoch for ours, which advance by random steps."""
 MAX_CONFLICTS = 100
-"""Conflicts that are remembered, so that each is reported once."""
+"""The most conflicts that are remembered, so that each is reported once."""
 
 
 class Verdict(Enum):
-    """What is to be done about this epoch."""
+    """What to do with this epoch."""
 
     WAIT = "wait"
-    """Nothing of this epoch may be sent yet."""
+    """This epoch must not be sent yet."""
     SEND = "send"
     RENUMBER = "renumber"
-    """Give what was never offered to a site an epoch above :attr:`Fence.above`, then call :meth:`Fence.renumbered`."""
+    """Move everything that was never offered to a site into an epoch above :attr:`Fence.above`, then call
+    :meth:`Fence.renumbered`."""
     FENCED = "fenced"
-    """A newer owner of this producer id is alive: stop, and raise ProducerFenced."""
+    """A newer owner of this producer id is alive: stop with ProducerFenced."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """A group knows another history of this producer id. To be reported once, as ProducerConflict."""
+    """A group knows another history of this producer id, to be reported once as ProducerConflict."""
 
     group: str
     stream: Stream
@@ -73,12 +74,12 @@ class Conflict:
     incarnation: int
     reason: str = field(compare=False)
     doubted: bool = field(compare=False, default=False)
-    """The epoch is far, and what is heard is not signed: it may be made up."""
+    """The epoch is far and frames are not signed, so it may be forged."""
 
 
 @dataclass(slots=True)
 class _Claim:
-    """A group says that it has entered a far epoch."""
+    """A group's claim that it has entered a far epoch."""
 
     epoch: int
     incarnation: int
@@ -87,8 +88,7 @@ class _Claim:
 
 
 class Fence:
-    """The gate of one producer. `groups`: those that are named for any of its topics when it is made. `trusts`: what is
-    heard is signed. `lowest`: the lowest epoch of which nothing was offered to any site; None where that is `epoch`."""
+    """The gate of one producer."""
 
     def __init__(
         self,
@@ -96,35 +96,37 @@ class Fence:
         incarnation: int,
         groups: Iterable[str],
         timeout: float,
-        trusts: bool = False,
+        signed: bool = False,
         lowest: int | None = None,
     ) -> None:
-        self.shut_out = ""
-        """The group whose epoch this producer can't move above, if that is what fenced it."""
-        self._trusts = trusts
-        self._claims: dict[tuple[str, Stream], _Claim] = {}
+        """`groups`: those that are named for any topic. `signed`: frames are signed, so their contents are trusted.
+        `lowest`: the lowest epoch of which nothing was offered to any site; None if that is `epoch`."""
         self.epoch = epoch
         self.incarnation = incarnation
-        self._lowest = epoch if lowest is None else lowest
-        """The lowest epoch that can still be given another number."""
         self.above = 0
-        """The highest epoch that a named group entered and that is not this history's; 0 for none."""
+        """The highest epoch that a named group entered and that is not part of this history; 0 for none."""
         self.fenced_by: tuple[int, int] | None = None
         """Epoch and incarnation of the twin that fenced this producer."""
+        self.fencing_group = ""
+        """The group whose epoch this producer can't move above, if that fenced it."""
+        self._signed = signed
+        self._claims: dict[str, dict[Stream, _Claim]] = {}
+        self._lowest = epoch if lowest is None else lowest
+        """The lowest epoch that can still be renumbered."""
         self._timeout = timeout
-        self._decides = max(timeout, DECIDES_S)
+        self._conflict_timeout = max(timeout, DECIDES_S)
         self._unanswered = set(groups) if timeout > 0 else set()
         self._until: float | None = None
-        """When the waiting ends; None while no site was connected, or where nothing is waited for."""
+        """When waiting ends; None before the first connection, or if nothing is waited for."""
         self._started = False
         self._hello_at: float | None = None
         self._hello_sent = float("-inf")
         self._reported: set[Conflict] = set()
 
-    # -- what happens ---------------------------------------------------------------------------------------
+    # -- events ---------------------------------------------------------------------------------------------
 
     def connected(self, now: float) -> None:
-        """A site was connected. From the first on, the groups have `timeout` to answer."""
+        """A site was connected. The groups have `timeout` to answer from the first connection on."""
         if not self._started:
             self._started = True
             self._until = now + self._timeout
@@ -132,15 +134,15 @@ class Fence:
 
     @property
     def awaited(self) -> set[str]:
-        """The groups whose word is waited for."""
-        return {*self._unanswered, *(group for group, _ in self._claims)}
+        """The groups that are waited for."""
+        return self._unanswered | self._claims.keys()
 
     def dropped(self, group: str) -> None:
         """The group is not named any more."""
         self._unanswered.discard(group)
-        self._claims = {key: claim for key, claim in self._claims.items() if key[0] != group}
+        self._claims.pop(group, None)
 
-    def heard(
+    def reported(
         self,
         group: str,
         stream: Stream,
@@ -151,17 +153,18 @@ class Fence:
         *,
         named: bool,
     ) -> Conflict | None:
-        """A group told which epoch of a stream it has entered, and its incarnation ((0, 0) for none). `wall_ms` is this
-        clock's word on what an epoch may be. `named`: the group is named by now, for whatever topic; others are not
-        moved above.
+        """A group reported the epoch of a stream that it has entered, with its incarnation ((0, 0) for none).
 
-        `chain`: the stream's epochs that this producer knows, and their incarnations, this epoch not necessarily among
-        them. Returns a conflict that has to be reported; each is returned once.
+        `chain`: the epochs of the stream that this producer knows, and their incarnations; this epoch may be missing.
+        `wall_ms`: this host's clock, which bounds plausible epochs. `named`: the group is named for some topic; epochs
+        of other groups are only reported. Returns a conflict to report; each is returned once.
         """
         epoch, incarnation = entered
         far = self._is_far(epoch, wall_ms)
-        if not far:
-            self._claims.pop((group, stream), None)
+        if not far and group in self._claims:
+            self._claims[group].pop(stream, None)
+            if not self._claims[group]:
+                del self._claims[group]
         if epoch == 0:
             return None
         if epoch == self.epoch:
@@ -186,13 +189,14 @@ class Fence:
         return conflict
 
     def _is_far(self, epoch: int, wall_ms: int) -> bool:
-        return not self._trusts and epoch > max(wall_ms, self.epoch) + FAR_MS
+        return not self._signed and epoch > max(wall_ms, self.epoch) + FAR_MS
 
     def _doubt(self, group: str, stream: Stream, epoch: int, incarnation: int, now: float) -> None:
-        """One made-up state would send this producer far ahead: the group is to say it again."""
-        claim = self._claims.get((group, stream))
+        """The group has to repeat a far epoch: otherwise one forged state would send this producer far ahead."""
+        claims = self._claims.setdefault(group, {})
+        claim = claims.get(stream)
         if claim is None:
-            self._claims[group, stream] = _Claim(epoch, incarnation, now + self._decides)
+            claims[stream] = _Claim(epoch, incarnation, now + self._conflict_timeout)
             self._hello_at = now
         elif (claim.epoch, claim.incarnation) == (epoch, incarnation):
             claim.repeated = True
@@ -200,29 +204,38 @@ class Fence:
             claim.epoch, claim.incarnation, claim.repeated = epoch, incarnation, False
 
     def _settle_claims(self, now: float) -> None:
-        """Believe what was said again, and forget what was not."""
-        for key in [key for key, claim in self._claims.items() if claim.until <= now]:
-            claim = self._claims.pop(key)
-            if claim.repeated and claim.epoch >= self._lowest:
-                self._believe(key[0], claim.epoch, claim.incarnation, now)
+        """Believe claims that were repeated in time, and drop those that were not."""
+        for group, claims in list(self._claims.items()):
+            for stream, claim in list(claims.items()):
+                if claim.until <= now:
+                    del claims[stream]
+                    if claim.repeated and claim.epoch >= self._lowest:
+                        self._believe(group, claim.epoch, claim.incarnation, now)
+            if not claims:
+                del self._claims[group]
 
     def _believe(self, group: str, epoch: int, incarnation: int, now: float) -> None:
+        """A named group is ahead. The owner of that epoch gets as long to answer, counted from now."""
         if epoch < MAX_EPOCH - ROOM:
-            self._find_above(epoch, now)
+            if self.above == 0:
+                self._until = now + self._conflict_timeout
+                self._hello_at = now
+            self.above = max(self.above, epoch)
         elif self.fenced_by is None:
-            self.fenced_by, self.shut_out = (epoch, incarnation), group
+            self.fenced_by, self.fencing_group = (epoch, incarnation), group
 
     def answered(self, group: str) -> None:
-        """The group's answer was taken in as a whole, all of its streams through :meth:`heard`."""
+        """All streams in the group's answer were passed to :meth:`reported`."""
         self._unanswered.discard(group)
 
-    def heard_twin(self, epoch: int, incarnation: int, now: float, wall_ms: int = 0) -> Conflict | None:
-        """A status of this producer id came in that is not this incarnation's (others are ignored). Returns a conflict
-        that has to be reported."""
+    def twin_reported(self, epoch: int, incarnation: int, now: float, wall_ms: int = 0) -> Conflict | None:
+        """A status of this producer id arrived; this incarnation's own are ignored. Returns a conflict to report."""
         if incarnation == self.incarnation and epoch == self.epoch:
             return None
         if self._is_far(epoch, wall_ms):
-            reason = f"it says to be in epoch {epoch}, far above this one ({self.epoch}), and is not believed"
+            reason = (
+                f"it claims to be in epoch {epoch}, far above this one ({self.epoch}), and is not believed"
+            )
             return self._once(Conflict("", Stream("", ""), epoch, incarnation, reason, True))
         if (epoch, incarnation) > (self.epoch, self.incarnation):
             self.fenced_by = (epoch, incarnation)
@@ -232,11 +245,11 @@ class Fence:
         return None
 
     def began(self, epoch: int) -> None:
-        """All that was stored before this epoch was offered, or may be from now on."""
+        """Everything stored before this epoch was offered, or may be from now on."""
         self.epoch = self._lowest = epoch
 
     def renumbered(self, epoch: int, incarnation: int) -> None:
-        """What was never offered has another epoch now, above :attr:`above`, and so has all that follows."""
+        """What was never offered now has an epoch above :attr:`above`, and so does everything that follows."""
         self.began(epoch)
         self.incarnation = incarnation
         self.above = 0
@@ -244,14 +257,15 @@ class Fence:
         self._unanswered = set()
         self._claims.clear()
 
-    # -- what follows ---------------------------------------------------------------------------------------
+    # -- decisions ------------------------------------------------------------------------------------------
 
     def verdict(self, now: float) -> Verdict:
-        """What is to be done now."""
-        self._settle_claims(now)
+        """What to do now."""
+        if self._claims:
+            self._settle_claims(now)
         if self.fenced_by is not None:
             return Verdict.FENCED
-        if self._over(now):
+        if self._is_over(now):
             return Verdict.RENUMBER if self.above else Verdict.SEND
         return Verdict.WAIT
 
@@ -260,22 +274,25 @@ class Fence:
         if self._hello_at is None or now < self._hello_at:
             return False
         self._hello_sent = now
-        self._hello_at = now + HELLO_EVERY_S if self._waiting(now) else None
+        waiting = self.fenced_by is None and not self._is_over(now)
+        self._hello_at = now + HELLO_EVERY_S if waiting else None
         return True
 
-    def deadline(self, now: float, judged_at: float = 0.0) -> float | None:
-        """When :meth:`verdict` or :meth:`hello_due` will have something new, if nothing else happens. The former is not
-        asked for before `judged_at`."""
-        times = [self._hello_at] if self._hello_at is not None else []
-        # Once that is over, only claims are waited for.
-        if self._waiting(now) and self._until is not None and self._until > now:
+    def next_deadline(self, now: float, judged_at: float = 0.0) -> float | None:
+        """When :meth:`verdict` or :meth:`hello_due` will have something new, if nothing else happens before.
+
+        `judged_at`: the caller does not ask for a verdict before.
+        """
+        times = [] if self._hello_at is None else [self._hello_at]
+        for claims in self._claims.values():
+            times += [max(claim.until, judged_at) for claim in claims.values()]
+        # Once it is over, only claims are waited for.
+        waits = self.fenced_by is None and bool(self._unanswered or self.above or self._claims)
+        if waits and self._until is not None and self._until > now:
             times.append(max(self._until, judged_at))
-        times += [max(claim.until, judged_at) for claim in self._claims.values()]
         return min(times, default=None)
 
-    # -- inside ---------------------------------------------------------------------------------------------
-
-    def _over(self, now: float) -> bool:
+    def _is_over(self, now: float) -> bool:
         """Whether nothing is waited for any more."""
         if self._claims:
             return False
@@ -283,19 +300,10 @@ class Fence:
             return True
         return self._until is not None and now >= self._until
 
-    def _waiting(self, now: float) -> bool:
-        return self.fenced_by is None and not self._over(now)
-
-    def _find_above(self, epoch: int, now: float) -> None:
-        """A named group is ahead. Whoever owns that epoch gets as long to answer, counted from now."""
-        if self.above == 0:
-            self._until = now + self._decides
-            self._hello_at = now
-        self.above = max(self.above, epoch)
-
     @staticmethod
     def _clash(epoch: int, incarnation: int, chain: dict[int, int]) -> str:
-        """Why an older epoch is not of this history; "" where it is, or may be: a chain's oldest epochs are dropped."""
+        """Why an older epoch is not part of this history; "" if it is or may be, as the oldest epochs of a chain are
+        dropped."""
         if epoch in chain:
             return "" if chain[epoch] == incarnation else f"epoch {epoch} is another incarnation there"
         if chain and epoch > min(chain):

@@ -195,7 +195,7 @@ class Control:
         if self._heard or self._connected:
             return now
         times = [self.announcing.timetable.deadline(), self.repairing.deadline(now)]
-        times.append(self.fence.deadline(now, self._retry_at))
+        times.append(self.fence.next_deadline(now, self._retry_at))
         if len(self._engine.membership.book.pages) != self._listened:
             times.append(self._listen_at)
         if self._retry_at > now:
@@ -216,7 +216,7 @@ class Control:
         if isinstance(frame, Status):
             if frame.producer == self._engine.producer_id and address == self._address:
                 wall_ms = self._engine.wall_us() // 1000
-                self._report(self.fence.heard_twin(frame.epoch, frame.incarnation, now, wall_ms))
+                self._report(self.fence.twin_reported(frame.epoch, frame.incarnation, now, wall_ms))
         elif frame.role == "call":
             stream = self._calls.get(address)
             if stream is not None:
@@ -271,7 +271,7 @@ class Control:
         """A group tells which epoch it has entered: that may be of another history."""
         wall_ms = self._engine.wall_us() // 1000
         named = self._is_named(group)
-        conflict = self.fence.heard(group, stream, told.entered, chain, now, wall_ms, named=named)
+        conflict = self.fence.reported(group, stream, told.entered, chain, now, wall_ms, named=named)
         self._report(conflict)
         if conflict is not None and not conflict.doubted:
             self._note_surpassed(stream, group, told)
@@ -429,9 +429,9 @@ class Control:
         self._engine.stop_sending()
         self._engine.housekeeping.store_progress([entry])
         self._engine.probe("fenced")
-        if self.fence.shut_out:
+        if self.fence.fencing_group:
             why = (
-                f"group {self.fence.shut_out!r} has entered epoch {epoch} of producer"
+                f"group {self.fence.fencing_group!r} has entered epoch {epoch} of producer"
                 f" {self._engine.producer_id!r}, above which no producer can move: have the group forget the stream"
                 " (`reliamsg inbox forget`), then open this producer again"
             )
