@@ -194,7 +194,7 @@ class Control:
         """When :meth:`step` will have something to do."""
         if self._heard or self._connected:
             return now
-        times = [self.announcing.timetable.deadline(), self.repairing.deadline(now)]
+        times = [self.announcing.timetable.next_deadline(), self.repairing.deadline(now)]
         times.append(self.fence.next_deadline(now, self._retry_at))
         if len(self._engine.membership.book.pages) != self._listened:
             times.append(self._listen_at)
