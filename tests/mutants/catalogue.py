@@ -2629,8 +2629,8 @@ MUTANTS = (
     Mutant(
         "gap-not-named",
         "core/groups.py",
-        "            member.lacks = lacks\n            self.lacking_changed |= member.named\n",
-        "            self.lacking_changed |= member.named\n",
+        "            member.gap = gap\n            self.gaps_changed |= member.named\n",
+        "            self.gaps_changed |= member.named\n",
         "P9: a producer does not name the gap that holds up the group that fills its outbox",
         ByTest(
             "sending/test_control.py::test_what_fills_the_outbox_is_named_with_its_gap",

@@ -134,9 +134,7 @@ class Announcing:
                 link.transport.tell(to, frame)
         self._told.update(dict.fromkeys(streams, now))
         for stream in streams if group else ():
-            member = engine.membership.table.find(stream, group)
-            if member is not None:
-                member.answered, member.nonces = now, tuple(status.nonces)
+            engine.membership.table.on_answer(stream, group, status.nonces, now)
 
     def _stream(self, stream: Stream, page: Page, group: str) -> StreamStatus:
         oldest = self._outbox.oldest(page.row.id)

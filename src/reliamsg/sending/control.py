@@ -307,14 +307,14 @@ class Control:
                 stream, group, position, told.entered, now, told.high_water if known else 0
             )
             if fresh and known:
-                membership.table.lacks(stream, group, told.missing)
+                membership.table.on_missing(stream, group, told.missing)
             member = membership.table.find(stream, group)
             behind = member is None or member.position < tail
             named = member is not None and member.named
             # An older copy of its inbox has to know how far it was, which is not in what everybody is told.
             told_at = self.announcing.told_at(stream)
-            if fresh and member is not None and position < member.told:
-                told_at = member.answered
+            if fresh and member is not None and position < member.reported:
+                told_at = member.answered_at
         if fresh and (told.wanted or told.missing):
             self.repairing.queue.request(
                 group, stream, list(self._held(page, told.wanted)), now, missing=told.missing, named=named

@@ -59,7 +59,7 @@ class Housekeeping:
             or not self.published.empty
             or engine.membership.progressed
             or engine.proving.changed
-            or engine.membership.table.lacking_changed
+            or engine.membership.table.gaps_changed
         )
 
     def deadline(self, now: float) -> float | None:
@@ -98,9 +98,9 @@ class Housekeeping:
         """Keep what holds groups up, for people who look into the outbox."""
         table = self._engine.membership.table
         with self._engine.lock:
-            if not table.lacking_changed:
+            if not table.gaps_changed:
                 return
-            lacking = table.take_lacking()
+            lacking = table.take_gaps()
         self._outbox.note_lacking(lacking)
 
     def store_progress(self, last: Sequence[Entry] = ()) -> None:

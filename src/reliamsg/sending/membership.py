@@ -251,7 +251,7 @@ class Membership:
         high_water: int,
     ) -> bool:
         """A group told how far it is; returns whether that is news."""
-        if not self.table.hear(stream, group, position, entered, now, high_water):
+        if not self.table.on_report(stream, group, position, entered, now, high_water):
             return False
         self.progressed = True
         self._moved.add(self.book.pages[stream].row.id)
@@ -379,7 +379,8 @@ class Membership:
         return tuple(
             GroupStatus(
                 member.group, stream.topic, stream.partition, member.named, member.since, member.position,
-                page.count_from(member.position), None if member.heard is None else max(0.0, now - member.heard),
+                page.count_from(member.position),
+                None if member.reported_at is None else max(0.0, now - member.reported_at),
                 None if member.held_up_by is None else Gap(stream, *member.held_up_by, "missing"),
             )
             for stream, page in self.book.pages.items()
@@ -425,7 +426,7 @@ class Membership:
         behind.sort(key=lambda each: -each[0])
         return ", ".join(
             f"group {member.group} is {count} messages behind on {stream.topic}"
-            + (" and was never heard" if member.heard is None else _held_up(member.held_up_by))
+            + (" and was never heard" if member.reported_at is None else _held_up(member.held_up_by))
             for count, member, stream in behind[:3]
         )
 

@@ -50,7 +50,7 @@ class Repairing:
 
     def deadline(self, now: float) -> float | None:
         """When there will be something to send."""
-        due = self.queue.deadline(now)
+        due = self.queue.next_deadline(now)
         return None if due is None else max(due, self._pause_until)
 
     def run(self, now: float) -> None:
