@@ -329,15 +329,15 @@ MUTANTS = (
         "        return True\n",
         "P2: a confirm counts although a named group does not exist at the site",
         ByTest(
-            "core/test_presence.py::test_each_kind_of_evidence_proves_its_group_alone[heard]",
+            "core/test_presence.py::test_each_kind_of_evidence_proves_its_group_alone[reported]",
             "assert not presence.is_proven(G)",
         ),
     ),
     Mutant(
         "reason-16-outweighs-hearing",
         "core/presence.py",
-        "        if place in self._heard and place not in self._shown:\n"
-        "            return False  # the broker is mistaken: some answer reason 16 though there "
+        "        if place in self._reported and place not in self._shown:\n"
+        "            return False  # the broker is mistaken: some answer reason 16 although there "
         "are subscribers\n",
         "",
         "P2: a broker that wrongly answers reason 16 makes the outbox wait for a group that was heard",
@@ -644,12 +644,12 @@ MUTANTS = (
     ),
     Mutant(
         "epoch-not-raised-on-restore",
-        "core/fence.py",
+        "core/fencing.py",
         "            return Verdict.RENUMBER if self.above else Verdict.SEND",
         "            return Verdict.SEND",
         "P3, P5: a restored outbox publishes in an epoch below the one that groups have entered",
         ByTest(
-            "core/test_fence.py::test_a_higher_epoch_is_renumbered_above_once_a_twin_has_had_its_time",
+            "core/test_fencing.py::test_a_higher_epoch_is_renumbered_above_once_a_twin_has_had_its_time",
             "assert gate.verdict(1.4) is Verdict.RENUMBER",
         ),
     ),
@@ -694,7 +694,7 @@ MUTANTS = (
     ),
     Mutant(
         "never-offered-stays-behind",
-        "core/fence.py",
+        "core/fencing.py",
         "        if epoch >= self._lowest and named:",
         "        if epoch >= self.epoch and named:",
         "P3: messages that an earlier opening stored in an epoch below its group's, and never offered, are sent there",
@@ -705,23 +705,23 @@ MUTANTS = (
     ),
     Mutant(
         "far-claim-believed-at-once",
-        "core/fence.py",
+        "core/fencing.py",
         "        return not self._signed and epoch > max(wall_ms, self.epoch) + FAR_MS",
         "        return False",
         "P3: a single forged state frame sends a producer's epochs far ahead",
         ByTest(
-            "core/test_fence.py::test_one_made_up_state_with_a_far_epoch_costs_a_moment",
+            "core/test_fencing.py::test_one_made_up_state_with_a_far_epoch_costs_a_moment",
             "assert gate.verdict(5.1) is Verdict.SEND",
         ),
     ),
     Mutant(
         "fenced-by-no-limit",
-        "core/fence.py",
+        "core/fencing.py",
         "        if epoch < MAX_EPOCH - ROOM:\n",
         "        if epoch < MAX_EPOCH:\n",
         "P3: a producer moves above an epoch that leaves no room above it, instead of stopping",
         ByTest(
-            "core/test_fence.py::test_a_group_that_entered_what_no_producer_can_exceed_fences",
+            "core/test_fencing.py::test_a_group_that_entered_what_no_producer_can_exceed_fences",
             "assert gate.verdict(2.0) is verdict",
         ),
     ),
@@ -1258,12 +1258,12 @@ MUTANTS = (
     ),
     Mutant(
         "silent-when-one-group-has-it",
-        "core/groups.py",
+        "core/group_progress.py",
         "        return all(member.position >= tail for member in members.values())",
         "        return any(member.position >= tail for member in members.values())",
         "P5: a producer stops announcing a tail once one of its groups has it",
         ByTest(
-            "core/test_groups.py::test_settled_needs_all_groups_named_or_heard",
+            "core/test_group_progress.py::test_settled_needs_all_groups_named_or_heard",
             "assert not made.settled(ORDERS)",
         ),
     ),
@@ -1815,12 +1815,12 @@ MUTANTS = (
     ),
     Mutant(
         "fastest-group-decides",
-        "core/groups.py",
+        "core/group_progress.py",
         "        return min(named, key=lambda member: (member.position, member.group), default=None)",
         "        return max(named, key=lambda member: (member.position, member.group), default=None)",
         "P6: messages leave the outbox when one of their groups has acknowledged them",
         ByTest(
-            "core/test_groups.py::test_the_slowest_named_group_counts_and_heard_ones_do_not",
+            "core/test_group_progress.py::test_the_slowest_named_group_counts_and_heard_ones_do_not",
             "assert (slowest.group, slowest.position) ==",
         ),
     ),
@@ -2628,7 +2628,7 @@ MUTANTS = (
     ),
     Mutant(
         "gap-not-named",
-        "core/groups.py",
+        "core/group_progress.py",
         "            member.gap = gap\n            self.gaps_changed |= member.named\n",
         "            self.gaps_changed |= member.named\n",
         "P9: a producer does not name the gap that holds up the group that fills its outbox",

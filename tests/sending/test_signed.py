@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 
 from reliamsg import Consumer, KeyRing, Producer
-from reliamsg.core.groups import MAX_UNNAMED_PER_STREAM
+from reliamsg.core.group_progress import MAX_UNNAMED_PER_STREAM
 from reliamsg.sending.engine import Engine
 from reliamsg.sending.mailbox import MAX_FRAMES
 from reliamsg.store.outbox_view import inspect_outbox

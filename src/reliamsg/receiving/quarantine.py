@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from reliamsg.core.shares import Shares
+from reliamsg.core.fair_quota import FairQuota
 from reliamsg.message import Stream
 from reliamsg.store.inbox import Left
 from reliamsg.store.quarantine import QuarantinedDelivery, QuarantineRows, Selection
@@ -41,7 +41,7 @@ class Quarantine:
     def __init__(self, rows: QuarantineRows, limit: int) -> None:
         self.limit = limit
         self._rows = rows
-        self._room = Shares(
+        self._room = FairQuota(
             limit,
             {
                 f"{reason} {site}": size + count * ROW_BYTES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from reliamsg.core.shares import Shares
+from reliamsg.core.fair_quota import FairQuota
 from reliamsg.store.inbox import MAX_QUARANTINED_FRAME
 from reliamsg.store.inbox_rows import Quarantined
 
@@ -28,7 +28,7 @@ class Samples:
         for (site, address), (rows, size) in kept.items():
             source = self._source(site, address)
             held[source] = held.get(source, 0) + size + rows * ROW_BYTES
-        self._room = Shares(MAX_SAMPLE_BYTES, held)
+        self._room = FairQuota(MAX_SAMPLE_BYTES, held)
 
     def _source(self, site: str, address: str) -> str:
         """Other addresses than those that are read may be made up, and count as one."""

@@ -7,8 +7,8 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from reliamsg.core.announcer import Announcer
-from reliamsg.core.groups import Member
+from reliamsg.core.announcements import Announcer
+from reliamsg.core.group_progress import Member
 from reliamsg.message import Stream
 from reliamsg.sending.book import Page
 from reliamsg.store.members import Position

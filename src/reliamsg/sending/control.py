@@ -2,7 +2,7 @@
 
 States come in from groups: how far they are, what they lack and want again. Statuses go out
 (:mod:`~reliamsg.sending.announcing`), and so do repairs (:mod:`~reliamsg.sending.repairing`). A newly opened epoch
-stays behind a gate until the named groups have answered a hello (:mod:`reliamsg.core.fence`).
+stays behind a gate until the named groups have answered a hello (:mod:`reliamsg.core.fencing`).
 
 :meth:`Control.heard` and :meth:`Control.connected` are called on I/O threads; all else by the writer.
 """
@@ -13,8 +13,8 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from reliamsg.core.copies import Copies
-from reliamsg.core.fence import Conflict, Fence, Verdict
+from reliamsg.core.duplicate_filter import DuplicateFilter
+from reliamsg.core.fencing import Conflict, Fence, Verdict
 from reliamsg.errors import OutboxWriteError, ProducerConflict, ProducerFenced
 from reliamsg.message import Stream
 from reliamsg.sending.announcing import Announcing
@@ -80,7 +80,7 @@ class Control:
         self._keys = keys
         self._address = producer_address(engine.producer_id)
         self._heard = Mailbox()
-        self._copies = Copies()
+        self._duplicates = DuplicateFilter()
         """Frames that came at one site, and need no second look when they come at another."""
         self._connected = False
         """A site was connected, and the writer has not seen to it."""
@@ -121,7 +121,7 @@ class Control:
     def heard(self, address: str, body: bytes, site: str) -> None:
         """Something came in at a control address, over a site. What is not sound, or not signed where it must be,
         takes no room and no time of the writer's; what groups say that are not named takes none of the named ones."""
-        copy = self._copies.has((address, body))
+        copy = self._duplicates.has((address, body))
         if copy and not self._proves_something(site):
             return
         try:
@@ -139,7 +139,7 @@ class Control:
                 return
             if not self._heard.put(source, Letter(address, frame, len(body))):
                 return
-        self._copies.add((address, body))
+        self._duplicates.add((address, body))
         self._engine.wake()
 
     def _proves_something(self, site: str) -> bool:

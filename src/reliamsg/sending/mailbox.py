@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from reliamsg.core.shares import Shares
+from reliamsg.core.fair_quota import FairQuota
 from reliamsg.wire.control import State, Status
 
 __all__ = ["Letter", "Mailbox"]
@@ -30,8 +30,8 @@ class Mailbox:
     def __init__(self) -> None:
         self._waiting: dict[str, deque[Letter]] = {}
         """By source, in the order of their turns."""
-        self._frames = Shares(MAX_FRAMES)
-        self._bytes = Shares(MAX_BYTES)
+        self._frames = FairQuota(MAX_FRAMES)
+        self._bytes = FairQuota(MAX_BYTES)
 
     def __len__(self) -> int:
         return self._frames.total

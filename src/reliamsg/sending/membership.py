@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from reliamsg.config import check_name
 from reliamsg.core.announced import Span3
-from reliamsg.core.groups import GroupTable
+from reliamsg.core.group_progress import GroupTable
 from reliamsg.core.ranges import RangeSet, Span
 from reliamsg.errors import ConfigError, ReliamsgError
 from reliamsg.message import Gap, Stream

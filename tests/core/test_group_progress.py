@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reliamsg.core import groups
-from reliamsg.core.groups import FORGET_UNNAMED_S, MAX_UNNAMED_PER_STREAM, START, GroupTable
+from reliamsg.core import group_progress
+from reliamsg.core.group_progress import FORGET_UNNAMED_S, MAX_UNNAMED_PER_STREAM, START, GroupTable
 from reliamsg.message import Stream
 
 ORDERS = Stream("p", "orders")
@@ -166,7 +166,7 @@ def test_made_up_groups_are_bounded_and_silent_ones_make_room() -> None:
 
 
 def test_heard_groups_of_all_streams_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(groups, "MAX_UNNAMED", 5)
+    monkeypatch.setattr(group_progress, "MAX_UNNAMED", 5)
     made = table()
     made.extend(AUDIT, (7, 2))
     for i in range(4):

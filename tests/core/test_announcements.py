@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reliamsg.core import announcer
-from reliamsg.core.announcer import MAX_ASKING, OTHERS_AT_ONCE, Announcer
+from reliamsg.core import announcements
+from reliamsg.core.announcements import MAX_ASKING, OTHERS_AT_ONCE, Announcer
 from reliamsg.message import Stream
 
 ORDERS, AUDIT = Stream("p", "orders"), Stream("p", "audit")
@@ -210,7 +210,7 @@ def test_made_up_groups_keep_no_named_one_waiting() -> None:
 
 
 def test_what_one_group_asks_for_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(announcer, "MAX_ASKED", 10)
+    monkeypatch.setattr(announcements, "MAX_ASKED", 10)
     world = World()
     world.announcer.asked("billing", [Stream("p", f"t{i}") for i in range(100)], 0.0)
     assert len(world.announcer.answers(0.0)[0][1]) == 10

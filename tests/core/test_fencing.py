@@ -6,7 +6,7 @@ from itertools import permutations
 
 import pytest
 
-from reliamsg.core.fence import HELLO_EVERY_S, MAX_CONFLICTS, ROOM, Fence, Verdict
+from reliamsg.core.fencing import HELLO_EVERY_S, MAX_CONFLICTS, ROOM, Fence, Verdict
 from reliamsg.core.horizon import FAR_MS
 from reliamsg.message import Stream
 from reliamsg.wire.limits import MAX_EPOCH
