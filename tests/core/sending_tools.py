@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from reliamsg.core.producer import ProducerCore
-from reliamsg.core.window import Flight, Lane, SiteLimits, SiteWindow
+from reliamsg.core.window import Lane, SiteLimits, SiteWindow
 
 LIMITS = SiteLimits(batches=8, bytes=1_000, confirm_timeout=30.0)
 
@@ -28,7 +27,7 @@ class FakeSite:
     got: list[int] = field(default_factory=list)
     """Everything that was sent, in order."""
 
-    def pull(self, now: float = 0.0, core: ProducerCore | None = None) -> list[int]:
+    def pull(self, now: float = 0.0) -> list[int]:
         """Send what may be sent now; returns the ids."""
         sent: list[int] = []
         for lane in self.window.ready(now):
@@ -39,17 +38,13 @@ class FakeSite:
 
     def _pull(self, lane: Lane, sent: list[int], now: float) -> None:
         for row in self.rows[max(0, lane.next - 1) :]:
-            if not self.window.takes(lane, row):
-                lane.next = row.id + 1
-            elif self.window.room(lane, row.size):
-                self.window.sent(lane, row, now)
+            if self.window.send(lane, row, now):
                 sent.append(row.id)
-            else:
+            elif lane.next <= row.id:
                 return
 
-    def confirm(self, *ids: int, now: float = 0.0) -> list[Flight]:
-        found = [self.window.confirm(number, now) for number in ids]
-        return [flight for flight in found if flight is not None]
+    def confirm(self, *ids: int, now: float = 0.0) -> list[int]:
+        return list(self.window.confirm(ids, now))
 
 
 def site(*streams: int, limits: SiteLimits = LIMITS, cursor: int = 1) -> FakeSite:

@@ -10,7 +10,7 @@ G: Place = ("orders", 0, "g")
 H: Place = ("orders", 0, "h")
 
 
-@pytest.mark.parametrize("evidence", ["heard", "subscribed", "marked"])
+@pytest.mark.parametrize("evidence", ["reported", "subscribed", "marked"])
 def test_each_kind_of_evidence_proves_its_group_alone(evidence: str) -> None:
     presence = Presence()
     assert not presence.is_proven(G)
@@ -37,7 +37,7 @@ def test_what_was_stored_holds_until_it_is_refuted() -> None:
 def test_a_group_that_was_heard_outweighs_a_broker_that_does_not_know_it(absent: str) -> None:
     presence = Presence([(G, True)])
     presence.connected()
-    presence.heard(G)
+    presence.reported(G)
     assert not getattr(presence, absent)(G)
     assert presence.is_proven(G)
     presence.connected()  # to a broker that was wiped, perhaps: what was heard before says nothing
@@ -48,11 +48,11 @@ def test_a_group_that_was_heard_outweighs_a_broker_that_does_not_know_it(absent:
 def test_what_the_broker_itself_had_shown_is_gone_when_it_says_so(there: str, gone: str) -> None:
     presence = Presence()
     presence.connected()
-    presence.heard(G)
+    presence.reported(G)
     getattr(presence, there)(G)
     assert getattr(presence, gone)(G)
     assert not presence.is_proven(G)
-    assert presence.heard(G), "it may come back"
+    assert presence.reported(G), "it may come back"
 
 
 def test_what_could_not_be_stored_is_stored_later() -> None:

@@ -34,7 +34,7 @@ def drain(queue: Repairs, now: float, page: int = 10, message_bytes: int = 1) ->
 def test_nothing_wanted_nothing_sent() -> None:
     queue = Repairs(None)
     assert queue.next(0.0) is None
-    assert queue.deadline(0.0) is None
+    assert queue.next_deadline(0.0) is None
     assert not queue.request("billing", ORDERS, [], 0.0)
     assert not queue._groups
 
@@ -126,7 +126,7 @@ def test_the_budget_holds_over_time() -> None:
     now, sent = 0.0, 0
     while now < 60.0:
         sent += sum((p.last - p.first + 1) * 10 for p in drain(queue, now, page=7, message_bytes=10))
-        deadline = queue.deadline(now)
+        deadline = queue.next_deadline(now)
         assert deadline is not None
         assert deadline > now
         now = deadline
@@ -145,7 +145,7 @@ def test_one_piece_may_exceed_the_budget_and_is_paid_for_afterwards() -> None:
     queue.request("billing", ORDERS, [(7, 1, 2)], 0.0)
     assert len(drain(queue, 0.0, page=1, message_bytes=1_000)) == 1
     assert queue.next(8.9) is None  # a second's worth was there, nine are owed
-    deadline = queue.deadline(8.9)
+    deadline = queue.next_deadline(8.9)
     assert deadline == pytest.approx(9.0)
     assert queue.next(deadline) is not None
 

@@ -91,7 +91,7 @@ class TestConfirms:
         found.pull()
         found.confirm(1, 3)
         found.window.disconnect(0.0, asked=False)
-        assert found.window.flights == {}
+        assert found.window.in_flight == {}
         assert found.window.bytes == 0
         assert found.pull() == []
         found.window.connect(None)
@@ -101,13 +101,13 @@ class TestConfirms:
 class TestTimeOuts:
     def test_only_what_is_in_flight_can_be_late(self) -> None:
         found = site(1, 1)
-        assert found.window.deadline() is None
+        assert found.window.next_deadline() is None
         found.pull(now=5.0)
-        assert found.window.deadline() == 35.0
-        assert not found.window.overdue(34.9)
-        assert found.window.overdue(35.0)
+        assert found.window.next_deadline() == 35.0
+        assert not found.window.is_overdue(34.9)
+        assert found.window.is_overdue(35.0)
         found.confirm(1, 2)
-        assert not found.window.overdue(1_000.0)
+        assert not found.window.is_overdue(1_000.0)
 
     def test_the_clock_of_what_is_sent_again_starts_anew(self) -> None:
         found = site(1)
@@ -115,33 +115,33 @@ class TestTimeOuts:
         found.window.disconnect(40.0, asked=True)
         found.window.connect(None)
         found.pull(now=50.0)
-        assert not found.window.overdue(79.0)
+        assert not found.window.is_overdue(79.0)
 
     def test_no_confirm_is_late_while_the_site_reads_nothing(self) -> None:
         found = site(1)
         found.pull(now=0.0)
         found.window.block("low on memory", 1.0)
-        assert not found.window.overdue(1_000.0)
-        assert found.window.deadline() is None
+        assert not found.window.is_overdue(1_000.0)
+        assert found.window.next_deadline() is None
         found.window.block(None, 1_000.0)
-        assert not found.window.overdue(1_029.0)
-        assert found.window.overdue(1_030.0)
+        assert not found.window.is_overdue(1_029.0)
+        assert found.window.is_overdue(1_030.0)
 
     def test_each_row_has_its_own_time(self) -> None:
         """Over a slow line a full window takes longer than the time-out, though every row gets there."""
         found = site(1, 1, 1, 1)
         found.pull(now=0.0)
         found.confirm(1, now=29.0)
-        assert found.window.deadline() == 59.0
+        assert found.window.next_deadline() == 59.0
         found.confirm(2, now=58.0)
-        assert not found.window.overdue(87.0)
-        assert found.window.overdue(88.0)
+        assert not found.window.is_overdue(87.0)
+        assert found.window.is_overdue(88.0)
 
     def test_one_row_that_others_overtake_is_late_all_the_same(self) -> None:
         found = site(1, 2, 2)
         found.pull(now=0.0)
         found.confirm(2, 3, now=29.0)
-        assert found.window.overdue(30.0)
+        assert found.window.is_overdue(30.0)
 
     def test_a_row_that_takes_longer_than_the_time_out_gets_there(self) -> None:
         found = site(1, 1)
@@ -149,7 +149,7 @@ class TestTimeOuts:
         now = 0.0
         for _ in range(6):
             now = sent(found, now)
-            due = found.window.deadline()
+            due = found.window.next_deadline()
             assert due is not None
             waits.append(due - now)
             late(found, due)
@@ -158,16 +158,16 @@ class TestTimeOuts:
         now = sent(found, now)
         found.confirm(1, now=now + 200.0)
         assert found.pull(now=now + 200.0) == [2]
-        assert found.window.deadline() == now + 230.0
+        assert found.window.next_deadline() == now + 230.0
         found.confirm(2, now=now + 201.0)
         found.rows += [FakeRow(3)]
         found.pull(now=now + 300.0)
-        assert found.window.deadline() == now + 330.0
+        assert found.window.next_deadline() == now + 330.0
 
 
 def late(found: FakeSite, now: float) -> list[Lane]:
     """The oldest row is overdue, and the connection is made anew; returns the lanes that are parked by it."""
-    assert found.window.overdue(now)
+    assert found.window.is_overdue(now)
     parked = found.window.give_up(now)
     found.window.disconnect(now, asked=True)
     found.window.connect(None)
@@ -177,7 +177,7 @@ def late(found: FakeSite, now: float) -> list[Lane]:
 def sent(found: FakeSite, now: float) -> float:
     """When something is sent next."""
     while not found.pull(now=now):
-        due = found.window.deadline()
+        due = found.window.next_deadline()
         assert due is not None
         assert due > now
         now = due
@@ -215,7 +215,7 @@ class TestUnanswered:
         assert found.pull(now=91.0) == [1, 2]
         found.confirm(2, now=92.0)
         assert found.pull(now=92.0) == [3]
-        assert found.window.bytes == 20
+        assert found.window.bytes == 10
 
     def test_once_the_site_answers_again_what_was_parked_in_its_silence_is_tried_at_once(self) -> None:
         found = site(1, 2)
@@ -236,7 +236,8 @@ class TestUnanswered:
             found.rows.append(FakeRow(len(found.rows) + 1, 2))
             found.pull(now=now + 1.0)
             found.confirm(
-                *(n for n, flight in found.window.flights.items() if flight.row.stream_id == 2), now=now + 2.0
+                *(n for n, flight in found.window.in_flight.items() if flight.row.stream_id == 2),
+                now=now + 2.0,
             )
             due = now + 1_000.0
             [lane] = late(found, due)
@@ -274,13 +275,13 @@ class TestUnanswered:
         found.rows += [FakeRow(4, 3), FakeRow(5, 2)]
         assert found.pull(now=now + 1.0) == [4, 5]
         found.confirm(5, now=now + 2.0)
-        assert found.window.deadline() == now + 1.0 + 30.0
+        assert found.window.next_deadline() == now + 1.0 + 30.0
 
     def test_what_is_removed_does_not_show_that_a_site_answers(self) -> None:
         found = site(1, 2)
         found.pull(now=0.0)
         found.window.give_up(30.0)
-        found.window.skip(2, 31.0)
+        found.window.discard(2, 31.0)
         assert not found.window.up
 
     @pytest.mark.parametrize("attempt", range(20))
@@ -295,16 +296,16 @@ class TestUnanswered:
         now = 0.0
         for _ in range(3_000):
             found.pull(now)
-            answered = [n for n, flight in found.window.flights.items() if flight.row.stream_id not in dead]
+            answered = [n for n, flight in found.window.in_flight.items() if flight.row.stream_id not in dead]
             if answered:
                 now += rng.random() * limits.confirm_timeout / 100
                 found.confirm(rng.choice(answered), now=now)
                 continue
-            due = found.window.deadline()
+            due = found.window.next_deadline()
             if due is None:
                 break
             now = max(now, due)
-            if found.window.overdue(now):
+            if found.window.is_overdue(now):
                 found.window.give_up(now)
                 found.window.disconnect(now, asked=True)
                 found.window.connect(most)
@@ -385,10 +386,10 @@ class TestParking:
         dc1 = site(1, 2)
         dc1.pull()
         dc1.window.refuse(1, "returned", 0.0)
-        dc1.window.skip(1, 0.0)  # removed, as what expires is
+        dc1.window.discard(1, 0.0)  # removed, as what expires is
         dc1.pull(PARK_MIN_S)
         assert not dc1.window.lanes
-        assert dc1.window.deadline() == 30.0  # only the confirm of row 2
+        assert dc1.window.next_deadline() == 30.0  # only the confirm of row 2
 
     def test_it_stays_parked_over_a_disconnect(self) -> None:
         found = site(1, 2)
@@ -441,7 +442,9 @@ class TestDroppedConnections:
             found.pull()
             found.confirm(number)
         assert found.window.lanes == {}
-        assert not found.window.alone
+        found.window.disconnect(0.0, asked=True)
+        found.window.connect(None)
+        assert found.pull() == [8, 9, 10], "no row is sent alone"
 
     def test_what_we_ended_ourselves_says_nothing(self) -> None:
         found = site(1, 2)
@@ -449,7 +452,7 @@ class TestDroppedConnections:
             found.pull()
             found.window.disconnect(0.0, asked=True)
             found.window.connect(None)
-        assert not found.window.alone
+        assert found.pull() == [1, 2], "no row is sent alone"
 
 
 @pytest.mark.parametrize("attempt", range(20))
@@ -462,7 +465,7 @@ def test_random_sites(attempt: int, seeded: random.Random) -> None:
     for _ in range(400):
         now += rng.random()
         found.pull(now)
-        for number in [n for n in found.window.flights if rng.random() < 0.5]:
+        for number in [n for n in found.window.in_flight if rng.random() < 0.5]:
             if rng.random() < 0.15:
                 found.window.refuse(number, "nacked", now)
             else:
@@ -474,7 +477,7 @@ def test_random_sites(attempt: int, seeded: random.Random) -> None:
     for _ in range(200):
         now += PARK_MAX_S
         found.pull(now)
-        for number in list(found.window.flights):
+        for number in list(found.window.in_flight):
             found.confirm(number)
             taken.append(number)
     assert sorted(taken) == list(range(1, 61))

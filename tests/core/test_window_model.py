@@ -50,13 +50,13 @@ class WindowModel(RuleBasedStateMachine):
     @rule(which=pick)
     def confirm(self, which: int) -> None:
         number = self.flying()[which % len(self.flying())]
-        assert self.window.confirm(number, self.now) is not None
+        assert len(self.window.confirm([number], self.now)) == 1
         self.state[number] = "confirmed"
 
     @rule(number=st.integers(1, 30))
     def confirm_what_is_not_in_flight(self, number: int) -> None:
         if self.state.get(number) != "flying":
-            assert self.window.confirm(number, self.now) is None
+            assert self.window.confirm([number], self.now) == {}
 
     @precondition(lambda self: self.flying())
     @rule(which=pick)
@@ -70,7 +70,7 @@ class WindowModel(RuleBasedStateMachine):
     @rule(which=pick)
     def remove(self, which: int) -> None:
         number = which % len(self.state) + 1
-        self.window.skip(number, self.now)
+        self.window.discard(number, self.now)
         self.state[number] = "confirmed"
 
     @rule(asked=st.booleans())
@@ -91,10 +91,10 @@ class WindowModel(RuleBasedStateMachine):
 
     @rule()
     def wait_for_a_confirm(self) -> None:
-        due = self.window.deadline()
+        due = self.window.next_deadline()
         if due is not None and due > self.now:
             self.now = due
-        if self.window.overdue(self.now):
+        if self.window.is_overdue(self.now):
             parked = self.window.give_up(self.now)
             assert all(lane.state is LaneState.PARKED for lane in parked)
             assert not self.window.up
@@ -103,11 +103,25 @@ class WindowModel(RuleBasedStateMachine):
     @invariant()
     def what_is_in_flight_is_known(self) -> None:
         flying = self.flying()
-        assert sorted(self.window.flights) == flying
-        assert self.window.bytes == sum(self.site.rows[number - 1].size for number in flying)
+        assert sorted(self.window.in_flight) == flying
+        assert self.window.bytes == sum(
+            self.site.rows[number - 1].size
+            for number, flight in self.window.in_flight.items()
+            if not flight.trial
+        )
         assert len(flying) <= self.most + len(STREAMS)
-        held = [number for lane in (self.window.main, *self.window.lanes.values()) for number in lane.flights]
+        held = [
+            number for lane in (self.window.main, *self.window.lanes.values()) for number in lane.in_flight
+        ]
         assert sorted(held) == flying
+
+    @invariant()
+    def the_next_retry_is_known(self) -> None:
+        parked = [lane for lane in self.window.lanes.values() if lane.state is LaneState.PARKED]
+        if parked and not self.flying():
+            assert self.window.next_deadline() == min(lane.retry_at for lane in parked)
+        elif not parked and not self.flying():
+            assert self.window.next_deadline() is None
 
     @invariant()
     def cursors_pass_nothing_that_is_not_confirmed(self) -> None:
@@ -125,7 +139,7 @@ class WindowModel(RuleBasedStateMachine):
         for _ in range(len(self.state) + 2):
             self.send(PARK_MAX_S)
             for number in self.flying():
-                self.window.confirm(number, self.now)
+                self.window.confirm([number], self.now)
                 self.state[number] = "confirmed"
         self.send(PARK_MAX_S)
         assert set(self.state.values()) <= {"confirmed"}

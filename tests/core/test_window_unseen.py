@@ -36,19 +36,16 @@ class Site:
         for lane in window.ready(self.now):
             while lane.next in self.rows:
                 row = self.rows[lane.next]
-                if not window.takes(lane, row):
-                    lane.next += 1
-                    continue
-                if not window.room(lane, row.size):
+                if window.send(lane, row, self.now):
+                    self.sent.append(row.id)
+                    self.arrived.append((row.id, self.created))
+                elif lane.next <= row.id:
                     break
-                window.sent(lane, row, self.now)
-                self.sent.append(row.id)
-                self.arrived.append((row.id, self.created))
         window.rejoin(len(self.rows))
 
     def answer(self, count: int) -> None:
         for _ in range(min(count, len(self.sent))):
-            self.window.confirm(self.sent.pop(0), self.now)
+            self.window.confirm([self.sent.pop(0)], self.now)
 
     def drain(self) -> None:
         for _ in range(10 * len(self.rows)):
@@ -59,21 +56,21 @@ class Site:
 
 def test_it_is_sent_once_and_does_not_count() -> None:
     site = Site([1, 2, 1, 2])
-    site.window.doubt(1)
+    site.window.mark_unproven(1)
     site.drain()
     assert list(site.window.confirmed) == [(2, 2), (4, 4)]
     assert sorted(number for number, _ in site.arrived) == [1, 2, 3, 4]
     lane = site.window.lanes[1]
     assert (lane.cursor, lane.reason) == (1, UNSEEN)
-    assert [site.window.is_unproven(number) for number in (1, 2, 3)] == [True, False, True]
+    assert [site.window.is_uncounted(number) for number in (1, 2, 3)] == [True, False, True]
 
 
 def test_once_proven_all_of_it_goes_again_in_order() -> None:
     site = Site([1] * 6, batches=3)
-    site.window.doubt(1)
+    site.window.mark_unproven(1)
     site.pull()
     site.answer(2)
-    site.window.trust(1)
+    site.window.mark_proven(1)
     site.created = 1
     site.pull()
     assert len(site.arrived) == 3, "what is in flight is waited for"
@@ -87,9 +84,9 @@ def test_once_proven_all_of_it_goes_again_in_order() -> None:
 
 def test_what_was_in_flight_is_not_waited_for_on_a_connection_that_is_gone() -> None:
     site = Site([1, 1])
-    site.window.doubt(1)
+    site.window.mark_unproven(1)
     site.pull()
-    site.window.trust(1)
+    site.window.mark_proven(1)
     site.window.disconnect(site.now, asked=True)
     site.sent.clear()
     site.window.connect(None)
@@ -101,7 +98,7 @@ def test_what_is_confirmed_before_a_doubt_stays_so() -> None:
     site = Site([1, 1, 1], batches=2)
     site.pull()
     site.answer(1)
-    site.window.doubt(1)
+    site.window.mark_unproven(1)
     site.drain()
     assert list(site.window.confirmed) == [(1, 1)]
     assert site.window.lanes[1].cursor == 2
@@ -110,27 +107,27 @@ def test_what_is_confirmed_before_a_doubt_stays_so() -> None:
 def test_it_survives_a_restart() -> None:
     site = Site([1, 1, 1])
     site.window.restore_lane(1, 2, 0, UNSEEN)
-    site.window.doubt(1)
+    site.window.mark_unproven(1)
     assert site.window.lanes[1].state is LaneState.FLOWING
     site.drain()
     assert site.window.confirmed.empty
-    site.window.trust(1)
+    site.window.mark_proven(1)
     site.drain()
     assert list(site.window.confirmed) == [(2, 3)]
 
 
 def test_a_removed_row_is_not_waited_for() -> None:
     site = Site([1, 1])
-    site.window.doubt(1)
+    site.window.mark_unproven(1)
     site.drain()
-    site.window.skip(1, site.now)
+    site.window.discard(1, site.now)
     assert site.window.lanes[1].cursor == 2
     assert list(site.window.confirmed) == [(1, 1)]
 
 
 def test_a_row_that_breaks_connections_is_found_there_too() -> None:
     site = Site([1, 1, 1])
-    site.window.doubt(1)
+    site.window.mark_unproven(1)
     for _ in range(12):
         site.pull()
         if 2 in site.sent:  # it ends the connection each time
@@ -162,11 +159,11 @@ def test_only_what_came_after_the_proof_counts(number: int, seed: int) -> None:
         stream = chance.choice([1, 2, 3])
         match chance.randrange(7):
             case 0:
-                site.window.doubt(stream)
+                site.window.mark_unproven(stream)
                 missing.add(stream)
             case 1:
                 missing.discard(stream)
-                site.window.trust(stream)
+                site.window.mark_proven(stream)
             case 2:
                 site.window.disconnect(site.now, asked=chance.random() < 0.5)
                 site.sent.clear()
@@ -186,7 +183,7 @@ def test_only_what_came_after_the_proof_counts(number: int, seed: int) -> None:
                     assert safe[row], f"row {row} counts, and came when a group was missing"
         assert all(row in site.window.confirmed for span in counted for row in range(span[0], span[1] + 1))
     for stream in list(missing):
-        site.window.trust(stream)
+        site.window.mark_proven(stream)
     site.drain()
     assert list(site.window.confirmed) == [(1, 30)]
     assert not site.window.lanes

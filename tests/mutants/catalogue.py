@@ -164,12 +164,12 @@ MUTANTS = (
     Mutant(
         "return-counts-as-confirm",
         "sending/site.py",
-        "        shared = self._shared\n        with shared.lock:\n            flight = shared.core.refused(",
+        "        shared = self._shared\n        with shared.lock:\n            row = shared.core.refused(",
         "        shared = self._shared\n"
         "        if outcome is Outcome.RETURNED:\n"
         "            return self.confirmed([token])\n"
         "        with shared.lock:\n"
-        "            flight = shared.core.refused(",
+        "            row = shared.core.refused(",
         "P2: a batch that an AMQP broker returned as unroutable counts as confirmed because of the ack that "
         "follows",
         BySimulator("published_unconfirmed"),
@@ -177,18 +177,18 @@ MUTANTS = (
     Mutant(
         "confirm-taken-as-cumulative",
         "core/producer.py",
-        "        flights = [flight for row in rows if (flight := window.confirm(row, now)) is not None]",
-        "        rows = [row for row in window.flights if row <= max(rows)]\n"
-        "        flights = [flight for row in rows if (flight := window.confirm(row, now)) is not None]",
+        "        confirmed = self.sites[site].confirm(rows, now)\n",
+        "        rows = [row for row in self.sites[site].in_flight if row <= max(rows)]\n"
+        "        confirmed = self.sites[site].confirm(rows, now)\n",
         "P2: a confirm of one batch counts for all batches sent before it",
         BySimulator("published_unconfirmed"),
     ),
     Mutant(
         "overdue-counts-as-confirmed",
         "core/producer.py",
-        "                found[name] = window.give_up(now)\n",
-        "                rows = list(window.flights)\n"
-        "                found[name] = window.give_up(now)\n"
+        "                overdue[name] = window.give_up(now)\n",
+        "                rows = list(window.in_flight)\n"
+        "                overdue[name] = window.give_up(now)\n"
         "                self.confirmed(name, rows, now)\n",
         "P2: a confirm that timed out counts as success",
         BySimulator("published_unconfirmed"),
@@ -197,7 +197,7 @@ MUTANTS = (
         "unanswered-never-parks",
         "core/window.py",
         "        late = [flight for due, flight in self._oldest() if due <= now]\n",
-        "        late: list[Flight] = []\n",
+        "        late: list[InFlight] = []\n",
         "P2: a batch that a site never answers holds up all other batches there (P18)",
         ByTest(
             "core/test_window.py::TestUnanswered::test_where_nothing_was_answered_it_takes_two_connections",
@@ -328,15 +328,15 @@ MUTANTS = (
         "        return True\n",
         "P2: a confirm counts although a named group does not exist at the site",
         ByTest(
-            "core/test_presence.py::test_each_kind_of_evidence_proves_its_group_alone[heard]",
+            "core/test_presence.py::test_each_kind_of_evidence_proves_its_group_alone[reported]",
             "assert not presence.is_proven(G)",
         ),
     ),
     Mutant(
         "reason-16-outweighs-hearing",
         "core/presence.py",
-        "        if place in self._heard and place not in self._shown:\n"
-        "            return False  # the broker is mistaken: some answer reason 16 though there "
+        "        if place in self._reported and place not in self._shown:\n"
+        "            return False  # the broker is mistaken: some answer reason 16 although there "
         "are subscribers\n",
         "",
         "P2: a broker that wrongly answers reason 16 makes the outbox wait for a group that was heard",
@@ -363,7 +363,7 @@ MUTANTS = (
     Mutant(
         "doubted-confirms-count",
         "core/window.py",
-        "        (self.confirmed if lane.unproven is None else lane.unproven).add(row_id, row_id)",
+        "        (self.confirmed if lane.uncounted is None else lane.uncounted).add(row_id, row_id)",
         "        self.confirmed.add(row_id, row_id)",
         "P2: messages that were confirmed before their group existed count as confirmed",
         ByTest(
@@ -374,10 +374,10 @@ MUTANTS = (
     Mutant(
         "proven-too-soon",
         "core/window.py",
-        "        if not lane.trusted or lane.flights or lane.unproven is None:\n"
+        "        if not lane.proven or lane.in_flight or lane.uncounted is None:\n"
         "            return\n"
         "        lane.next = lane.cursor",
-        "        if not lane.trusted or lane.unproven is None:\n"
+        "        if not lane.proven or lane.uncounted is None:\n"
         "            return\n"
         "        lane.next = lane.cursor",
         "P2: batches in flight when a group was created count, although they may have reached the broker "
@@ -643,12 +643,12 @@ MUTANTS = (
     ),
     Mutant(
         "epoch-not-raised-on-restore",
-        "core/fence.py",
+        "core/fencing.py",
         "            return Verdict.RENUMBER if self.above else Verdict.SEND",
         "            return Verdict.SEND",
         "P3, P5: a restored outbox publishes in an epoch below the one that groups have entered",
         ByTest(
-            "core/test_fence.py::test_a_higher_epoch_is_renumbered_above_once_a_twin_has_had_its_time",
+            "core/test_fencing.py::test_a_higher_epoch_is_renumbered_above_once_a_twin_has_had_its_time",
             "assert gate.verdict(1.4) is Verdict.RENUMBER",
         ),
     ),
@@ -693,7 +693,7 @@ MUTANTS = (
     ),
     Mutant(
         "never-offered-stays-behind",
-        "core/fence.py",
+        "core/fencing.py",
         "        if epoch >= self._lowest and named:",
         "        if epoch >= self.epoch and named:",
         "P3: messages that an earlier opening stored in an epoch below its group's, and never offered, are sent there",
@@ -704,23 +704,23 @@ MUTANTS = (
     ),
     Mutant(
         "far-claim-believed-at-once",
-        "core/fence.py",
-        "        return not self._trusts and epoch > max(wall_ms, self.epoch) + FAR_MS",
+        "core/fencing.py",
+        "        return not self._signed and epoch > max(wall_ms, self.epoch) + FAR_MS",
         "        return False",
         "P3: a single forged state frame sends a producer's epochs far ahead",
         ByTest(
-            "core/test_fence.py::test_one_made_up_state_with_a_far_epoch_costs_a_moment",
+            "core/test_fencing.py::test_one_made_up_state_with_a_far_epoch_costs_a_moment",
             "assert gate.verdict(5.1) is Verdict.SEND",
         ),
     ),
     Mutant(
         "fenced-by-no-limit",
-        "core/fence.py",
+        "core/fencing.py",
         "        if epoch < MAX_EPOCH - ROOM:\n",
         "        if epoch < MAX_EPOCH:\n",
         "P3: a producer moves above an epoch that leaves no room above it, instead of stopping",
         ByTest(
-            "core/test_fence.py::test_a_group_that_entered_what_no_producer_can_exceed_fences",
+            "core/test_fencing.py::test_a_group_that_entered_what_no_producer_can_exceed_fences",
             "assert gate.verdict(2.0) is verdict",
         ),
     ),
@@ -1257,12 +1257,12 @@ MUTANTS = (
     ),
     Mutant(
         "silent-when-one-group-has-it",
-        "core/groups.py",
+        "core/group_progress.py",
         "        return all(member.position >= tail for member in members.values())",
         "        return any(member.position >= tail for member in members.values())",
         "P5: a producer stops announcing a tail once one of its groups has it",
         ByTest(
-            "core/test_groups.py::test_settled_needs_all_groups_named_or_heard",
+            "core/test_group_progress.py::test_settled_needs_all_groups_named_or_heard",
             "assert not made.settled(ORDERS)",
         ),
     ),
@@ -1814,12 +1814,12 @@ MUTANTS = (
     ),
     Mutant(
         "fastest-group-decides",
-        "core/groups.py",
+        "core/group_progress.py",
         "        return min(named, key=lambda member: (member.position, member.group), default=None)",
         "        return max(named, key=lambda member: (member.position, member.group), default=None)",
         "P6: messages leave the outbox when one of their groups has acknowledged them",
         ByTest(
-            "core/test_groups.py::test_the_slowest_named_group_counts_and_heard_ones_do_not",
+            "core/test_group_progress.py::test_the_slowest_named_group_counts_and_heard_ones_do_not",
             "assert (slowest.group, slowest.position) ==",
         ),
     ),
@@ -1978,12 +1978,11 @@ MUTANTS = (
     # -- P7: bounded ----------------------------------------------------------------------------------------
     Mutant(
         "window-full-drops",
-        "core/producer.py",
-        "        return window.room(lane, row.size)",
-        "        if not window.room(lane, row.size):\n"
+        "core/window.py",
+        "        if not self._has_room(lane, row.size):\n            return False\n",
+        "        if not self._has_room(lane, row.size):\n"
         "            lane.next = row.id + 1\n"
-        "            return False\n"
-        "        return True",
+        "            return False\n",
         "P7: a batch is skipped when a site's window has no room for it",
         BySimulator("stalled"),
     ),
@@ -2628,9 +2627,9 @@ MUTANTS = (
     ),
     Mutant(
         "gap-not-named",
-        "core/groups.py",
-        "            member.lacks = lacks\n            self.lacking_changed |= member.named\n",
-        "            self.lacking_changed |= member.named\n",
+        "core/group_progress.py",
+        "            member.gap = gap\n            self.gaps_changed |= member.named\n",
+        "            self.gaps_changed |= member.named\n",
         "P9: a producer does not name the gap that holds up the group that fills its outbox",
         ByTest(
             "sending/test_control.py::test_what_fills_the_outbox_is_named_with_its_gap",

@@ -37,8 +37,8 @@ class TestWriter:
             ("accumulator", "stored"),
             ("control", "handle"),
             ("maintenance", "run"),
-            ("shared.core", "due"),
-            ("shared.core", "overdue"),
+            ("shared.core", "on_deadline"),
+            ("shared.core", "next_deadline"),
         ],
     )
     def test_whatever_fails_in_it_nobody_is_left_waiting(

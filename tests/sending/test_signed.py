@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 
 from reliamsg import Consumer, KeyRing, Producer
-from reliamsg.core.groups import MAX_HEARD_PER_STREAM
+from reliamsg.core.group_progress import MAX_UNNAMED_PER_STREAM
 from reliamsg.sending.control_queue import MAX_FRAMES
 from reliamsg.sending.engine import Engine
 from reliamsg.store.outbox_view import inspect_outbox
@@ -192,7 +192,7 @@ class TestFloods:
         made_up = bench.group("made-up")
         wanted = [(epoch, 1, 100)]
         named = bench.group("g")
-        for i in range(3 * MAX_HEARD_PER_STREAM):
+        for i in range(3 * MAX_UNNAMED_PER_STREAM):
             made_up.name = f"made-up-{i}"
             made_up.tell(state(missing=wanted, wanted=wanted))
         bench.run(0.2)
@@ -200,7 +200,7 @@ class TestFloods:
         bench.run(10.0)
         assert set(named.repaired()) == set(range(1, 101))
         members = engine.shared.table.members(stream())
-        assert len(members) == MAX_HEARD_PER_STREAM + 1
+        assert len(members) == MAX_UNNAMED_PER_STREAM + 1
         assert members[0].group == "g"
         receipt = bench.publish(engine, "t", b"live")
         bench.run(0.1)

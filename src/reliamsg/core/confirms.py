@@ -1,4 +1,4 @@
-"""When a row counts as published: confirm policies, and which sites were counted."""
+"""When a row counts as published: the confirm policies, and which sites' confirms met them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from reliamsg.core.window import SiteWindow
 __all__ = ["Confirms"]
 
 MAX_COUNTED = 1_000
-"""Runs of rows of which it is remembered which sites were counted; older ones count all that have
-confirmed."""
+"""Intervals of rows for which the counted sites are remembered; for older ones, all that have confirmed are counted."""
 
 
 class Confirms:
-    """Decides, row by row, and never takes a decision back."""
+    """Decides for each row whether it is published. A decision is final."""
 
     def __init__(self, policy: Confirm, sites: Sequence[SiteWindow], published: int) -> None:
-        """Rows below `published` were decided before."""
+        """Rows below `published` are published already."""
         self._policy = policy
         self._sites = tuple(sites)
         self.published = RangeSet()
@@ -30,24 +29,24 @@ class Confirms:
 
     @property
     def cursor(self) -> int:
-        """Every row below is published."""
+        """All rows below it are published."""
         return (self.published.run_from(1) or 0) + 1
 
     def decide(self, rows: Iterable[int]) -> list[int]:
-        """Which of `rows`, of which something became known, are published from now on."""
+        """Which of `rows`, whose confirms have changed, are published from now on."""
         decided = []
         for row in rows:
             if row in self.published:
                 continue
-            counted = tuple(site.name for site in self._sites if row in site.confirmed)
-            if self._met(counted):
+            counted = self._confirmed_at(row)
+            if self._is_met(counted):
                 self.published.add(row, row)
                 self._remember(row, counted)
                 decided.append(row)
         return decided
 
     def reconsider(self) -> list[int]:
-        """The same for every row that some site has confirmed: a site is down that was waited for."""
+        """:meth:`decide` for all rows that some site has confirmed: a site that was waited for is down."""
         if self._policy != "all-active":
             return []
         rows: list[int] = []
@@ -56,13 +55,13 @@ class Confirms:
         return rows
 
     def inherit(self, row: int, new: int) -> None:
-        """`new` holds what was a part of `row`: if that is published, it is as well."""
+        """`new` contains messages of `row`: it is published if that is."""
         if row in self.published and new not in self.published:
             self.published.add(new, new)
             self._remember(new, self.counted(row))
 
     def candidates(self) -> list[Span]:
-        """Rows that some site has confirmed and that are not published."""
+        """Rows that some site has confirmed but that are not published."""
         found = RangeSet()
         for site in self._sites:
             for first, last in site.confirmed:
@@ -71,24 +70,23 @@ class Confirms:
         return list(found)
 
     def counted(self, row: int) -> tuple[str, ...]:
-        """The sites that were counted for a published row."""
+        """The sites whose confirms counted for a published row."""
         for first, last, names in reversed(self._counted):
             if first <= row <= last:
                 return names
-        return tuple(site.name for site in self._sites if row in site.confirmed)
+        return self._confirmed_at(row)
 
     def everywhere(self) -> RangeSet:
         """Published rows that every site has confirmed."""
         found = self.published
         for site in self._sites:
-            both = RangeSet()
-            for span in site.confirmed:
-                for part in found.overlap(*span):
-                    both.add(*part)
-            found = both
+            found = RangeSet(part for span in site.confirmed for part in found.overlap(*span))
         return found
 
-    def _met(self, counted: tuple[str, ...]) -> bool:
+    def _confirmed_at(self, row: int) -> tuple[str, ...]:
+        return tuple([site.name for site in self._sites if row in site.confirmed])
+
+    def _is_met(self, counted: tuple[str, ...]) -> bool:
         if not counted:
             return False
         match self._policy:

@@ -1,7 +1,7 @@
-"""Log-bucket histograms of latencies: a few integers that merge by addition.
+"""Log-bucket histograms of latencies: a few integers that are merged by addition.
 
 Bucket ``b`` holds latencies from ``2**(b/4)`` up to, not including, ``2**((b+1)/4)`` microseconds, so a value
-read from a bucket is within 19 % of the true one; bucket 0 also holds everything shorter.
+read from a bucket is within 19 % of the true one. Bucket 0 also holds everything shorter.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from collections.abc import Mapping
 __all__ = ["Histogram", "bucket", "merged", "quantile"]
 
 Histogram = dict[int, int]
-"""Bucket number → how many."""
+"""Counts by bucket number."""
 
 
 def bucket(microseconds: float) -> int:
-    """The bucket of a latency; negative ones (clocks that disagree) count as 0."""
+    """The bucket of a latency; negative ones, from clocks that disagree, count as 0."""
     return int(math.log2(microseconds) * 4) if microseconds > 1 else 0
 
 
 def merged(one: Mapping[int, int] | None, other: Mapping[int, int]) -> Histogram:
-    """Both histograms as one; neither is changed."""
+    """The sum of both histograms; neither is changed."""
     found = dict(one or {})
     for number, count in other.items():
         found[number] = found.get(number, 0) + count

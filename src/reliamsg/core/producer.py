@@ -1,23 +1,35 @@
-"""The sending side of the protocol: what goes to which site next, and when a row is published.
+"""The sending half of the protocol: what each site is sent next, and when a row is published.
 
-:class:`ProducerCore` composes the sites' windows (:mod:`~reliamsg.core.window`) and the confirm policy
-(:mod:`~reliamsg.core.confirms`). It takes and gives rows of the outbox; their bytes are its caller's. Not
-thread-safe: the caller holds one lock around every call. Times are monotonic seconds.
+:class:`ProducerCore` combines the sites' windows (:mod:`~reliamsg.core.window`) with the confirm policy
+(:mod:`~reliamsg.core.confirms`). It handles rows of the outbox; their contents stay with its caller. Not thread-safe:
+the caller holds one lock around every call. Times are monotonic seconds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from reliamsg.config import Confirm
 from reliamsg.core.confirms import Confirms
 from reliamsg.core.ranges import RangeSet, Span
-from reliamsg.core.window import Flight, Lane, RowLike, SiteLimits, SiteWindow
+from reliamsg.core.window import Lane, RowLike, SiteLimits, SiteWindow
 
-__all__ = ["ProducerCore"]
+__all__ = ["ProducerCore", "Timed"]
 
-MAX_LEAVING = 1_000
-"""Runs of rows that may leave, of which more are not looked at in one go."""
+MAX_RELEASABLE = 1_000
+"""At most about this many intervals of releasable rows are searched for at once."""
+
+
+class Timed(NamedTuple):
+    """What :meth:`ProducerCore.on_deadline` asks its caller to do."""
+
+    overdue: dict[str, list[Lane]]
+    """Sites whose connection must be dropped because a confirm is overdue, and the lanes that this parks."""
+    published: list[int]
+    """Rows that this publishes (``all-active``)."""
+    retrying: list[str]
+    """Sites at which a parked stream is retried now."""
 
 
 class ProducerCore:
@@ -26,16 +38,17 @@ class ProducerCore:
     def __init__(
         self, sites: Mapping[str, SiteLimits], cursors: Mapping[str, int], policy: Confirm, published: int
     ) -> None:
-        """`cursors`: each site's lowest unconfirmed row; rows below `published` were published before."""
+        """`cursors`: each site's lowest unconfirmed row. Rows below `published` are published already."""
         self.sites = {name: SiteWindow(name, limits, cursors[name]) for name, limits in sites.items()}
         self.confirms = Confirms(policy, list(self.sites.values()), published)
         self.top = 0
-        """The highest row that is committed."""
-        self._asked: set[str] = set()
+        """The highest committed row."""
+        self._dropping: set[str] = set()
+        """Sites whose connection the caller was asked to drop."""
 
     def opened(self, top: int, held: Iterable[Span]) -> None:
-        """`held`: what the outbox still has of the rows up to `top`, the highest that ever was. Nobody waits for a
-        confirm of the others: they were removed, or left as published while an earlier row was not."""
+        """`held`: the rows up to `top`, the highest there ever was, that the outbox still has. The others need no
+        confirm: they were removed, or were released as published before an earlier row was."""
         self.top = top
         for span in RangeSet(held).missing(1, top) if top else ():
             for window in self.sites.values():
@@ -45,101 +58,90 @@ class ProducerCore:
     # -- connections --------------------------------------------------------------------------------------
 
     def connected(self, site: str, window: int | None) -> None:
-        self._asked.discard(site)
+        self._dropping.discard(site)
         self.sites[site].connect(window)
 
     def disconnected(self, site: str, now: float) -> tuple[Lane | None, list[int]]:
-        """Returns the lane that was parked by it, and rows that are published by it (``all-active``)."""
-        asked = site in self._asked
-        self._asked.discard(site)
+        """Returns the lane that this parks, if any, and the rows that this publishes (``all-active``)."""
+        asked = site in self._dropping
+        self._dropping.discard(site)
         lane = self.sites[site].disconnect(now, asked)
         return lane, self.confirms.reconsider()
 
     def blocked(self, site: str, reason: str | None, now: float) -> list[int]:
-        """The broker asked to stop, or (None) to go on. Returns rows that are published by it."""
+        """The broker asked us to pause or, with None, to go on. Returns the rows that this publishes."""
         self.sites[site].block(reason, now)
         return self.confirms.reconsider() if reason is not None else []
 
-    # -- sending ------------------------------------------------------------------------------------------
+    # -- answers ------------------------------------------------------------------------------------------
 
-    def may_send(self, site: str, lane: Lane, row: RowLike) -> bool:
-        """Whether `row` goes out on `lane` now. Where it need not, the lane passes it; where it can't, it
-        waits.
+    def confirmed(self, site: str, rows: Sequence[int], now: float) -> tuple[dict[int, RowLike], list[int]]:
+        """The site has `rows`. Returns those that were in flight, by id, and the ids of those published now."""
+        confirmed = self.sites[site].confirm(rows, now)
+        return confirmed, self.confirms.decide(confirmed)
 
-        After True the caller must send the row and call :meth:`sent`; after False it looks at ``lane.next``:
-        if that is beyond the row, the row was passed.
-        """
-        window = self.sites[site]
-        if not window.takes(lane, row):
-            lane.skip_to(row.id + 1)
-            return False
-        return window.room(lane, row.size)
-
-    def sent(self, site: str, lane: Lane, row: RowLike, now: float) -> None:
-        self.sites[site].sent(lane, row, now)
-
-    def confirmed(self, site: str, rows: Sequence[int], now: float) -> tuple[list[Flight], list[int]]:
-        """The site has `rows`. Returns what was in flight of them, and which rows are published now."""
-        window = self.sites[site]
-        flights = [flight for row in rows if (flight := window.confirm(row, now)) is not None]
-        return flights, self.confirms.decide(flight.row.id for flight in flights)
-
-    def refused(self, site: str, row: int, reason: str, now: float) -> Flight | None:
+    def refused(self, site: str, row: int, reason: str, now: float) -> RowLike | None:
         """The site does not have the row; its stream is parked there."""
         return self.sites[site].refuse(row, reason, now)
 
-    def gone(self, row: int, now: float) -> None:
-        """The row was removed: nobody waits for a confirm of it any more."""
+    # -- changes of the outbox ----------------------------------------------------------------------------
+
+    def removed(self, row: int, now: float) -> None:
+        """The row was removed and needs no confirm any more."""
         for window in self.sites.values():
-            window.skip(row, now)
+            window.discard(row, now)
         self.confirms.published.add(row, row)
 
     def changed(self, row: RowLike) -> None:
-        """Some of what the row held was removed; it keeps its id."""
+        """Some messages of the row were removed; it keeps its id."""
         for window in self.sites.values():
-            window.change(row)
+            window.replace(row)
 
     def split(self, row: int, new: int, now: float) -> None:
-        """What row `row` ended with is row `new` from now on. Whoever has confirmed the one has the other."""
+        """The last messages of `row` are row `new` from now on. Sites that have confirmed the one have the other."""
         for window in self.sites.values():
             if row in window.confirmed:
-                window.skip(new, now)
+                window.discard(new, now)
         self.confirms.inherit(row, new)
 
     # -- time ---------------------------------------------------------------------------------------------
 
-    def overdue(self, now: float) -> tuple[dict[str, list[Lane]], list[int]]:
-        """Sites whose connection must be dropped since a confirm is overdue, each with the lanes that are parked for
-        it; and rows published by that."""
-        found: dict[str, list[Lane]] = {}
+    def on_deadline(self, now: float) -> Timed:
+        """Handle what is due; nothing is before :meth:`next_deadline`."""
+        overdue: dict[str, list[Lane]] = {}
+        retrying: list[str] = []
         for name, window in self.sites.items():
-            if window.connected and name not in self._asked and window.overdue(now):
-                found[name] = window.give_up(now)
-                self._asked.add(name)
-        return found, self.confirms.reconsider() if found else []
+            if not window.connected:
+                continue
+            deadline = window.next_deadline()
+            if deadline is None or now < deadline:
+                continue
+            if name not in self._dropping and window.is_overdue(now):
+                overdue[name] = window.give_up(now)
+                self._dropping.add(name)
+            if window.probe(now):
+                retrying.append(name)
+        return Timed(overdue, self.confirms.reconsider() if overdue else [], retrying)
 
-    def due(self, now: float) -> list[str]:
-        """Sites at which a parked stream is tried again from now on."""
-        return [name for name, window in self.sites.items() if window.connected and window.probe(now)]
+    def next_deadline(self) -> float | None:
+        """When :meth:`on_deadline` is to be called, if nothing else happens before."""
+        found: float | None = None
+        for name, window in self.sites.items():
+            if window.connected and name not in self._dropping:
+                deadline = window.next_deadline()
+                if deadline is not None and (found is None or deadline < found):
+                    found = deadline
+        return found
 
-    def deadline(self) -> float | None:
-        """When :meth:`overdue` or :meth:`due` will have something, if nothing else happens."""
-        times = [
-            time
-            for name, window in self.sites.items()
-            if window.connected and name not in self._asked and (time := window.deadline()) is not None
-        ]
-        return min(times, default=None)
-
-    # -- what may leave -------------------------------------------------------------------------------------
+    # -- retention ----------------------------------------------------------------------------------------
 
     def releasable(self, above: int, consumed: RangeSet | None = None) -> tuple[list[Span], list[Span]]:
-        """Rows above `above` that may leave, oldest first: those that every site has, and those that are published
-        only.
+        """Rows above `above` that may be deleted, oldest first: those that every site has confirmed, and those that are
+        published but lack a confirm.
 
-        `consumed`: rows that all groups are done with, where others must stay.
+        `consumed`: rows that all groups have settled, if the others must stay.
         """
-        everywhere: RangeSet = self.confirms.everywhere()
+        everywhere = self.confirms.everywhere()
         full: list[Span] = []
         partly: list[Span] = []
         for first, last in self.confirms.published:
@@ -153,10 +155,10 @@ class ProducerCore:
 
 
 def _within(spans: Sequence[Span], rows: RangeSet) -> list[Span]:
-    """What of `spans` is in `rows`, up to a number that is more than leaves at once."""
+    """The parts of `spans` that are in `rows`, up to a number that is more than is deleted at once."""
     found: list[Span] = []
     for first, last in spans:
-        found += rows.overlap(first, last, MAX_LEAVING)
-        if len(found) >= MAX_LEAVING:
+        found += rows.overlap(first, last, MAX_RELEASABLE)
+        if len(found) >= MAX_RELEASABLE:
             break
     return found

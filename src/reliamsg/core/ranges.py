@@ -16,26 +16,29 @@ Span = tuple[int, int]
 
 
 class RangeSet:
-    """A set of integers. Its cost follows the number of intervals, not of numbers."""
+    """A set of integers. Its cost depends on the number of intervals, not on their lengths."""
 
-    __slots__ = ("_firsts", "_lasts")
+    __slots__ = ("_firsts", "_lasts", "empty")
 
     def __init__(self, spans: Iterable[Span] = ()) -> None:
         self._firsts: list[int] = []
         self._lasts: list[int] = []
+        self.empty = True
+        """Read far more often than it changes, so an attribute rather than a property."""
         for first, last in spans:
             self.add(first, last)
 
     def add(self, first: int, last: int) -> None:
-        """Put `first` to `last` into the set."""
+        """Add the numbers `first` to `last`."""
         if first > last:
             raise _reversed(first, last)
+        self.empty = False
         lasts = self._lasts
-        if not lasts or first > lasts[-1] + 1:  # the usual case: beyond all that is there
+        if not lasts or first > lasts[-1] + 1:  # the common case: above all that is in the set
             self._firsts.append(first)
             lasts.append(last)
             return
-        # Every interval that overlaps or touches [first, last] becomes one with it.
+        # Every interval that overlaps or touches [first, last] is merged with it.
         low = bisect_left(lasts, first - 1)
         high = bisect_right(self._firsts, last + 1)
         if low < high:
@@ -45,29 +48,33 @@ class RangeSet:
         lasts[low:high] = [last]
 
     def remove(self, first: int, last: int) -> None:
-        """Take `first` to `last` out of the set; what is not in it does not matter."""
+        """Remove the numbers `first` to `last`, those of them that are in the set."""
         if first > last:
             raise _reversed(first, last)
-        low = bisect_left(self._lasts, first)
-        high = bisect_right(self._firsts, last)
+        firsts, lasts = self._firsts, self._lasts
+        low = bisect_left(lasts, first)
+        high = bisect_right(firsts, last)
         if low >= high:
             return
-        keep: list[Span] = []
-        if self._firsts[low] < first:
-            keep.append((self._firsts[low], first - 1))
-        if self._lasts[high - 1] > last:
-            keep.append((last + 1, self._lasts[high - 1]))
-        self._firsts[low:high] = [span[0] for span in keep]
-        self._lasts[low:high] = [span[1] for span in keep]
+        kept_firsts: list[int] = []
+        kept_lasts: list[int] = []
+        if firsts[low] < first:
+            kept_firsts.append(firsts[low])
+            kept_lasts.append(first - 1)
+        if lasts[high - 1] > last:
+            kept_firsts.append(last + 1)
+            kept_lasts.append(lasts[high - 1])
+        firsts[low:high] = kept_firsts
+        lasts[low:high] = kept_lasts
+        self.empty = not firsts
 
     def discard_below(self, bound: int) -> None:
-        """Take every number below `bound` out of the set."""
+        """Remove every number below `bound`."""
         if self._firsts and self._firsts[0] < bound:
             self.remove(self._firsts[0], bound - 1)
 
-    def missing(self, first: int, last: int, most: int | None = None) -> list[Span]:
-        """What of `first` to `last` is not in the set, in order; only the lowest `most` intervals, where that is
-        given."""
+    def missing(self, first: int, last: int, limit: int | None = None) -> list[Span]:
+        """The intervals of `first` to `last` that are not in the set, in order, at most `limit` of them."""
         if first > last:
             raise _reversed(first, last)
         firsts, lasts = self._firsts, self._lasts
@@ -75,17 +82,17 @@ class RangeSet:
         for i in range(bisect_left(lasts, first), len(firsts)):
             if firsts[i] > last:
                 break
-            if most is not None and len(found) >= most:
+            if len(found) == limit:
                 return found
             if firsts[i] > first:
                 found.append((first, firsts[i] - 1))
             first = lasts[i] + 1
-        if first <= last and (most is None or len(found) < most):
+        if first <= last and len(found) != limit:
             found.append((first, last))
         return found
 
     def overlap(self, first: int, last: int, limit: int | None = None) -> list[Span]:
-        """What of `first` to `last` is in the set, in order; of that the first `limit` intervals."""
+        """The intervals of `first` to `last` that are in the set, in order, at most `limit` of them."""
         if first > last:
             raise _reversed(first, last)
         firsts, lasts = self._firsts, self._lasts
@@ -97,7 +104,7 @@ class RangeSet:
         return found
 
     def covers(self, first: int, last: int) -> bool:
-        """Whether all of `first` to `last` is in the set."""
+        """Whether all numbers from `first` to `last` are in the set."""
         if first > last:
             raise _reversed(first, last)
         lasts = self._lasts
@@ -105,7 +112,7 @@ class RangeSet:
         return i < len(lasts) and self._firsts[i] <= first and lasts[i] >= last
 
     def run_from(self, number: int) -> int | None:
-        """The last number of the unbroken run that holds `number`; None if it is not in the set."""
+        """The last number of the interval that contains `number`; None if none does."""
         lasts = self._lasts
         i = bisect_left(lasts, number)
         return lasts[i] if i < len(lasts) and self._firsts[i] <= number else None
@@ -114,10 +121,6 @@ class RangeSet:
         """The lowest member at or above `number`."""
         i = bisect_left(self._lasts, number)
         return max(number, self._firsts[i]) if i < len(self._firsts) else None
-
-    @property
-    def empty(self) -> bool:
-        return not self._firsts
 
     @property
     def first(self) -> int | None:
@@ -129,23 +132,27 @@ class RangeSet:
 
     @property
     def total(self) -> int:
-        """How many numbers are in the set."""
+        """The number of integers in the set."""
         return sum(self._lasts) - sum(self._firsts) + len(self._firsts)
 
     @property
     def intervals(self) -> int:
-        """How many intervals it takes."""
+        """The number of intervals."""
         return len(self._firsts)
 
     def pop_lowest(self) -> Span:
-        """Take the lowest interval out of the set and return it."""
-        return self._firsts.pop(0), self._lasts.pop(0)
+        """Remove the lowest interval and return it."""
+        span = self._firsts.pop(0), self._lasts.pop(0)
+        self.empty = not self._firsts
+        return span
 
     def __iter__(self) -> Iterator[Span]:
         return iter(list(zip(self._firsts, self._lasts, strict=True)))
 
     def __contains__(self, number: int) -> bool:
-        return self.run_from(number) is not None
+        lasts = self._lasts
+        i = bisect_left(lasts, number)
+        return i < len(lasts) and self._firsts[i] <= number
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, RangeSet):
@@ -155,7 +162,7 @@ class RangeSet:
     __hash__ = None  # type: ignore[assignment]
 
     def __bool__(self) -> NoReturn:
-        raise TypeError("ask .empty: whether a set of ranges is 'true' is ambiguous")
+        raise TypeError("use .empty: the truth value of a RangeSet is ambiguous")
 
     def __repr__(self) -> str:
         return f"RangeSet({list(self)})"

@@ -1,10 +1,10 @@
-"""What is to be sent again, to whom, and how fast.
+"""Which messages are sent again, to which group, and how fast.
 
-Groups tell in every state what they lack and which of it they want now. What they want is queued by group, stream and
-epoch, as ranges. Repairs share a budget of bytes per second, so that they never crowd out live traffic; within it
-every group has its turn, and groups that the producer's settings name get half of it at least, whatever made-up groups
-ask for. A range that was sent is not sent again to the same group within `spacing` seconds, as the request may have
-been on its way already.
+Each state of a group lists what it is missing and which of that it wants now. Wanted ranges are queued by group, stream
+and epoch. Repairs share a budget of bytes per second, so that they never crowd out live traffic. Groups take turns
+within it, and those that the producer's settings name get at least half of it, whatever forged groups request. A range
+is not sent to the same group twice within `spacing` seconds, as the first copy may still have been in transit when the
+group requested it again.
 
 Not thread-safe. Times are monotonic seconds.
 """
@@ -15,29 +15,27 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from reliamsg.core.announced import Span3
 from reliamsg.core.ranges import RangeSet, Span
 from reliamsg.message import Stream
 
-__all__ = ["MAX_EPOCHS", "MAX_GROUPS", "MAX_STREAMS", "Piece", "Repairs", "Span3"]
-
-Span3 = tuple[int, int, int]
-"""Epoch, first and last number."""
+__all__ = ["MAX_EPOCHS", "MAX_GROUPS", "MAX_STREAMS", "Piece", "Repairs"]
 
 MAX_GROUPS = 200
-"""Groups that are not named and whose requests are queued; others have to ask again."""
+"""The most groups that are not named with queued requests; others have to ask again."""
 MAX_STREAMS = 1_000
-"""Streams of a group of which requests are queued."""
+"""The most streams for which requests of one group are queued."""
 MAX_EPOCHS = 50
-"""Epochs of a stream of which a group's requests are queued."""
+"""The most epochs of a stream for which requests of one group are queued."""
 MAX_RANGES = 1_000
-"""Ranges of an epoch that a group's requests are queued for."""
+"""The most ranges of an epoch that are queued for one group."""
 MAX_RECENT = 1_000
-"""Ranges of an epoch, and epochs, that are remembered as just sent to a group."""
+"""The most ranges of an epoch, and the most epochs, that are remembered as recently sent to a group."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A range that a group wants now. The caller sends what it holds of it, from `first` on, and then says so."""
+    """A range to send now. The caller sends what it holds of it, from `first` on, and calls :meth:`Repairs.sent`."""
 
     group: str
     stream: Stream
@@ -50,9 +48,9 @@ class Piece:
 class _Group:
     named: bool
     spent: float
-    """Bytes that it was sent, as far as they count for whose turn it is."""
+    """The bytes it was sent, as far as they count when turns are assigned."""
     queued: dict[Stream, dict[int, RangeSet]] = field(default_factory=dict)
-    """By stream, in the order of their turns, and epoch."""
+    """By stream, in order of turns, and epoch."""
     recent: dict[tuple[Stream, int], deque[tuple[float, int, int]]] = field(default_factory=dict)
     """When which range of a stream and epoch was sent, oldest first."""
 
@@ -79,7 +77,7 @@ class _Group:
             del self.recent[next(iter(self.recent))]
 
     def expire(self, key: tuple[Stream, int], before: float) -> deque[tuple[float, int, int]]:
-        """What was sent of a stream and epoch after `before`; the rest is forgotten."""
+        """Forget what was sent up to `before`; returns what was sent later."""
         recent = self.recent.get(key)
         if recent is None:
             return deque()
@@ -91,10 +89,10 @@ class _Group:
 
 
 class Repairs:
-    """The queue of repairs of one producer.
+    """The repair queue of one producer.
 
-    `bytes_per_second`: their budget, None for no limit. What is sent may exceed it by one piece; the next one then
-    waits longer. `burst`: bytes that may go at once after a pause, by default those of a second.
+    `bytes_per_second`: the budget, None for no limit. It may be exceeded by one piece; the next one then waits longer.
+    `burst`: the bytes that may be sent at once after a pause, by default one second's worth.
     """
 
     def __init__(
@@ -102,17 +100,17 @@ class Repairs:
     ) -> None:
         self._rate = bytes_per_second
         self._credit = burst / bytes_per_second if bytes_per_second and burst is not None else 1.0
-        """Seconds of a pause that may be made up for at once."""
+        """How many seconds of unused budget may be caught up at once."""
         self._paid_at = float("-inf")
-        """When what was sent so far is paid for; from then on the next may go."""
+        """When the budget allows the next piece."""
         self._spacing = spacing
         self._groups: dict[str, _Group] = {}
         self._spent = {True: 0.0, False: 0.0}
-        """By all named groups, and by all others, as far as it counts for which of them are next."""
+        """The bytes sent to all named groups, and to all others, as far as they count when turns are assigned."""
         self._level = {True: 0.0, False: 0.0}
-        """What the group had spent that was served last, of the named ones and of the others."""
+        """The highest `spent` that a served group had before its turn, among named groups and among others."""
 
-    # -- what is wanted -------------------------------------------------------------------------------------
+    # -- requests -------------------------------------------------------------------------------------------
 
     def request(
         self,
@@ -124,10 +122,10 @@ class Repairs:
         missing: Sequence[Span3] | None = None,
         named: bool = True,
     ) -> bool:
-        """A group told what it wants of a stream; returns whether anything was queued by it.
+        """A group wants these ranges of a stream; returns whether any of them was queued.
 
-        `missing`: all that it lacks of the stream, where the request says so: what else is queued has arrived. The
-        caller checks ranges against what it has ever sent; bounds on counts are kept here.
+        `missing`: everything the group is missing, if known; other queued ranges have arrived meanwhile. The caller
+        checks that the ranges were ever sent; this class enforces the limits on counts.
         """
         known = self._groups.get(group)
         if known is None:
@@ -139,7 +137,7 @@ class Repairs:
         known.named = named
         if missing is not None:
             self._keep(known, stream, missing)
-        if not known.queued:  # it was waiting for nothing meanwhile, and is owed nothing for that
+        if not known.queued:  # time in which it wanted nothing earns it no credit
             known.spent = max(known.spent, self._level[named])
         queued = False
         for epoch, first, last in wanted:
@@ -149,7 +147,7 @@ class Repairs:
         return queued
 
     def _keep(self, known: _Group, stream: Stream, missing: Sequence[Span3]) -> None:
-        """Of what is queued of the stream, keep only what is missing still."""
+        """Keep only those queued ranges of the stream that are still missing."""
         for epoch, ranges in list(known.queued.get(stream, {}).items()):
             lacking = RangeSet((first, last) for lacks, first, last in missing if lacks == epoch)
             kept = RangeSet(part for span in ranges for part in lacking.overlap(*span))
@@ -179,23 +177,23 @@ class Repairs:
         return True
 
     def cancel(self, group: str) -> None:
-        """The group is not to be sent anything more."""
+        """Send nothing more to the group."""
         self._groups.pop(group, None)
 
     def unavailable(self, stream: Stream, epoch: int, first: int, last: int) -> None:
-        """This range is not held any more: nobody need wait for it."""
+        """The range is not held any more, so requests for it are dropped."""
         for known in self._groups.values():
             known.drop_ranges(stream, epoch, first, last)
 
-    # -- what to send ---------------------------------------------------------------------------------------
+    # -- sending --------------------------------------------------------------------------------------------
 
     def next(self, now: float) -> Piece | None:
-        """What to send now; None where nothing is wanted, or the budget is used up for the moment.
+        """The piece to send now; None if nothing is wanted, or the budget is used up for the moment.
 
-        The caller then calls :meth:`sent`, for the whole range or a part of it from `first` on, whether or not it
+        The caller then must call :meth:`sent`, for the whole range or a part of it from `first` on, whether or not it
         could send anything.
         """
-        if now < self._paid_at:
+        if not self._groups or now < self._paid_at:
             return None
         turn = self._turn()
         if turn is None:
@@ -207,8 +205,8 @@ class Repairs:
         return Piece(group, stream, epoch, first, last)
 
     def sent(self, piece: Piece, first: int, last: int, size: int, now: float) -> None:
-        """Of a piece that :meth:`next` gave, `first` to `last` is dealt with: `size` bytes were sent, or (0) it is not
-        held any more. The range may be larger than what was wanted: whole batches are sent."""
+        """`first` to `last` of a piece are done: `size` bytes were sent, or 0 if they are no longer held. The range may
+        be larger than the piece, since whole batches are sent."""
         if self._rate is not None:
             self._paid_at = max(self._paid_at, now - self._credit) + size / self._rate
         known = self._groups.get(piece.group)
@@ -218,43 +216,44 @@ class Repairs:
         known.spent += size
         self._spent[known.named] += size
         known.drop_ranges(piece.stream, piece.epoch, first, last)
-        # The next piece of the group is of another stream, if it wants any: a long range holds up no short one.
+        # The group's next piece is of another stream it wants, so that a long range does not hold up a short one.
         if piece.stream in known.queued:
             known.queued[piece.stream] = known.queued.pop(piece.stream)
         if size:
             known.remember(piece.stream, piece.epoch, first, last, now)
 
-    def deadline(self, now: float) -> float | None:
-        """When :meth:`next` will have something; None where nothing is wanted."""
-        if not any(known.queued for known in self._groups.values()):
+    def next_deadline(self, now: float) -> float | None:
+        """When :meth:`next` will have something; None if nothing is wanted."""
+        if not self._groups or not any(known.queued for known in self._groups.values()):
             return None
         return max(now, self._paid_at)
 
     def queued(self) -> Iterator[tuple[str, Stream, int, list[Span]]]:
-        """All that is wanted: group, stream, epoch and ranges."""
+        """Everything that is queued: group, stream, epoch and ranges."""
         for group, known in self._groups.items():
             for stream, epochs in known.queued.items():
                 for epoch, ranges in sorted(epochs.items()):
                     yield group, stream, epoch, list(ranges)
 
     def forget(self, now: float) -> None:
-        """Forget groups that want nothing; to be called now and then."""
+        """Forget groups that want nothing; to be called periodically."""
         for group, known in list(self._groups.items()):
             for key in list(known.recent):
                 known.expire(key, now - self._spacing)
             if known.idle:
                 del self._groups[group]
 
-    # -- inside ---------------------------------------------------------------------------------------------
+    # -- turns ----------------------------------------------------------------------------------------------
 
     def _turn(self) -> tuple[str, _Group] | None:
-        """The group whose turn it is: of those that were sent least, in the class that was sent less."""
+        """The group whose turn it is: the one that was sent least, of the class that was sent less."""
         waiting = [(name, known) for name, known in self._groups.items() if known.queued]
         if not waiting:
             return None
-        if all(known.named for _, known in waiting) or not any(known.named for _, known in waiting):
-            named = waiting[0][1].named
-            # Time in which the others want nothing gives them no claim on later times.
+        classes = {known.named for _, known in waiting}
+        if len(classes) == 1:
+            [named] = classes
+            # Time in which the other class wants nothing earns it no credit.
             self._spent[not named] = max(self._spent.values())
         else:
             named = self._spent[True] <= self._spent[False]

@@ -18,7 +18,7 @@ from typing import Literal
 from msgspec import structs
 
 from reliamsg.core.announced import Announced
-from reliamsg.core.copies import Copies
+from reliamsg.core.duplicate_filter import DuplicateFilter
 from reliamsg.core.repair_requests import Ask
 from reliamsg.core.report import Report
 from reliamsg.errors import FarEpoch
@@ -125,7 +125,7 @@ class Control:
         """Producers without streams here that said something: they are answered too, after all others."""
         self._roomless: dict[Stream, None] = {}
         """Streams of which something was said that found no room in memory: it is to be said again when there is."""
-        self._copies = Copies()
+        self._duplicates = DuplicateFilter()
         """Statuses that came at one site: they need no second look, and no second answer, when they come at another."""
         self._told_at = float("-inf")
         self._answered_at = float("-inf")
@@ -141,7 +141,7 @@ class Control:
             if reading:
                 site.repaired(address, body)
             return
-        if self._copies.has((address, body)):
+        if self._duplicates.has((address, body)):
             site.control_frame_came()
             return
         shared = self.shared
@@ -157,7 +157,7 @@ class Control:
             site.control_frame_came()
             if isinstance(frame, Status):
                 if not shared.role.barred:
-                    self._copies.add((address, body))
+                    self._duplicates.add((address, body))
                     self._status(site, frame, now)
             elif frame.group == self.group and address == self._own_address:
                 if frame.producer:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from reliamsg.core.fence import ROOM
+from reliamsg.core.fencing import ROOM
 from reliamsg.core.ranges import RangeSet
 from reliamsg.message import Stream
 from reliamsg.store.inbox_rows import EpochRow, History, SavedStream, Tombstone

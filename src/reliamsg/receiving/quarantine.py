@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping
 
-from reliamsg.core.shares import Shares
+from reliamsg.core.fair_quota import FairQuota
 from reliamsg.message import Stream
 from reliamsg.store.inbox import MAX_QUARANTINED_FRAME, QuarantineChange
 from reliamsg.store.inbox_rows import Quarantined
@@ -46,7 +46,7 @@ class Quarantine:
     def __init__(self, rows: QuarantineRows, limit: int) -> None:
         self.limit = limit
         self._rows = rows
-        self._room = Shares(
+        self._room = FairQuota(
             limit,
             {
                 f"{reason} {site}": size + count * ROW_BYTES
@@ -189,7 +189,7 @@ class Samples:
         for (site, address), (rows, size) in kept.items():
             source = self._source(site, address)
             held[source] = held.get(source, 0) + size + rows * SAMPLE_ROW_BYTES
-        self._room = Shares(MAX_SAMPLE_BYTES, held)
+        self._room = FairQuota(MAX_SAMPLE_BYTES, held)
 
     def _source(self, site: str, address: str) -> str:
         """Other addresses than those that are read may be made up, and count as one."""

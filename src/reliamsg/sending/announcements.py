@@ -6,8 +6,8 @@ from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 
-from reliamsg.core.announcer import Announcer
-from reliamsg.core.groups import Member
+from reliamsg.core.announcements import Announcer
+from reliamsg.core.group_progress import Member
 from reliamsg.message import Stream
 from reliamsg.sending.site import SiteSender
 from reliamsg.sending.state import Shared

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from reliamsg.core.ranges import RangeSet, Span
-from reliamsg.core.window import Flight, Lane, LaneState
+from reliamsg.core.window import Lane, LaneState, RowLike
 from reliamsg.errors import ConfigError, ConfirmTimeout, MessageRemoved
 from reliamsg.message import MessageId, Stream
 from reliamsg.runtime.callbacks import CallbackThread
@@ -207,7 +207,7 @@ class ConfirmationTracker:
         row = missing[0][0]
         if self._retention.released_unsent(row):
             return "released"
-        if window.is_unproven(row):
+        if window.is_uncounted(row):
             return "unseen"
         lane = self._parked_lane(name, messages.topic)
         if lane is not None and lane.next <= row:
@@ -216,7 +216,7 @@ class ConfirmationTracker:
             return "timed out"
         if not window.connected:
             return "disconnected"
-        return "sent" if row in window.flights else "pending"
+        return "sent" if row in window.in_flight else "pending"
 
     def _reasons(self, messages: Messages) -> dict[str, str]:
         """The state of the messages at each site, and why."""
@@ -248,16 +248,15 @@ class ConfirmationTracker:
         if self.oldest_pending_us is None:
             self.oldest_pending_us = rows[0].wall_us
 
-    def confirmed(self, rows: Sequence[int], flights: Iterable[Flight]) -> None:
-        """`rows`, which were among `flights`, are published from now on."""
-        published, consumed, released = set(rows), self._groups.consumed, 0
-        for flight in flights:
-            row = flight.row
-            if row.id in published:
-                assert isinstance(row, Row)  # the core returns what it was given
-                self.pending_messages -= row.count
-                if consumed is None or row.id in consumed:
-                    released += row.size
+    def confirmed(self, rows: Sequence[int], confirmed: Mapping[int, RowLike]) -> None:
+        """`rows`, which were among those in `confirmed`, are published from now on."""
+        consumed, released = self._groups.consumed, 0
+        for number in rows:
+            row = confirmed[number]
+            assert isinstance(row, Row)  # the core returns the rows that it was given
+            self.pending_messages -= row.count
+            if consumed is None or number in consumed:
+                released += row.size
         self._admission.release(released)
         self._published(rows)
 

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from reliamsg.core.fence import Conflict
+from reliamsg.core.fencing import Conflict
 from reliamsg.errors import ProducerConflict
 from reliamsg.message import Stream
 from reliamsg.sending.announcements import Announcements
@@ -188,14 +188,14 @@ class ControlHandler:
                 position = tail
             advanced = self._groups.heard(stream, group, position, reported, now, known)
             if fresh and known:
-                table.lacks(stream, group, reported.missing)
+                table.on_missing(stream, group, reported.missing)
             member = table.find(stream, group)
             behind = member is None or member.position < tail
             named = member is not None and member.named
             # A restored copy of its inbox has to learn how far it was, which is not in announcements to everybody.
             announced_at = self._announcements.announced_at(stream)
-            if fresh and member is not None and position < member.told:
-                announced_at = member.answered
+            if fresh and member is not None and position < member.reported:
+                announced_at = member.answered_at
         if fresh and (reported.wanted or reported.missing):
             wanted = list(self._held(info, reported.wanted))
             self._repairs.request(group, stream, wanted, reported.missing, now, named=named)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter, deque
 from dataclasses import dataclass
 
-from reliamsg.core.copies import Copies
-from reliamsg.core.shares import Shares
+from reliamsg.core.duplicate_filter import DuplicateFilter
+from reliamsg.core.fair_quota import FairQuota
 from reliamsg.keys import KeyRing
 from reliamsg.wire.control import State, Status, open_control
 from reliamsg.wire.data import FrameError
@@ -34,7 +34,7 @@ class ControlQueue:
     def __init__(self, keys: KeyRing | None) -> None:
         self.rejected: Counter[str] = Counter()
         """Frames that were refused, by reason."""
-        self.copies = Copies()
+        self.copies = DuplicateFilter()
         """Frames that arrived over one site need no second look when they arrive over another."""
         self.connected: set[str] = set()
         """Sites that were connected since the writer last looked."""
@@ -43,8 +43,8 @@ class ControlQueue:
         self._keys = keys
         self._waiting: dict[str, deque[ControlFrame]] = {}
         """By source, in the order of their turns."""
-        self._frames = Shares(MAX_FRAMES)
-        self._bytes = Shares(MAX_BYTES)
+        self._frames = FairQuota(MAX_FRAMES)
+        self._bytes = FairQuota(MAX_BYTES)
 
     def decode(self, address: str, body: bytes) -> ControlFrame | str:
         """The frame; the reason why it is not accepted if it is malformed, or unsigned where it must be signed."""

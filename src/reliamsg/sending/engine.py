@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 
 from reliamsg.config import JournalExport, Site
-from reliamsg.core.fence import Verdict
+from reliamsg.core.fencing import Verdict
 from reliamsg.core.producer import ProducerCore
 from reliamsg.core.ranges import RangeSet, Span
 from reliamsg.core.window import Lane, SiteLimits
@@ -309,7 +309,7 @@ class Engine:
         core, now = self.shared.core, self.shared.clock.now()
         self.tracker.removed(topic, epoch, taken)
         for row in taken.gone:
-            core.gone(row.id, now)
+            core.removed(row.id, now)
             self.groups.left([row.id])
         for before, after in taken.cut:
             core.changed(after)
@@ -378,15 +378,14 @@ class Engine:
         """Reconnect where a confirm is overdue, and have parked streams tried again."""
         core = self.shared.core
         with self.shared.lock:
-            overdue, published = core.overdue(now)
-            for name, parked in overdue.items():
+            timed = core.on_deadline(now)
+            for name, parked in timed.overdue.items():
                 self.sites[name].overdue(parked)
-            self.tracker.decided(published)
-            due = core.due(now)
+            self.tracker.decided(timed.published)
             self._next_check()
-        for name in overdue:
+        for name in timed.overdue:
             self.sites[name].transport.reconnect("a confirm is overdue")
-        for name in due:
+        for name in timed.retrying:
             self.sites[name].transport.wake()
 
     def _control(self, now: float) -> None:
@@ -403,10 +402,10 @@ class Engine:
             self._listen(control.addresses(now))
         if not gate.is_settled and gate.hello_due(now):
             self.announcements.hello(now)
-        self._announce_at = self.announcements.timetable.deadline()
+        self._announce_at = self.announcements.timetable.next_deadline()
         if self._announce_at is not None and self._announce_at <= now:
             self.announcements.run(now)
-            self._announce_at = self.announcements.timetable.deadline()
+            self._announce_at = self.announcements.timetable.next_deadline()
         if not self.repairs.is_idle:
             self._repair(now)
         if now >= control.forget_at:
@@ -416,7 +415,7 @@ class Engine:
         at = self.repairs.deadline(now)
         if at is not None and at <= now:
             self.repairs.run(now)
-            self._announce_at = self.announcements.timetable.deadline()
+            self._announce_at = self.announcements.timetable.next_deadline()
 
     def _judge(self, now: float) -> None:
         """Open the gate, renumber what is behind it, or stop."""
@@ -495,11 +494,7 @@ class Engine:
 
     def _next_check(self) -> float | None:
         """When a confirm will be overdue, or a parked stream be tried again. With the lock held."""
-        core, at = self.shared.core, None
-        for window in core.sites.values():
-            if window.flights or window.lanes:
-                at = core.deadline()
-                break
+        at = self.shared.core.next_deadline()
         self.shared.set_check(at)
         return at
 

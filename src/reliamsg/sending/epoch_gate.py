@@ -1,12 +1,12 @@
 """Holds back what is published in a newly opened epoch until the named groups have answered a hello, or the wait is
-over; see :mod:`reliamsg.core.fence`."""
+over; see :mod:`reliamsg.core.fencing`."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
 
-from reliamsg.core.fence import Conflict, Fence, Verdict
+from reliamsg.core.fencing import Conflict, Fence, Verdict
 from reliamsg.errors import ProducerFenced
 from reliamsg.message import Stream
 from reliamsg.sending.encoding import reencode
@@ -65,12 +65,12 @@ class EpochGate:
         epochs of the stream. Returns a conflict to report."""
         self.is_settled = False
         named = self._is_named(group)
-        return self._fence.heard(group, stream, entered, chain, now, self._wall_ms(), named=named)
+        return self._fence.reported(group, stream, entered, chain, now, self._wall_ms(), named=named)
 
     def heard_twin(self, status: Status, now: float) -> Conflict | None:
         """A status of this producer's name arrived. Returns a conflict to report."""
         self.is_settled = False
-        return self._fence.heard_twin(status.epoch, status.incarnation, now, self._wall_ms())
+        return self._fence.twin_reported(status.epoch, status.incarnation, now, self._wall_ms())
 
     def answered(self, group: str, streams: Iterable[Stream]) -> None:
         """A group reported its state of these streams."""
@@ -126,7 +126,7 @@ class EpochGate:
         """When :meth:`judge` or :meth:`hello_due` will have something to do."""
         if self.is_settled:
             return None
-        at = self._fence.deadline(now, self._retry_at)
+        at = self._fence.next_deadline(now, self._retry_at)
         if self._retry_at > now:
             return self._retry_at if at is None else min(at, self._retry_at)
         self.is_settled = at is None and self._shared.gate is None and not self._fence.awaited
@@ -167,10 +167,11 @@ class EpochGate:
         epoch, incarnation = fence.fenced_by or (0, 0)
         detail = {"epoch": epoch, "incarnation": f"{incarnation:016x}"}
         entry = Entry("fenced", epoch=outbox.epoch, incarnation=outbox.incarnation, detail=detail)
-        if fence.shut_out:
+        if fence.fencing_group:
             why = (
-                f"group {fence.shut_out!r} has entered epoch {epoch} of producer {name!r}, above which no producer can"
-                " move: have the group forget the stream (`reliamsg inbox forget`), then open this producer again"
+                f"group {fence.fencing_group!r} has entered epoch {epoch} of producer {name!r}, above which no"
+                " producer can move: have the group forget the stream (`reliamsg inbox forget`), then open this"
+                " producer again"
             )
         else:
             why = (

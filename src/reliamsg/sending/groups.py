@@ -9,7 +9,7 @@ from itertools import islice
 
 from reliamsg.config import check_name
 from reliamsg.core.announced import Span3
-from reliamsg.core.groups import Member as GroupMember
+from reliamsg.core.group_progress import Member as GroupMember
 from reliamsg.core.ranges import RangeSet, Span
 from reliamsg.errors import ConfigError, ReliamsgError
 from reliamsg.message import Gap, Stream
@@ -219,7 +219,7 @@ class Groups:
         """A group reported how far it is: at `position`, which may differ from its report. Returns whether it came
         further. `known`: the epoch that it has entered is of this history."""
         high_water = reported.high_water if known else 0
-        if not self._table.hear(stream, group, position, reported.entered, now, high_water):
+        if not self._table.on_report(stream, group, position, reported.entered, now, high_water):
             return False
         self.progressed = True
         self.moved.add(self._streams.by_stream[stream].row.id)
@@ -339,7 +339,8 @@ class Groups:
         return tuple(
             GroupStatus(
                 member.group, stream.topic, stream.partition, member.named, member.since, member.position,
-                info.count_from(member.position), None if member.heard is None else max(0.0, now - member.heard),
+                info.count_from(member.position),
+                None if member.reported_at is None else max(0.0, now - member.reported_at),
                 None if member.held_up_by is None else Gap(stream, *member.held_up_by, "missing"),
             )
             for stream, info in self._streams.by_stream.items()
@@ -381,7 +382,7 @@ class Groups:
         behind.sort(key=lambda each: -each[0])
         return ", ".join(
             f"group {member.group} is {count} messages behind on {stream.topic}"
-            + (" and was never heard" if member.heard is None else _held_up(member.held_up_by))
+            + (" and was never heard" if member.reported_at is None else _held_up(member.held_up_by))
             for count, member, stream in behind[:3]
         )
 

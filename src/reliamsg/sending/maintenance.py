@@ -57,7 +57,7 @@ class Maintenance:
             or not shared.journal.empty
             or not self._tracker.unjournalled.empty
             or self._groups.progressed
-            or shared.table.lacking_changed
+            or shared.table.gaps_changed
             or shared.presence.changed
         )
 
@@ -101,9 +101,9 @@ class Maintenance:
         """Store the gaps that hold groups up, for people who inspect the outbox."""
         table = self._shared.table
         with self._shared.lock:
-            if not table.lacking_changed:
+            if not table.gaps_changed:
                 return
-            lacking = table.take_lacking()
+            lacking = table.take_gaps()
         self._outbox.note_lacking(lacking)
 
     def store_progress(self, last: Sequence[Entry] = ()) -> None:

@@ -70,14 +70,14 @@ class PresenceTracker:
         if presence is None:
             return set()
         return {
-            (topic, partition) for topic, partition in topics if presence.heard((topic, partition, group))
+            (topic, partition) for topic, partition in topics if presence.reported((topic, partition, group))
         }
 
     def listens_for(self, site: str, bindings: Iterable[Binding]) -> bool:
         """Whether a state of one of these groups would prove anything."""
         presence = self._sites.get(site)
         return presence is not None and not all(
-            presence.was_heard((b.topic, b.partition, b.group)) for b in bindings
+            presence.has_reported((b.topic, b.partition, b.group)) for b in bindings
         )
 
     def unseen(self, site: str, topic: str, partition: int, groups: Iterable[str]) -> list[str]:

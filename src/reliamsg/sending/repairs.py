@@ -54,7 +54,7 @@ class RepairSender:
         """When there will be something to send."""
         if self.is_idle:
             return None
-        due = self.queue.deadline(now)
+        due = self.queue.next_deadline(now)
         self.is_idle = due is None
         return None if due is None else max(due, self._pause_until)
 

@@ -111,15 +111,14 @@ class SiteSender:
         """See :class:`~reliamsg.transport.base.SenderEvents`."""
         shared = self._shared
         with shared.lock:
-            flights, published = shared.core.confirmed(self.site.name, tokens, shared.clock.now())
+            confirmed, published = shared.core.confirmed(self.site.name, tokens, shared.clock.now())
             wall_us = shared.clock.wall_us()
-            counting = flights
+            counting = list(confirmed.values())
             if self._window.lanes:
                 shared.check_by(NOW)
-                counting = [flight for flight in flights if flight.row.id in self._window.confirmed]
-            for flight in counting:
-                row = flight.row
-                assert isinstance(row, Row)  # the core returns what it was given
+                counting = [row for row in counting if row.id in self._window.confirmed]
+            for row in counting:
+                assert isinstance(row, Row)  # the core returns the rows that it was given
                 shared.journal.add(
                     Entry(
                         "confirmed", row.stream, row.epoch, row.incarnation, row.seq, row.last, self.site.name,
@@ -128,7 +127,7 @@ class SiteSender:
                 )  # fmt: skip
             shared.add_confirmed(len(counting))
             if published:
-                self._tracker.confirmed(published, flights)
+                self._tracker.confirmed(published, confirmed)
         shared.probe("confirmed")
         if shared.confirmed_rows >= PROGRESS_ROWS:
             shared.wake()
@@ -137,14 +136,11 @@ class SiteSender:
         """See :class:`~reliamsg.transport.base.SenderEvents`."""
         shared = self._shared
         with shared.lock:
-            flight = shared.core.refused(
-                self.site.name, token, f"{outcome.value}: {reason}", shared.clock.now()
-            )
-            if flight is None:
+            row = shared.core.refused(self.site.name, token, f"{outcome.value}: {reason}", shared.clock.now())
+            if row is None:
                 return
             shared.check_by(NOW)
-            row = flight.row
-            assert isinstance(row, Row)  # the core returns what it was given
+            assert isinstance(row, Row)  # the core returns the rows that it was given
             shared.journal.add(
                 Entry(
                     outcome.value, row.stream, row.epoch, row.incarnation, row.seq, row.last, self.site.name,
@@ -268,15 +264,14 @@ class SiteSender:
         self._rejoin()
 
     def _pull_lane(self, lane: Lane, rows: list[Row], now: float) -> None:
-        core, name, limit = self._shared.core, self.site.name, self._shared.limit
+        limit = self._shared.limit
         while lane.next <= limit and len(rows) < PULL_ROWS:
             if self._encoder.plain and sum(row.count for row in rows) >= PLAIN_MESSAGES:
                 return
             row = self._reader.next(lane, limit)
             if row is None or row.id > limit:
                 return
-            if core.may_send(name, lane, row):
-                core.sent(name, lane, row, now)
+            if self._window.send(lane, row, now):
                 rows.append(row)
             elif lane.next <= row.id:
                 return  # no room
@@ -329,7 +324,7 @@ class SiteSender:
         )
         return SenderSite(
             self._connectivity.state, self._connectivity.endpoint, self._connectivity.error, self.behind(),
-            len(window.flights), tuple(parked), tuple(self.transport.refused_addresses()), unseen,
+            len(window.in_flight), tuple(parked), tuple(self.transport.refused_addresses()), unseen,
         )  # fmt: skip
 
     # -- journal ------------------------------------------------------------------------------------------------

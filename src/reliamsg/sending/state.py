@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterable
 
 from reliamsg import forks
-from reliamsg.core.groups import GroupTable
+from reliamsg.core.group_progress import GroupTable
 from reliamsg.core.producer import ProducerCore
 from reliamsg.errors import ClosedError, FatalError
 from reliamsg.message import Stream
@@ -131,12 +131,12 @@ class Shared:
         window = self.core.sites[site]
         for stream in streams:
             stream_id = self.streams.by_stream[stream].row.id
-            unseen, doubted = self.unseen(site, stream), window.is_doubted(stream_id)
-            if unseen and not doubted:
-                window.doubt(stream_id)
+            unseen, marked = self.unseen(site, stream), window.is_marked_unproven(stream_id)
+            if unseen and not marked:
+                window.mark_unproven(stream_id)
                 self.add_confirmed(1)  # so that it is stored
-            elif doubted and not unseen:
-                window.trust(stream_id)
+            elif marked and not unseen:
+                window.mark_proven(stream_id)
                 log.info(
                     "producer %s: all groups of %s are known at site %s; what was sent before is sent there again",
                     self.producer_id, stream, site,

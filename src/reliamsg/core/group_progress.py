@@ -1,9 +1,9 @@
-"""What the groups of each stream have acknowledged, as a producer knows it.
+"""How far the groups of each stream are, as their producer knows it.
 
-*Named* groups are the producer's own setting. They count from a position on (`since`), and with
-``release="consumed"`` a message stays until every one of them is past it. *Heard* groups are those that told their
-state without being named; they only count for whether anything still has to be announced, are forgotten when they fall
-silent, and are bounded in number. All values only ever rise: a state that is repeated or overtaken changes nothing.
+*Named* groups are configured at the producer. They count from a position on (`since`), and with ``release="consumed"``
+a message stays until each of them is past it. *Unnamed* groups have reported their state without being configured. They
+only delay the moment when a stream falls silent; they are forgotten when they stop reporting, and are limited in
+number. All values only increase: a repeated or overtaken state changes nothing.
 
 Not thread-safe. Times are monotonic seconds.
 """
@@ -15,25 +15,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from reliamsg.core.announced import Span3
+from reliamsg.core.announced import Position, Span3
 from reliamsg.message import Stream
 
-__all__ = ["FORGET_HEARD_S", "MAX_HEARD", "MAX_HEARD_PER_STREAM", "GroupTable", "Member", "Position"]
-
-Position = tuple[int, int]
-"""Epoch and next number; everything before is settled."""
+__all__ = ["FORGET_UNNAMED_S", "MAX_UNNAMED", "MAX_UNNAMED_PER_STREAM", "GroupTable", "Member"]
 
 START: Position = (0, 1)
 """Before every message of every epoch."""
 
-MAX_HEARD_PER_STREAM = 100
-"""Groups of a stream that are remembered though nobody named them."""
-MAX_HEARD = 20_000
-"""The same, of all streams together."""
-MAX_LACKING = 100
-"""Gaps that hold groups up, of which the outbox's file says so."""
-FORGET_HEARD_S = 600.0
-"""A heard group that says nothing for so long is forgotten."""
+MAX_UNNAMED_PER_STREAM = 100
+"""The most unnamed groups that are remembered per stream."""
+MAX_UNNAMED = 20_000
+"""The same for all streams together."""
+MAX_GAPS = 100
+"""The most gaps holding up groups that the outbox's file records."""
+FORGET_UNNAMED_S = 600.0
+"""An unnamed group that is silent this long is forgotten."""
 
 
 @dataclass(slots=True)
@@ -43,27 +40,27 @@ class Member:
     group: str
     named: bool
     since: Position
-    """From where on it counts."""
+    """It counts from here on."""
     position: Position
     """Everything before is settled there, or does not count."""
     entered: tuple[int, int] = (0, 0)
     """The highest epoch that it entered, and its incarnation."""
-    heard: float | None = None
-    """When it told its state last; None for never since this producer was opened."""
-    told: Position = START
-    """The highest position that it told itself."""
-    handed_out: Position = START
-    """Of what was published when it told that, everything before may have been handed out."""
-    answered: float = float("-inf")
-    """When it was told last how far it was."""
+    reported_at: float | None = None
+    """Its latest report; None if there was none since this producer was opened."""
+    reported: Position = START
+    """The highest position that it reported itself."""
+    delivered: Position = START
+    """Everything published by its latest reports and before this position may have been delivered."""
+    answered_at: float = float("-inf")
+    """When it was last sent its own position."""
     nonces: tuple[bytes, ...] = ()
-    """What that answered."""
-    lacks: Span3 | None = None
-    """Epoch, first and last number of the gap that held it up when it told its state last."""
+    """The nonces which that answered."""
+    gap: Span3 | None = None
+    """Epoch, first and last number of the gap that held it up at its latest report."""
 
     def answer(self, now: float, nonces: tuple[bytes, ...]) -> None:
-        """It was told how far it is, in answer to `nonces`."""
-        self.answered, self.nonces = now, nonces
+        """It was sent its own position, in answer to `nonces`."""
+        self.answered_at, self.nonces = now, nonces
 
     def renumber(self, epochs: Mapping[int, int]) -> None:
         """Epochs have new numbers."""
@@ -72,15 +69,15 @@ class Member:
 
     @property
     def held_up_by(self) -> Span3 | None:
-        """The gap that holds it up: everything before is settled, and these have not arrived."""
-        return self.lacks if self.lacks is not None and self.lacks[0::2] >= self.position else None
+        """The gap that holds it up: everything before it is settled, and its messages have not arrived."""
+        return self.gap if self.gap is not None and self.gap[0::2] >= self.position else None
 
     @property
     def reached(self) -> tuple[Position, Position] | None:
-        """What a new inbox of the group has to know of the one before; None for a group that told nothing."""
-        if max(self.told, self.handed_out) == START:
+        """What a new inbox of the group must know about the previous one; None if the group never reported."""
+        if max(self.reported, self.delivered) == START:
             return None
-        return self.told, max(self.told, self.handed_out)
+        return self.reported, max(self.reported, self.delivered)
 
 
 class GroupTable:
@@ -90,29 +87,29 @@ class GroupTable:
         self._members: dict[Stream, dict[str, Member]] = {}
         self._tails: dict[Stream, Position] = {}
         self._moved: dict[tuple[Stream, str], Position] = {}
-        self._heard = 0
-        self.lacking_changed = False
-        """Since :meth:`take_lacking`."""
+        self._unnamed = 0
+        self.gaps_changed = False
+        """Since :meth:`take_gaps`."""
         self._named: Counter[str] = Counter()
-        """For how many streams each group is named."""
+        """By group, the number of streams that it is named for."""
 
     # -- streams and settings -------------------------------------------------------------------------------
 
     def extend(self, stream: Stream, tail: Position) -> None:
-        """The stream exists, and `tail` is behind its last message (START for none). Tails only rise."""
+        """The stream exists, and `tail` follows its last message (START for none). Tails only increase."""
         self._members.setdefault(stream, {})
         if tail > self._tails.get(stream, START):
             self._tails[stream] = tail
 
     def tail(self, stream: Stream) -> Position:
-        """The position behind the last message."""
+        """The position after the last message."""
         return self._tails.get(stream, START)
 
     def name(self, stream: Stream, group: str, since: Position, position: Position = START) -> None:
-        """The group counts from `since` on. `position`: what was stored of it when the producer was opened.
+        """The group counts from `since` on. `position`: its position as stored when the producer was opened.
 
-        For one that is named already this changes nothing but a position that is higher now; one that was only heard
-        becomes named, and what it acknowledged before counts.
+        If the group is named already, only its position may increase. An unnamed group becomes named, and keeps what it
+        has acknowledged.
         """
         members = self._members.setdefault(stream, {})
         known = members.get(group)
@@ -120,17 +117,17 @@ class GroupTable:
             self._named[group] += 1
             known = members[group] = Member(group, True, since, max(since, position))
             if position > since:
-                known.told = position
+                known.reported = position
             return
         if not known.named:
             known.named, known.since = True, since
             self._named[group] += 1
-            self._heard -= 1
+            self._unnamed -= 1
         known.position = max(known.position, since, position)
 
     def drop(self, stream: Stream, group: str) -> bool:
-        """The group does not count any more; False where it was not named. One that was heard is one that was only
-        heard from now on: it still reads, and is told of the tail until it has it or falls silent."""
+        """The group does not count any more; False if it was not named. If it has reported, it still reads the stream:
+        it is unnamed from now on, and the tail is announced until it has it or falls silent."""
         members = self._members.get(stream, {})
         member = members.get(group)
         if member is None or not member.named:
@@ -138,14 +135,14 @@ class GroupTable:
         del members[group]
         self._named[group] -= 1
         self._moved.pop((stream, group), None)
-        if member.heard is not None and self._make_room(members, member.heard):
-            members[group] = replace(member, named=False, since=START, position=member.told)
-            self._heard += 1
+        if member.reported_at is not None and self._make_room(members, member.reported_at):
+            members[group] = replace(member, named=False, since=START, position=member.reported)
+            self._unnamed += 1
         return True
 
-    # -- what groups say ------------------------------------------------------------------------------------
+    # -- what groups report ---------------------------------------------------------------------------------
 
-    def hear(
+    def on_report(
         self,
         stream: Stream,
         group: str,
@@ -154,11 +151,11 @@ class GroupTable:
         now: float,
         high_water: int = 0,
     ) -> bool:
-        """A group told its state; returns whether its position rose. `high_water`: numbers of the entered epoch below
-        it may have been handed out; 0 where that is not known.
+        """A group reported its state; returns whether its position increased. `high_water`: lower numbers of the
+        entered epoch may have been delivered; 0 if that is not known.
 
-        A position beyond the tail can't be of this history, and is not believed. Streams that this producer does not
-        have are ignored, and so are new groups beyond the bounds.
+        A position beyond the tail can't belong to this history and is ignored. So are streams that this producer does
+        not have, and new groups beyond the limits.
         """
         members = self._members.get(stream)
         if members is None:
@@ -168,14 +165,14 @@ class GroupTable:
             if not self._make_room(members, now):
                 return False
             member = members[group] = Member(group, False, START, START)
-            self._heard += 1
-        member.heard = now
+            self._unnamed += 1
+        member.reported_at = now
         member.entered = max(member.entered, entered)
         tail = self.tail(stream)
         if high_water:
-            member.handed_out = max(member.handed_out, min((entered[0], high_water), tail))
+            member.delivered = max(member.delivered, min((entered[0], high_water), tail))
         if position <= tail:
-            member.told = max(member.told, position)
+            member.reported = max(member.reported, position)
         if position <= member.position or position > tail:
             return False
         member.position = position
@@ -183,54 +180,62 @@ class GroupTable:
             self._moved[stream, group] = position
         return True
 
-    def lacks(self, stream: Stream, group: str, missing: Sequence[Span3]) -> None:
-        """What a group said that it lacks, lowest first: where nothing is unsettled before that, it is held up."""
+    def on_missing(self, stream: Stream, group: str, missing: Sequence[Span3]) -> None:
+        """A group reported what it is missing, lowest first: if everything before that is settled, it is held up."""
         member = self.find(stream, group)
         if member is None:
             return
         lowest = missing[0] if missing else None
-        lacks = lowest if lowest is not None and lowest[:2] <= member.position else None
-        if lacks != member.lacks:
-            member.lacks = lacks
-            self.lacking_changed |= member.named
+        gap = lowest if lowest is not None and lowest[:2] <= member.position else None
+        if gap != member.gap:
+            member.gap = gap
+            self.gaps_changed |= member.named
 
-    def take_lacking(self) -> list[tuple[Stream, str, Span3]]:
-        """The gaps that hold named groups up, some of them at most. ``lacking_changed`` says whether they differ from
-        those that were taken last."""
-        self.lacking_changed = False
+    def on_answer(self, stream: Stream, group: str, nonces: Sequence[bytes], now: float) -> None:
+        """The group is sent its position, in answer to `nonces`."""
+        member = self.find(stream, group)
+        if member is not None:
+            member.answered_at, member.nonces = now, tuple(nonces)
+
+    def take_gaps(self) -> list[tuple[Stream, str, Span3]]:
+        """The gaps that hold named groups up, as far as the limit allows. ``gaps_changed`` tells whether they may
+        differ from those that were taken last."""
+        self.gaps_changed = False
         held_up = (
             (stream, member.group, member.held_up_by)
             for stream, members in self._members.items()
             for member in members.values()
             if member.named
         )
-        some = ((stream, group, lacks) for stream, group, lacks in held_up if lacks is not None)
-        return list(islice(some, MAX_LACKING))
+        some = ((stream, group, gap) for stream, group, gap in held_up if gap is not None)
+        return list(islice(some, MAX_GAPS))
 
     def _make_room(self, members: dict[str, Member], now: float) -> bool:
-        """Whether one more group may be remembered; those that are silent make room."""
+        """Whether one more unnamed group may be remembered, once silent ones are forgotten."""
         silent = [
             member.group
             for member in members.values()
-            if not member.named and member.heard is not None and now - member.heard >= FORGET_HEARD_S
+            if not member.named
+            and member.reported_at is not None
+            and now - member.reported_at >= FORGET_UNNAMED_S
         ]
         for group in silent:
             del members[group]
-        self._heard -= len(silent)
+        self._unnamed -= len(silent)
         others = sum(not member.named for member in members.values())
-        return others < MAX_HEARD_PER_STREAM and self._heard < MAX_HEARD
+        return others < MAX_UNNAMED_PER_STREAM and self._unnamed < MAX_UNNAMED
 
     def forget(self, now: float) -> int:
-        """Forget heard groups that are silent; returns how many. To be called now and then: it looks at all streams."""
-        before = self._heard
+        """Forget unnamed groups that are silent; returns how many. To be called periodically: it visits all streams."""
+        before = self._unnamed
         for members in self._members.values():
             if any(not member.named for member in members.values()):
                 self._make_room(members, now)
-        return before - self._heard
+        return before - self._unnamed
 
     def take_moved(self) -> dict[tuple[Stream, str], Position]:
-        """Positions of named groups that rose since this was called last. The caller must store them, or
-        :meth:`put_back` what it could not store."""
+        """Positions of named groups that increased since the last call. The caller must store them, or :meth:`put_back`
+        those that it could not store."""
         moved, self._moved = self._moved, {}
         return moved
 
@@ -240,7 +245,7 @@ class GroupTable:
             if self.is_named(group, stream):
                 self._moved[stream, group] = max(position, self._moved.get((stream, group), START))
 
-    # -- questions ------------------------------------------------------------------------------------------
+    # -- queries --------------------------------------------------------------------------------------------
 
     def find(self, stream: Stream, group: str) -> Member | None:
         """A group of a stream."""
@@ -254,23 +259,23 @@ class GroupTable:
         return member is not None and member.named
 
     def members(self, stream: Stream) -> list[Member]:
-        """All groups of a stream, named ones first, in the order of their names."""
+        """All groups of a stream by name, named ones first."""
         found = self._members.get(stream, {}).values()
         return sorted(found, key=lambda member: (not member.named, member.group))
 
     def named(self, stream: Stream) -> dict[str, Position]:
-        """The named groups of a stream, and since when they count."""
+        """The named groups of a stream, and the positions from which they count."""
         return {m.group: m.since for m in self._members.get(stream, {}).values() if m.named}
 
     def slowest(self, stream: Stream) -> Member | None:
-        """The named group that is furthest behind; None where none is named. Everything before its position may
-        leave."""
+        """The named group that is furthest behind; None if none is named. Everything before its position may be
+        deleted."""
         named = (member for member in self._members.get(stream, {}).values() if member.named)
         return min(named, key=lambda member: (member.position, member.group), default=None)
 
     def settled(self, stream: Stream) -> bool:
-        """Whether all groups, named or heard, have acknowledged the tail. With no group at all it is not settled:
-        nobody is known to have the messages."""
+        """Whether all groups, named or not, have acknowledged the tail. False without any group: nobody is known to
+        have the messages."""
         members = self._members.get(stream)
         if not members:
             return False

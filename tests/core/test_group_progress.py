@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reliamsg.core import groups
-from reliamsg.core.groups import FORGET_HEARD_S, MAX_HEARD_PER_STREAM, START, GroupTable
+from reliamsg.core import group_progress
+from reliamsg.core.group_progress import FORGET_UNNAMED_S, MAX_UNNAMED_PER_STREAM, START, GroupTable
 from reliamsg.message import Stream
 
 ORDERS = Stream("p", "orders")
@@ -34,7 +34,7 @@ def test_a_named_group_that_was_never_heard_holds_everything_from_since_on() -> 
     made.name(ORDERS, "billing", (7, 50))
     slowest = made.slowest(ORDERS)
     assert slowest is not None
-    assert (slowest.group, slowest.position, slowest.heard) == ("billing", (7, 50), None)
+    assert (slowest.group, slowest.position, slowest.reported_at) == ("billing", (7, 50), None)
     assert not made.settled(ORDERS)
     assert [(stream, member.group) for stream, member in made.lagging()] == [(ORDERS, "billing")]
 
@@ -43,8 +43,8 @@ def test_the_slowest_named_group_counts_and_heard_ones_do_not() -> None:
     made = table()
     made.name(ORDERS, "billing", START)
     made.name(ORDERS, "audit", START, position=(6, 12))
-    assert made.hear(ORDERS, "billing", (7, 90), (7, 1), 1.0)
-    assert made.hear(ORDERS, "stranger", (5, 2), (5, 1), 1.0)
+    assert made.on_report(ORDERS, "billing", (7, 90), (7, 1), 1.0)
+    assert made.on_report(ORDERS, "stranger", (5, 2), (5, 1), 1.0)
     slowest = made.slowest(ORDERS)
     assert slowest is not None
     assert (slowest.group, slowest.position) == ("audit", (6, 12))
@@ -55,12 +55,12 @@ def test_the_slowest_named_group_counts_and_heard_ones_do_not() -> None:
 def test_settled_needs_all_groups_named_or_heard() -> None:
     made = table()
     made.name(ORDERS, "billing", START)
-    made.hear(ORDERS, "billing", (7, 101), (7, 1), 1.0)
+    made.on_report(ORDERS, "billing", (7, 101), (7, 1), 1.0)
     assert made.settled(ORDERS)
-    made.hear(ORDERS, "stranger", (7, 3), (7, 1), 1.0)
+    made.on_report(ORDERS, "stranger", (7, 3), (7, 1), 1.0)
     assert not made.settled(ORDERS)
     assert list(made.lagging()) == []
-    made.hear(ORDERS, "stranger", (7, 101), (7, 1), 1.0)
+    made.on_report(ORDERS, "stranger", (7, 101), (7, 1), 1.0)
     assert made.settled(ORDERS)
     made.extend(ORDERS, (8, 2))
     assert not made.settled(ORDERS)
@@ -69,37 +69,37 @@ def test_settled_needs_all_groups_named_or_heard() -> None:
 def test_an_older_state_changes_nothing() -> None:
     made = table()
     made.name(ORDERS, "billing", START)
-    assert made.hear(ORDERS, "billing", (7, 60), (7, 1), 1.0)
-    assert not made.hear(ORDERS, "billing", (7, 60), (7, 1), 2.0)
-    assert not made.hear(ORDERS, "billing", (6, 900), (6, 4), 3.0)
+    assert made.on_report(ORDERS, "billing", (7, 60), (7, 1), 1.0)
+    assert not made.on_report(ORDERS, "billing", (7, 60), (7, 1), 2.0)
+    assert not made.on_report(ORDERS, "billing", (6, 900), (6, 4), 3.0)
     member = made.find(ORDERS, "billing")
     assert member is not None
-    assert (member.position, member.entered, member.heard) == ((7, 60), (7, 1), 3.0)
+    assert (member.position, member.entered, member.reported_at) == ((7, 60), (7, 1), 3.0)
 
 
 def test_a_position_beyond_the_tail_is_not_believed() -> None:
     made = table()
     made.name(ORDERS, "billing", START)
-    assert not made.hear(ORDERS, "billing", (7, 102), (7, 1), 1.0)
-    assert not made.hear(ORDERS, "billing", (2**40, 1), (2**40, 1), 1.0)
+    assert not made.on_report(ORDERS, "billing", (7, 102), (7, 1), 1.0)
+    assert not made.on_report(ORDERS, "billing", (2**40, 1), (2**40, 1), 1.0)
     assert made.find(ORDERS, "billing").position == START  # type: ignore[union-attr]
     assert made.take_moved() == {}
 
 
 def test_states_of_streams_that_do_not_exist_are_ignored() -> None:
     made = table()
-    assert not made.hear(AUDIT, "billing", (7, 1), NONE, 1.0)
+    assert not made.on_report(AUDIT, "billing", (7, 1), NONE, 1.0)
     assert made.members(AUDIT) == []
 
 
 def test_what_moved_is_to_be_stored_once_and_can_be_put_back() -> None:
     made = table()
     made.name(ORDERS, "billing", START)
-    made.hear(ORDERS, "billing", (7, 5), NONE, 1.0)
-    made.hear(ORDERS, "stranger", (7, 5), NONE, 1.0)
+    made.on_report(ORDERS, "billing", (7, 5), NONE, 1.0)
+    made.on_report(ORDERS, "stranger", (7, 5), NONE, 1.0)
     moved = made.take_moved()
     assert moved == {(ORDERS, "billing"): (7, 5)}
-    made.hear(ORDERS, "billing", (7, 9), NONE, 1.0)
+    made.on_report(ORDERS, "billing", (7, 9), NONE, 1.0)
     made.put_back(moved)
     assert made.take_moved() == {(ORDERS, "billing"): (7, 9)}
     assert made.take_moved() == {}
@@ -110,7 +110,7 @@ def test_what_moved_is_to_be_stored_once_and_can_be_put_back() -> None:
 
 def test_a_heard_group_that_is_named_keeps_what_it_acknowledged() -> None:
     made = table()
-    made.hear(ORDERS, "billing", (7, 80), (7, 1), 1.0)
+    made.on_report(ORDERS, "billing", (7, 80), (7, 1), 1.0)
     made.name(ORDERS, "billing", (7, 101))
     member = made.find(ORDERS, "billing")
     assert member is not None
@@ -129,7 +129,7 @@ def test_naming_again_changes_neither_since_nor_position() -> None:
 def test_dropping_is_for_named_groups() -> None:
     made = table()
     made.name(ORDERS, "billing", START)
-    made.hear(ORDERS, "stranger", (7, 1), NONE, 0.0)
+    made.on_report(ORDERS, "stranger", (7, 1), NONE, 0.0)
     assert made.drop(ORDERS, "billing")
     assert not made.drop(ORDERS, "billing")
     assert not made.drop(ORDERS, "stranger")
@@ -139,15 +139,15 @@ def test_a_heard_group_that_is_not_named_any_more_is_told_of_the_tail_until_it_i
     made = table()
     made.name(ORDERS, "billing", (7, 90))
     made.name(ORDERS, "audit", START)
-    made.hear(ORDERS, "billing", (7, 41), (7, 1), 1.0)
+    made.on_report(ORDERS, "billing", (7, 41), (7, 1), 1.0)
     assert made.drop(ORDERS, "audit")
     assert made.find(ORDERS, "audit") is None, "nothing was ever heard of it"
     assert made.drop(ORDERS, "billing")
     assert (made.named(ORDERS), made.slowest(ORDERS), made.take_moved()) == ({}, None, {})
     assert not made.settled(ORDERS)
-    made.hear(ORDERS, "billing", (7, 101), (7, 1), 2.0)
+    made.on_report(ORDERS, "billing", (7, 101), (7, 1), 2.0)
     assert made.settled(ORDERS)
-    assert made.forget(2.0 + FORGET_HEARD_S) == 1
+    assert made.forget(2.0 + FORGET_UNNAMED_S) == 1
     assert made.members(ORDERS) == []
     assert not made.drop(AUDIT, "billing")
     assert made.slowest(ORDERS) is None
@@ -156,25 +156,25 @@ def test_a_heard_group_that_is_not_named_any_more_is_told_of_the_tail_until_it_i
 def test_made_up_groups_are_bounded_and_silent_ones_make_room() -> None:
     made = table()
     made.name(ORDERS, "billing", START)
-    for i in range(3 * MAX_HEARD_PER_STREAM):
-        made.hear(ORDERS, f"made-up-{i}", (7, 1), NONE, 10.0)
-    assert len(made.members(ORDERS)) == MAX_HEARD_PER_STREAM + 1
-    assert made.hear(ORDERS, "billing", (7, 2), NONE, 11.0)
-    assert not made.hear(ORDERS, "real", (7, 2), NONE, 10.0 + FORGET_HEARD_S - 1)
-    assert made.hear(ORDERS, "real", (7, 2), NONE, 10.0 + FORGET_HEARD_S)
+    for i in range(3 * MAX_UNNAMED_PER_STREAM):
+        made.on_report(ORDERS, f"made-up-{i}", (7, 1), NONE, 10.0)
+    assert len(made.members(ORDERS)) == MAX_UNNAMED_PER_STREAM + 1
+    assert made.on_report(ORDERS, "billing", (7, 2), NONE, 11.0)
+    assert not made.on_report(ORDERS, "real", (7, 2), NONE, 10.0 + FORGET_UNNAMED_S - 1)
+    assert made.on_report(ORDERS, "real", (7, 2), NONE, 10.0 + FORGET_UNNAMED_S)
     assert [member.group for member in made.members(ORDERS)] == ["billing", "real"]
 
 
 def test_heard_groups_of_all_streams_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(groups, "MAX_HEARD", 5)
+    monkeypatch.setattr(group_progress, "MAX_UNNAMED", 5)
     made = table()
     made.extend(AUDIT, (7, 2))
     for i in range(4):
-        made.hear(ORDERS, f"g{i}", (7, 1), NONE, 0.0)
-        made.hear(AUDIT, f"g{i}", (7, 1), NONE, 0.0)
+        made.on_report(ORDERS, f"g{i}", (7, 1), NONE, 0.0)
+        made.on_report(AUDIT, f"g{i}", (7, 1), NONE, 0.0)
     assert len(made.members(ORDERS)) + len(made.members(AUDIT)) == 5
-    assert made.forget(FORGET_HEARD_S) == 5
-    assert made.hear(AUDIT, "g9", (7, 1), NONE, FORGET_HEARD_S) is True
+    assert made.forget(FORGET_UNNAMED_S) == 5
+    assert made.on_report(AUDIT, "g9", (7, 1), NONE, FORGET_UNNAMED_S) is True
 
 
 @given(
@@ -193,7 +193,7 @@ def test_lost_repeated_and_reordered_states_come_to_the_same(states: list[tuple[
         for at, (group, epoch, number) in enumerate(order):
             before = made.find(ORDERS, group)
             low = before.position if before is not None else START
-            made.hear(ORDERS, group, (epoch, number), NONE, float(at))
+            made.on_report(ORDERS, group, (epoch, number), NONE, float(at))
             assert made.find(ORDERS, group).position >= low  # type: ignore[union-attr]
         return {member.group: member.position for member in made.members(ORDERS)}
 
@@ -214,7 +214,7 @@ def test_a_group_that_told_nothing_has_reached_nothing() -> None:
     made = table()
     made.name(ORDERS, "billing", (7, 50))
     assert reached(made) is None
-    made.hear(ORDERS, "billing", START, NONE, 1.0, 0)
+    made.on_report(ORDERS, "billing", START, NONE, 1.0, 0)
     assert reached(made) is None
 
 
@@ -227,17 +227,17 @@ def test_what_was_stored_of_a_group_is_what_it_has_reached() -> None:
 def test_marks_reach_no_further_than_what_was_published_by_then() -> None:
     made = table(tail=(7, 101))
     made.name(ORDERS, "billing", START)
-    made.hear(ORDERS, "billing", (7, 20), (7, 1), 1.0, 90)
+    made.on_report(ORDERS, "billing", (7, 20), (7, 1), 1.0, 90)
     assert reached(made) == ((7, 20), (7, 90))
-    made.hear(ORDERS, "billing", (7, 30), (7, 1), 2.0, 2_001)
+    made.on_report(ORDERS, "billing", (7, 30), (7, 1), 2.0, 2_001)
     made.extend(ORDERS, (7, 501))
     assert reached(made) == ((7, 30), (7, 101))
-    made.hear(ORDERS, "billing", (7, 10), (7, 1), 3.0, 20)
+    made.on_report(ORDERS, "billing", (7, 10), (7, 1), 3.0, 20)
     assert reached(made) == ((7, 30), (7, 101))
 
 
 def test_what_a_group_told_before_it_was_named_counts() -> None:
     made = table()
-    made.hear(ORDERS, "billing", (7, 20), (7, 1), 1.0, 40)
+    made.on_report(ORDERS, "billing", (7, 20), (7, 1), 1.0, 40)
     made.name(ORDERS, "billing", (7, 101))
     assert reached(made) == ((7, 20), (7, 40))

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reliamsg.core import announcer
-from reliamsg.core.announcer import MAX_ASKING, OTHERS_AT_ONCE, Announcer
+from reliamsg.core import announcements
+from reliamsg.core.announcements import MAX_ASKING, OTHERS_AT_ONCE, Announcer
 from reliamsg.message import Stream
 
 ORDERS, AUDIT = Stream("p", "orders"), Stream("p", "audit")
@@ -24,7 +24,7 @@ class World:
     def until(self, end: float) -> list[tuple[float, Stream]]:
         """Go on to `end`, waking only at deadlines; what was announced when."""
         found = []
-        while (at := self.announcer.deadline()) is not None and at <= end:
+        while (at := self.announcer.next_deadline()) is not None and at <= end:
             self.now = max(self.now, at)
             due = self.announcer.due(self.now)
             found += [(round(self.now, 6), one.stream) for one in due]
@@ -35,7 +35,7 @@ class World:
 
 def test_nothing_is_due_before_anything_happens() -> None:
     world = World()
-    assert world.announcer.deadline() is None
+    assert world.announcer.next_deadline() is None
     assert world.announcer.due(5.0) == []
 
 
@@ -52,7 +52,7 @@ def test_it_falls_silent_when_everybody_has_acknowledged_the_tail() -> None:
     assert len(world.until(4.0)) == 3
     world.settled.add(ORDERS)
     assert world.until(1000.0) == []
-    assert world.announcer.deadline() is None
+    assert world.announcer.next_deadline() is None
 
 
 def test_what_was_acknowledged_before_it_went_quiet_is_not_announced_at_all() -> None:
@@ -127,7 +127,7 @@ def test_the_promised_interval_is_kept() -> None:
     promised = float("inf")
     last: float | None = None
     while world.now < 500.0:
-        at = world.announcer.deadline()
+        at = world.announcer.next_deadline()
         assert at is not None
         world.now = at
         for due in world.announcer.due(at):
@@ -162,7 +162,7 @@ def test_idle_streams_cost_nothing() -> None:
     world.announcer.connected(streams, 0.0)
     while world.announcer.due(0.0):
         pass
-    assert world.announcer.deadline() is None
+    assert world.announcer.next_deadline() is None
     assert not world.announcer._paces
     assert not world.announcer._heap
 
@@ -175,27 +175,20 @@ def test_the_timetable_does_not_grow_with_what_happens() -> None:
     assert len(world.announcer._heap) < 200
 
 
-def test_a_forgotten_stream_is_not_announced() -> None:
-    world = World()
-    world.announcer.published([ORDERS], 0.0)
-    world.announcer.forget(ORDERS)
-    assert world.until(100.0) == []
-
-
 # -- answers --------------------------------------------------------------------------------------------------
 
 
 def test_a_question_is_answered_at_once_and_the_next_one_after_a_while() -> None:
     world = World()
     world.announcer.asked("billing", [ORDERS], 1.0)
-    assert world.announcer.deadline() == 1.0
+    assert world.announcer.next_deadline() == 1.0
     assert world.announcer.answers(1.0) == [("billing", [ORDERS])]
     world.announcer.asked("billing", [ORDERS], 1.1)
     world.announcer.asked("billing", [AUDIT, ORDERS], 1.2)
     assert world.announcer.answers(1.2) == []
-    assert world.announcer.deadline() == 1.25
+    assert world.announcer.next_deadline() == 1.25
     assert world.announcer.answers(1.25) == [("billing", [ORDERS, AUDIT])]
-    assert world.announcer.deadline() is None
+    assert world.announcer.next_deadline() is None
 
 
 def test_made_up_groups_keep_no_named_one_waiting() -> None:
@@ -207,9 +200,9 @@ def test_made_up_groups_keep_no_named_one_waiting() -> None:
     assert answered[0] == ("billing", [ORDERS])
     assert len(answered) == 1 + OTHERS_AT_ONCE
     assert world.announcer.answers(0.1) == []
-    assert world.announcer.deadline() == 0.25
+    assert world.announcer.next_deadline() == 0.25
     at, total = 0.0, OTHERS_AT_ONCE
-    while (deadline := world.announcer.deadline()) is not None:
+    while (deadline := world.announcer.next_deadline()) is not None:
         at = deadline
         total += len(world.announcer.answers(at))
     assert total == MAX_ASKING
@@ -217,7 +210,7 @@ def test_made_up_groups_keep_no_named_one_waiting() -> None:
 
 
 def test_what_one_group_asks_for_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(announcer, "MAX_ASKED", 10)
+    monkeypatch.setattr(announcements, "MAX_ASKED", 10)
     world = World()
     world.announcer.asked("billing", [Stream("p", f"t{i}") for i in range(100)], 0.0)
     assert len(world.announcer.answers(0.0)[0][1]) == 10

@@ -1,18 +1,18 @@
-"""One room for many, of which nobody can take all.
+"""A quota shared by many sources, which no source can exhaust.
 
-Each source may hold at most as much as is left free. A single one that floods gets half; the next one half of the
-rest, and so on: however many flood, there is room for one more that does not.
+Each source may hold at most as much as is left free. A single flooding source gets half, the next one half of the rest,
+and so on: however many flood, there is room for another one that does not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["Shares"]
+__all__ = ["FairQuota"]
 
 
-class Shares:
-    """How much of `limit` each source holds."""
+class FairQuota:
+    """How much of `limit` is held by each source."""
 
     __slots__ = ("_held", "limit", "total")
 
@@ -22,11 +22,11 @@ class Shares:
         self.total = sum(self._held.values())
 
     def has_room(self, source: str, amount: int) -> bool:
-        """Whether the source may hold so much more."""
+        """Whether the source may hold this much more."""
         return self._held.get(source, 0) + amount <= self.limit - self.total - amount
 
     def take(self, source: str, amount: int) -> bool:
-        """Have the source hold so much more, if it may."""
+        """Give the source this much more, if it may hold it; returns whether it may."""
         if not self.has_room(source, amount):
             return False
         self._held[source] = self._held.get(source, 0) + amount
@@ -34,7 +34,7 @@ class Shares:
         return True
 
     def give_back(self, source: str, amount: int) -> None:
-        """The source holds so much less. Not more than it took."""
+        """The source holds this much less; not more than it took."""
         left = self._held[source] - amount
         assert left >= 0, source
         self.total -= amount
@@ -44,7 +44,7 @@ class Shares:
             del self._held[source]
 
     def move(self, source: str, to: str, amount: int) -> None:
-        """What a source holds is another's from now on, whether or not that one may hold so much."""
+        """Transfer what a source holds to another one, even beyond the share of that one."""
         self.give_back(source, amount)
         self._held[to] = self._held.get(to, 0) + amount
         self.total += amount

@@ -1,14 +1,14 @@
-"""When which streams' status is due.
+"""When each stream's status is due.
 
 A stream is announced
 
-- when a site was connected,
+- when a site is connected,
 - `quiet` seconds after its latest message, so that groups learn where it ends,
 - every `busy` seconds under continuous traffic,
-- and then while somebody has not acknowledged its tail, at intervals from `interval` that double up to `longest`.
+- and then, until every group has acknowledged its tail, at intervals that double from `interval` up to `longest`.
 
-It falls silent once all groups have acknowledged the tail. What a group asks for is answered to that group, at most
-every `spacing` seconds. Cost follows the streams that are due, not those that there are. Not thread-safe; times are
+Once all groups have acknowledged the tail it falls silent. A group's request is answered to that group, at most every
+`spacing` seconds. The cost depends on the streams that are due, not on how many there are. Not thread-safe; times are
 monotonic seconds.
 """
 
@@ -17,6 +17,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from math import inf
 from typing import NamedTuple
 
 from reliamsg.message import Stream
@@ -24,17 +25,16 @@ from reliamsg.message import Stream
 __all__ = ["MAX_ASKING", "Announcer", "Due"]
 
 MAX_ASKING = 1_000
-"""Groups whose questions wait for an answer; others have to ask again."""
+"""The most groups whose requests wait for an answer; others have to ask again."""
 MAX_ASKED = 10_000
-"""Streams that one group's questions are remembered for."""
+"""The most streams that one group's pending requests may name."""
 TRAFFIC_SLACK_S = 0.5
-"""Promised intervals are longer by this than meant ones: a writer may be busy when one is due."""
-
-
+"""Added to each promised interval, as the writer may be busy when an announcement is due."""
 OTHERS_AT_ONCE = 25
-"""Of groups that are not named, so many are answered within `spacing`."""
+"""How many groups that are not named are answered within `spacing`."""
 
-_Asking = dict[str, tuple[float, dict[Stream, None]]]
+_Requests = dict[str, tuple[float, dict[Stream, None]]]
+"""By group, when it is answered, and for which streams."""
 
 
 class Due(NamedTuple):
@@ -42,27 +42,27 @@ class Due(NamedTuple):
 
     stream: Stream
     interval: float
-    """The next announcement comes within so many seconds; to be promised in the status."""
+    """The promise for the status: the next announcement follows within this many seconds."""
 
 
 @dataclass(slots=True)
 class _Pace:
-    """How a stream is being announced."""
+    """The schedule of one stream."""
 
     at: float
-    """When next. The heap may hold entries with other times, which are void."""
+    """The next announcement. Heap entries with another time are void."""
     wait: float
-    """Seconds between the latest announcement and the next, while nothing is published."""
+    """Seconds from the latest announcement to the next while nothing is published."""
     published: float | None = None
-    """When it was published to last, if that is to be announced still."""
+    """The latest publication, if it is not announced yet."""
     since: float = 0.0
-    """Where `published` is set: when that began, or when it was announced after that."""
+    """If `published` is set: the start of the traffic, or its latest announcement."""
     forced: bool = False
-    """It is announced though everybody may have acknowledged everything."""
+    """The next announcement is due even if all groups have acknowledged everything."""
 
 
 class Announcer:
-    """The timetable of one producer's status frames. `settled` says whether a stream may fall silent."""
+    """The timetable of one producer's status frames. `settled` tells whether a stream may fall silent."""
 
     def __init__(
         self,
@@ -83,15 +83,16 @@ class Announcer:
         self._paces: dict[Stream, _Pace] = {}
         self._heap: list[tuple[float, int, Stream]] = []
         self._pushed = 0
-        self._asking: tuple[_Asking, _Asking] = ({}, {})
-        """Named groups, others: from when on each is answered, and about what."""
-        self._others_at = float("-inf")
+        self._requests: tuple[_Requests, _Requests] = ({}, {})
+        """Those of named groups, and those of others."""
+        self._others_at = -inf
         self._answered: dict[str, float] = {}
+        """When each group was answered last, unless that was long ago."""
 
-    # -- what happens ---------------------------------------------------------------------------------------
+    # -- events ---------------------------------------------------------------------------------------------
 
     def connected(self, streams: Iterable[Stream], now: float) -> None:
-        """A site was connected: these streams (all of them, usually) are due, settled or not."""
+        """A site was connected: these streams, usually all, are due whether or not they are settled."""
         for stream in streams:
             pace = self._paces.get(stream)
             if pace is None:
@@ -111,44 +112,40 @@ class Announcer:
             fresh = pace.published is None
             pace.published = now
             pace.wait = self._interval
-            if fresh:  # else it is timed already, and looked at again when that time comes
+            if fresh:  # otherwise it is scheduled already, and examined again at that time
                 pace.since = now
                 self._schedule(stream, pace, pace.at if pace.forced else self._next_busy(pace))
 
     def resume(self, streams: Iterable[Stream], now: float) -> None:
-        """Somebody who has not acknowledged these streams' tails was heard: go on announcing those that fell
-        silent."""
+        """A group reported that has not acknowledged the tails of these streams: resume announcing silent ones."""
         for stream in streams:
             if stream not in self._paces:
                 pace = self._paces[stream] = _Pace(now + self._interval, self._interval)
                 self._push(stream, pace)
 
     def asked(self, group: str, streams: Iterable[Stream], now: float, *, named: bool = True) -> None:
-        """A group wants the status of these streams. `named`: it is among the producer's own; questions of others are
-        bounded all together, so that made-up groups keep no real one waiting."""
-        waiting = self._asking[not named]
-        entry = waiting.get(group)
-        if entry is None:
-            if len(waiting) >= MAX_ASKING:
+        """A group requests the status of these streams. Requests of groups that are not `named` share one bound, so
+        that forged groups keep no real one waiting."""
+        requests = self._requests[not named]
+        request = requests.get(group)
+        if request is None:
+            if len(requests) >= MAX_ASKING:
                 return
-            at = self._answered[group] + self._spacing if group in self._answered else now
-            entry = waiting[group] = (max(at, now), {})
-        wanted = entry[1]
+            at = max(now, self._answered.get(group, -inf) + self._spacing)
+            request = requests[group] = (at, {})
+        wanted = request[1]
         for stream in streams:
             if len(wanted) >= MAX_ASKED:
                 break
             wanted[stream] = None
 
-    def forget(self, stream: Stream) -> None:
-        """The stream is not announced any more."""
-        self._paces.pop(stream, None)
-
-    # -- what is due ----------------------------------------------------------------------------------------
+    # -- due announcements ----------------------------------------------------------------------------------
 
     def due(self, now: float, limit: int = 1_000) -> list[Due]:
-        """Up to `limit` streams that the caller announces now."""
+        """Up to `limit` streams that the caller must announce now."""
         found: list[Due] = []
-        while len(found) < limit and (stream := self._pop(now)) is not None:
+        while len(found) < limit and self._earliest() <= now:
+            stream = heapq.heappop(self._heap)[2]
             pace = self._paces[stream]
             if pace.published is not None and self._next_busy(pace) > now and not pace.forced:
                 self._schedule(stream, pace, self._next_busy(pace))
@@ -160,45 +157,45 @@ class Announcer:
         return found
 
     def answers(self, now: float) -> list[tuple[str, list[Stream]]]:
-        """Groups that the caller answers now, and about which streams: named ones first, of others only some."""
-        for group in [g for g, at in self._answered.items() if now - at > self._spacing]:
-            del self._answered[group]
+        """Groups that the caller must answer now, and for which streams: all that are named, and some of the others."""
         found: list[tuple[str, list[Stream]]] = []
-        for others, waiting in enumerate(self._asking):
-            ready = [group for group, (at, _) in waiting.items() if at <= now]
+        if not any(self._requests):
+            return found
+        self._answered = {group: at for group, at in self._answered.items() if now - at <= self._spacing}
+        for others, requests in enumerate(self._requests):
+            ready = [group for group, (at, _) in requests.items() if at <= now]
             if others:
                 ready = ready[: OTHERS_AT_ONCE if now >= self._others_at else 0]
                 if ready:
                     self._others_at = now + self._spacing
             for group in ready:
-                found.append((group, list(waiting.pop(group)[1])))
+                found.append((group, list(requests.pop(group)[1])))
                 self._answered[group] = now
         return found
 
     def interval(self, stream: Stream) -> float:
-        """Within how many seconds the stream is announced next, as an answer may promise; 0 where it fell silent."""
+        """Within how many seconds the stream is announced next, for the promise in an answer; 0 if it is silent."""
         pace = self._paces.get(stream)
         if pace is None:
             return 0.0
         return (self._busy + self._quiet if pace.published is not None else pace.wait) + TRAFFIC_SLACK_S
 
-    def deadline(self) -> float | None:
-        """When :meth:`due` or :meth:`answers` will have something, if nothing else happens."""
-        self._clean()
-        named, others = self._asking
-        times = [at for at, _ in named.values()]
-        times += [max(at, self._others_at) for at, _ in others.values()]
-        if self._heap:
-            times.append(self._heap[0][0])
-        return min(times, default=None)
+    def next_deadline(self) -> float | None:
+        """When :meth:`due` or :meth:`answers` will have something, if nothing else happens before."""
+        deadline = self._earliest()
+        if any(self._requests):
+            named, others = self._requests
+            deadline = min([deadline, *(at for at, _ in named.values())])
+            deadline = min([deadline, *(max(at, self._others_at) for at, _ in others.values())])
+        return None if deadline == inf else deadline
 
-    # -- inside ---------------------------------------------------------------------------------------------
+    # -- the schedule --------------------------------------------------------------------------------------
 
     def _announce(self, stream: Stream, pace: _Pace, now: float) -> float:
-        """It is being announced; returns within how long the next one comes."""
-        going_on = pace.published is not None and pace.published + self._quiet > now
+        """Schedule the announcement after the one that is being sent; returns the interval to promise."""
+        busy = pace.published is not None and pace.published + self._quiet > now
         pace.forced = False
-        if going_on:
+        if busy:
             pace.since = now
             self._schedule(stream, pace, self._next_busy(pace))
             return self._busy + self._quiet + TRAFFIC_SLACK_S
@@ -212,8 +209,8 @@ class Announcer:
         return wait + TRAFFIC_SLACK_S
 
     def _next_busy(self, pace: _Pace) -> float:
-        """When a stream that is published to is due: when it has gone quiet, or has not been announced for long."""
-        assert pace.published is not None  # asked only of those
+        """When a stream with traffic is due: once it is quiet, or `busy` seconds after its latest announcement."""
+        assert pace.published is not None
         return min(pace.published + self._quiet, pace.since + self._busy)
 
     def _schedule(self, stream: Stream, pace: _Pace, at: float) -> None:
@@ -223,23 +220,17 @@ class Announcer:
     def _push(self, stream: Stream, pace: _Pace) -> None:
         self._pushed += 1
         heapq.heappush(self._heap, (pace.at, self._pushed, stream))
-        if len(self._heap) > 64 + 2 * len(self._paces):  # mostly void entries
+        if len(self._heap) > 64 + 2 * len(self._paces):  # most entries are void
             self._heap = [(p.at, i, s) for i, (s, p) in enumerate(self._paces.items())]
             self._pushed = len(self._heap)
             heapq.heapify(self._heap)
 
-    def _clean(self) -> None:
-        """Take void entries off the top."""
+    def _earliest(self) -> float:
+        """The time of the first heap entry that is not void; infinite if there is none."""
         while self._heap:
             at, _, stream = self._heap[0]
             pace = self._paces.get(stream)
             if pace is not None and pace.at == at:
-                return
+                return at
             heapq.heappop(self._heap)
-
-    def _pop(self, now: float) -> Stream | None:
-        """A stream whose time has come."""
-        self._clean()
-        if not self._heap or self._heap[0][0] > now:
-            return None
-        return heapq.heappop(self._heap)[2]
+        return inf
