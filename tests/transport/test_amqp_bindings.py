@@ -10,7 +10,7 @@ import pytest
 
 from reliamsg.config import Site
 from reliamsg.lab.brokers.rabbitmq import RabbitNode
-from reliamsg.receiving import feeding
+from reliamsg.receiving import site as site_module
 from reliamsg.transport.amqp import receiver as amqp_receiver
 from reliamsg.transport.amqp import sender as amqp_sender
 from reliamsg.transport.base import Binding, Outcome
@@ -156,7 +156,7 @@ def test_a_group_that_gets_repairs_only_gets_its_queue_back(
     tmp_path: Path, node: RabbitNode, unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of two groups one is forgotten. It loses nothing, and in the end its queue is filled again."""
-    monkeypatch.setattr(feeding, "SILENT_S", 1.0)
+    monkeypatch.setattr(site_module, "SILENT_S", 1.0)
     monkeypatch.setattr(amqp_receiver, "CHECK_AGAIN_SECONDS", 1.0)
     world = World(tmp_path, unique, [Site("dc1", node.url)])
     try:
