@@ -56,22 +56,28 @@ class Wakeup:
 
 
 class Waiters:
-    """Threads that wait for something to become true. The thread that makes it true calls :meth:`notify_all`
-    afterwards.
+    """Threads that wait for something to become true, and listeners that must not wait, such as event loops. The thread
+    that makes it true calls :meth:`notify_all` afterwards.
 
     Each waits for a lock of its own, which no other takes: a thread that is interrupted while it waits leaves
     nothing behind but an entry that the next :meth:`notify_all` removes.
     """
 
-    __slots__ = ("_locks",)
+    __slots__ = ("_listeners", "_locks")
 
     def __init__(self) -> None:
         self._locks: deque[threading.Lock] = deque()
+        self._listeners: tuple[Callable[[], object], ...] = ()
 
     @property
     def waiting(self) -> int:
         """About how many threads wait."""
         return len(self._locks)
+
+    def listen(self, listener: Callable[[], object]) -> None:
+        """Have `listener` called by every :meth:`notify_all` from now on: on any thread, perhaps in a signal handler or
+        with locks held. It must only arrange for the condition to be checked elsewhere."""
+        self._listeners += (listener,)
 
     def give_way(self) -> None:
         """Let threads that were notified continue first."""
@@ -98,12 +104,14 @@ class Waiters:
                 return True
 
     def notify_all(self) -> None:
-        """Have all waiting threads check their condition again."""
+        """Have all waiting threads, and listeners, check their condition again."""
         while self._locks:
             try:
                 self._locks.popleft().release()
             except IndexError:  # another thread took the last one
-                return
+                break
+        for listener in self._listeners:
+            listener()
 
 
 class Uninterrupted:
