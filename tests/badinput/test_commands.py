@@ -97,7 +97,7 @@ def refused_sub(sites: Sites, unique: str) -> subprocess.CompletedProcess[bytes]
 
 def test_unreachable_sites(nowhere: Sites, unique: str) -> None:
     refused(
-        secretless(publish(nowhere, unique, b"a\nb\n", "--timeout", "3")), 69, "2 lines taken", "unreachable"
+        secretless(publish(nowhere, unique, b"a\nb\n", "--timeout", "3")), 69, "2 lines stored", "unreachable"
     )
     secretless(refused_sub(nowhere, unique))
     result = reliamsg("outbox", "drain", nowhere.file("p.db"), *nowhere.arguments, "--timeout", "1")
@@ -159,8 +159,8 @@ def test_a_full_disk(both: Sites, unique: str, disk: Path) -> None:
     small = Sites(both.arguments, disk)
     lines = [b"%05d" % number + b"x" * 2_000 for number in range(1_000)]
     result = publish(small, unique, b"\n".join(lines) + b"\n", "--group", unique)
-    last = refused(result, 74, "full", "lines taken")
-    taken = int(last.split(" lines taken")[0].split()[-1].replace(",", ""))
+    last = refused(result, 74, "full", "lines stored")
+    taken = int(last.split(" lines stored")[0].split()[-1].replace(",", ""))
     assert 0 < taken < 1_000
     filler = fill(disk)
     refused(subscribe(small, unique, unique, "--count", "1"), 74, f"{unique}.db")

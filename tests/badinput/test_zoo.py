@@ -255,7 +255,7 @@ def test_files_that_are_none(here: Path, network: MemoryNetwork, path: Any) -> N
     ("arguments", "words"),
     [
         ({"sites": "mqtt://h"}, "sites must be a list of Site objects"),
-        ({"sites": Site("a", "mqtt://h")}, r"sites must be a list of Site objects: \[site\]"),
+        ({"sites": Site("a", "mqtt://h")}, r"sites must be a list of Site objects: for one site, \[site\]"),
         ({"groups": ["billing"]}, "groups must be a mapping"),
         ({"groups": {"orders": "billing"}}, "must be a list of group names, not str"),
         ({"max_bytes": "1000000"}, "max_bytes must be a whole number, not str"),
