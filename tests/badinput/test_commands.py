@@ -90,7 +90,7 @@ def test_a_refused_login_is_no_silence(wrong_login: Sites, unique: str, count: t
 
 def refused_sub(sites: Sites, unique: str) -> subprocess.CompletedProcess[bytes]:
     result = subscribe(sites, unique, unique, "--count", "1", "--timeout", "1")
-    refused(result, 69, "0 of 1 messages")
+    refused(result, 69, "0 of 1 message")
     assert b"dc1" in result.stderr
     return result
 
