@@ -13,7 +13,7 @@ from reliamsg.core.announced import Announced
 from reliamsg.core.asking import hurry, watch
 from reliamsg.core.chain import Finished
 from reliamsg.core.forks import conflict
-from reliamsg.core.heard import GRACE_S, JOIN_GRACE_S, Heard, end_of, extend, latest_of, trimmed
+from reliamsg.core.heard import GRACE_S, JOIN_GRACE_S, Heard, end_of, extend, latest_of, start_of, trimmed
 from reliamsg.core.joining import believed, declare_missed, flag_handed_out, join_as_told, skip_settled
 from reliamsg.core.passage import follow
 from reliamsg.core.stream import Note, StreamState
@@ -61,7 +61,7 @@ def hear(core: ConsumerCore, announced: Announced, site: str, now: float) -> str
     announced, cut = trimmed(state, announced)
     if not announced.late:
         _is_answered(core, state, announced)
-    elif core.rules.signed and _wants_answer(state):
+    elif core.rules.signed and _wants_answer(core, state, announced):
         core.challenges.want(state.stream, now)
     if not heard.take(announced, now, cut, core.rules.signed):
         return ""
@@ -93,14 +93,25 @@ def hear(core: ConsumerCore, announced: Announced, site: str, now: float) -> str
 def _is_answered(core: ConsumerCore, state: StreamState, announced: Announced) -> None:
     """The producer said this after the group asked: it is no recording."""
     core.challenges.answered(state.stream)
-    if state.current is None and state.proof is None:
+    if state.current is None and (state.proof is None or _leads_nowhere(core, state)):
         state.proof = announced
 
 
-def _wants_answer(state: StreamState) -> bool:
+def _leads_nowhere(core: ConsumerCore, state: StreamState) -> bool:
+    """Whether the producer's answer names no beginning for a group that begins with the earliest: nothing was held by
+    then, so everything that is published later is new to it."""
+    proof = state.proof
+    return core.rules.begin == "earliest" and proof is not None and start_of(proof, state.handed_out) is None
+
+
+def _wants_answer(core: ConsumerCore, state: StreamState, announced: Announced) -> bool:
     """Whether it is not known what of a stream is new to the group."""
     if state.current is None:
-        return state.proof is None and state.adopted is None
+        if state.adopted is not None:
+            return False
+        # More was published since the answer; if none of it arrives, only another answer shows where to begin.
+        proof = state.proof
+        return proof is None or (_leads_nowhere(core, state) and end_of(announced) > end_of(proof))
     return state.doubt is not None and state.doubt.end is None
 
 
