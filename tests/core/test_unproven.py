@@ -230,3 +230,29 @@ def test_a_stream_leaves_memory_unless_the_group_is_about_to_join_it() -> None:
     assert STREAM not in group.core.retiring
     group.wait(1.5)
     assert group.state.epochs.current is not None
+
+
+def test_what_is_published_after_an_answer_that_held_nothing_and_reaches_no_site_is_repaired() -> None:
+    teller, group = old_producer(), signed()
+    teller.release(20, 30)
+    group.hear(recorded(teller))
+    ask(group, teller, "answers")
+    group.wait(2.0)
+    teller.publish(5)  # and every broker loses it, after it was confirmed
+    group.hear(recorded(teller))
+    assert group.core.challenges.due(group.now) == [STREAM]
+    group.hear(teller.status())
+    run(group, teller, "answers")
+    assert (group.got, group.flagged) == ([(20, n) for n in range(31, 36)], set())
+
+
+def test_recordings_of_what_an_answer_has_covered_cause_no_more_challenges() -> None:
+    teller, group = old_producer(), signed()
+    teller.release(20, 30)
+    before = recorded(teller)
+    group.hear(before)
+    ask(group, teller, "answers")
+    for _ in range(5):
+        group.hear(before)
+        group.wait(1.0)
+        assert group.core.challenges.due(group.now) == []

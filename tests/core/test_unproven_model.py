@@ -162,6 +162,7 @@ ACTIONS = st.lists(
 
 @example(["replay", "newcomer"], 187, "latest")
 @example(["publish", "publish", "publish", "newcomer", "wait", "release"], 0, "earliest")
+@example(["publish", "newcomer", "replay", "release", "wait"], 24731, "earliest")
 @given(ACTIONS, st.integers(0, 2**32), st.sampled_from(["earliest", "latest"]))
 @settings(max_examples=examples(60), deadline=None)
 def test_recordings_come_flagged_or_not_at_all_while_the_producer_answers(

@@ -914,6 +914,18 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "answer-of-nothing-is-final",
+        "core/stream.py",
+        "            return proof is None or (self.joining.proof_is_empty and end_of(announced) > end_of(proof))\n",
+        "            return proof is None\n",
+        "P5: a group that asked before anything was held for it never learns of what was published since and lost",
+        ByTest(
+            "core/test_unproven.py::"
+            "test_what_is_published_after_an_answer_that_held_nothing_and_reaches_no_site_is_repaired",
+            "assert group.core.challenges.due(group.now) == [STREAM]",
+        ),
+    ),
+    Mutant(
         "unproven-not-flagged",
         "core/joining.py",
         '            self._takeover.note_unproven()\n            return "unproven"',

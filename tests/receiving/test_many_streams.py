@@ -446,6 +446,7 @@ def test_what_a_producer_told_of_takes_effect_before_its_stream_leaves_memory(tm
     assert [(row.first, row.last) for row in rows(bench.path, "declared")] == [(1, 3)]
 
 
+@pytest.mark.timeout(1_800)  # at full size some ten minutes of computing
 def test_memory_does_not_grow_with_the_streams_that_a_group_has_met(size: Callable[[int, int], int]) -> None:
     """In a process of its own, with the broker in it. At full size with default settings."""
     streams, most = size(6_000, 1_000_000), size(1_000, 10_000)

@@ -32,8 +32,9 @@ def test_two_accounts(
     wiped: bool, tmp_path: Path, make_rabbit: Callable[..., RabbitNode], size: Callable[[T, T], T]
 ) -> None:
     messages, queued = size(6_000, 60_000), size(500, 5_000)
-    # So slow that messages are left for the last fault however long the nodes take to return.
-    delay, hurry = size(0.01, 0.002), tmp_path / "hurry"
+    # So slow that messages are left for the last fault however long the nodes take to return: until then, handling all
+    # messages of a group would take 4 minutes, at full size 40.
+    delay, hurry = 0.02, tmp_path / "hurry"
     nodes = {"dc1": make_rabbit(name="dc1"), "dc2": make_rabbit(name="dc2")}
     # Small windows keep what is queued at the brokers, where a fault can reach it.
     sites: list[SiteSpec] = [

@@ -133,8 +133,7 @@ class Heard:
 
     def prove(self, announced: Announced) -> None:
         """The producer announced this after the group asked, so it is not a recording."""
-        if self.proof is None:
-            self.proof = announced
+        self.proof = announced
 
     def drop_proof(self) -> None:
         """Earlier announcements do not count any more: the stream is joined, or another inbox may have read

@@ -78,6 +78,13 @@ class Joining:
             return self._heard.proof
         return announced
 
+    @property
+    def proof_is_empty(self) -> bool:
+        """Whether the producer answered that it held nothing for this group, which begins with the earliest message:
+        everything that is published later is new to it."""
+        proof = self._heard.proof
+        return self._rules.begin == "earliest" and proof is not None and self._start(proof) is None
+
     def joins_soon(self) -> bool:
         """Whether an announcement by which the group will join is about to take effect."""
         if self._epochs.current is not None:

@@ -425,9 +425,9 @@ class StreamReceiver:
         announced, cut = trimmed(announced, self._floor(), self.takeover.remembered)
         if not announced.late:
             self._challenges.answered(self.stream)  # it is no recording
-            if self.epochs.current is None:
+            if self.epochs.current is None and (heard.proof is None or self.joining.proof_is_empty):
                 heard.prove(announced)
-        elif self._rules.signed and self._wants_answer():
+        elif self._rules.signed and self._wants_answer(announced):
             self._challenges.want(self.stream, now)
         if not heard.take(announced, now, cut, self._rules.signed):
             return
@@ -462,10 +462,14 @@ class StreamReceiver:
         report = self.takeover.report
         return None if report is None else report.position[0]
 
-    def _wants_answer(self) -> bool:
+    def _wants_answer(self, announced: Announced) -> bool:
         """Whether it is unknown what of the stream is new to the group."""
         if self.epochs.current is None:
-            return self.heard.proof is None and self.takeover.report is None
+            if self.takeover.report is not None:
+                return False
+            # More was published since the answer; if none of it arrives, only another answer shows where to begin.
+            proof = self.heard.proof
+            return proof is None or (self.joining.proof_is_empty and end_of(announced) > end_of(proof))
         return self.takeover.unresolved is not None
 
     def _take_effect(self, now: float) -> float | None:
