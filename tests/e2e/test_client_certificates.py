@@ -203,8 +203,8 @@ def test_what_the_options_refuse(files: Callable[[str], TlsFiles]) -> None:
     for tls, reason in (
         (Tls(ca, None, key, False), "--keyfile needs --certfile"),
         (Tls(ca, None, None, True), "--auth external needs --certfile"),
-        (Tls(ca, certificate, str(other.key), False), "not a certificate and its key"),
-        (Tls(ca, certificate, None, False), "not a certificate and its key"),
+        (Tls(ca, certificate, str(other.key), False), "not a certificate and an unencrypted key"),
+        (Tls(ca, certificate, None, False), "not a certificate and an unencrypted key"),
         (Tls(key, None, None, False), "no certificates"),
     ):
         with pytest.raises(ConfigError, match=reason):
