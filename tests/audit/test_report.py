@@ -278,7 +278,7 @@ def test_in_a_browser(kind: str, tmp_path: Path) -> None:
     assert ("confirmed at <bdi>billing</bdi>" in page.body) == (kind in ("lost", "violated"))
     assert ("298 more findings" in page.body) == (kind == "violated")
     assert ("producer billing: no journal" in page.body) == (kind == "unknown")
-    assert ("Every journal is whole" in page.body) == (kind != "unknown")
+    assert ("Every journal is complete and closed" in page.body) == (kind != "unknown")
     assert not re.search(r"(?:src|href)=[\"']?(?:https?:)?//", page.body)
 
 

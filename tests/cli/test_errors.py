@@ -25,6 +25,8 @@ from tests.cli.commands import (
 )
 from tests.patience import wait_for
 
+pytestmark = pytest.mark.integrations
+
 SITE = "dc1=mqtt://127.0.0.1:1"
 
 

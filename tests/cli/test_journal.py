@@ -15,6 +15,8 @@ from tests.checker.histories import make
 from tests.checker.test_files import save_all
 from tests.cli.commands import json_of, refused, reliamsg, start, succeeded
 
+pytestmark = pytest.mark.integrations
+
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
