@@ -58,7 +58,7 @@ def one(nodes: list[RabbitNode], topic: str, behind: int) -> Run:
     """The rate of the release; and by how much memory grew."""
     options = {
         "gap_timeout": LONG_S,
-        "nak_delay": LONG_S,
+        "repair_delay": LONG_S,
         "max_inbox_bytes": MAX_INBOX_BYTES,
         "begin": "earliest",
     }

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from reliamsg.receiving.shared import Shared, share
-from reliamsg.sending.engine import Engine
+from reliamsg.consumer.shared import Shared, share
+from reliamsg.producer.engine import ProducerEngine
 
 
 class CheckedLock:
@@ -101,7 +101,7 @@ def lock_order() -> Iterator[None]:
     """Look at every engine that is made within. Fails at the end if a lock was taken in the wrong order, or something
     was changed without it."""
     found: list[str] = []
-    make = Engine.__init__
+    make = ProducerEngine.__init__
 
     def made(engine: Any, *args: Any, **kwargs: Any) -> None:
         make(engine, *args, **kwargs)
@@ -132,8 +132,8 @@ def lock_order() -> Iterator[None]:
         return state
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Engine, "__init__", made)
-        patch.setattr("reliamsg.receiving.shared.RLock", lambda: CheckedLock("the consumer's lock", found))
-        patch.setattr("reliamsg.receiving.engine.share", shared)
+        patch.setattr(ProducerEngine, "__init__", made)
+        patch.setattr("reliamsg.consumer.shared.RLock", lambda: CheckedLock("the consumer's lock", found))
+        patch.setattr("reliamsg.consumer.engine.share", shared)
         yield
     assert not found, found[0]

@@ -13,8 +13,8 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src" / "reliamsg"
 
 BASE = {"wire", "message", "config", "errors", "forks", "keys", "terminal", "files", "arguments"}
-MIDDLE = {"core", "store", "transport"}
-UPPER = {"sending", "receiving"}
+MIDDLE = {"protocol", "store", "transport"}
+UPPER = {"producer", "consumer"}
 TOP = {"cli", "aio", "testing", "lab", "simulation"}
 
 MAY_IMPORT: dict[str, set[str]] = {
@@ -27,18 +27,18 @@ MAY_IMPORT: dict[str, set[str]] = {
     "terminal": set(),
     "files": set(),
     "wire": BASE,
-    "core": BASE,
+    "protocol": {"wire", "message", "config", "errors"},
     "store": BASE,
     "export": BASE | {"store"},
     "transport": BASE,
     "runtime": BASE | MIDDLE | {"export"},
-    "sending": BASE | MIDDLE | {"export", "injection", "runtime"},
-    "receiving": BASE | MIDDLE | {"export", "injection", "runtime"},
+    "producer": BASE | MIDDLE | {"export", "injection", "runtime"},
+    "consumer": BASE | MIDDLE | {"export", "injection", "runtime"},
     "aio": BASE | MIDDLE | UPPER,
     "testing": BASE | MIDDLE | UPPER | {"aio", "injection"},
     "lab": {"config", "errors"},
     # Puts whole clients through faults, and has what they leave judged.
-    "lab/chaos": BASE | {"store", "sending", "receiving", "checker", "lab", "injection"},
+    "lab/chaos": BASE | {"store", "producer", "consumer", "checker", "lab", "injection"},
     "checker": {
         "wire",
         "message",
@@ -60,7 +60,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 """By part, the parts of this project that it may import; a part may always import itself."""
 
-CORE_BANNED = {
+PROTOCOL_BANNED = {
     "asyncio", "logging", "multiprocessing", "paho", "pika", "queue", "random", "secrets", "select", "socket",
     "sqlite3", "threading", "time",
 }  # fmt: skip
@@ -133,9 +133,11 @@ def test_nobody_imports_the_audit_and_only_it_imports_spark(path: Path) -> None:
         assert name.split(".")[0] != "pyspark", f"{path}:{line}"
 
 
-@pytest.mark.parametrize("path", [p for p in modules() if part_of(p) == "core"], ids=name_of)
-def test_the_core_is_pure(path: Path) -> None:
-    wrong = [f"{path}:{line}: {name}" for line, name in imports_of(path) if name.split(".")[0] in CORE_BANNED]
+@pytest.mark.parametrize("path", [p for p in modules() if part_of(p) == "protocol"], ids=name_of)
+def test_the_protocol_is_pure(path: Path) -> None:
+    wrong = [
+        f"{path}:{line}: {name}" for line, name in imports_of(path) if name.split(".")[0] in PROTOCOL_BANNED
+    ]
     assert not wrong
 
 
@@ -162,7 +164,7 @@ def test_errors_import_messages_for_types_only() -> None:
 
 def test_there_is_something_to_check() -> None:
     assert len(modules()) > 10
-    assert any(part_of(path) == "core" for path in modules())
+    assert any(part_of(path) == "protocol" for path in modules())
 
 
 def loaded_by(statement: str) -> set[str]:
@@ -186,11 +188,11 @@ def test_importing_the_package_loads_no_client_and_no_tool() -> None:
 
 def test_what_publishes_and_what_consumes_is_loaded_when_it_is_asked_for() -> None:
     def halves(statement: str) -> set[str]:
-        return {part for part in ("sending", "receiving") if f"reliamsg.{part}" in loaded_by(statement)}
+        return {part for part in ("producer", "consumer") if f"reliamsg.{part}" in loaded_by(statement)}
 
     assert not halves("import reliamsg; dir(reliamsg)")
-    assert halves("from reliamsg import Producer") == {"sending"}
-    assert halves("import reliamsg; reliamsg.Consumer") == {"receiving"}
+    assert halves("from reliamsg import Producer") == {"producer"}
+    assert halves("import reliamsg; reliamsg.Consumer") == {"consumer"}
 
 
 def test_importing_starts_no_thread_and_configures_no_logging() -> None:

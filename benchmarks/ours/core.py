@@ -13,16 +13,16 @@ import time
 import tracemalloc
 
 from benchmarks.measured import say
-from reliamsg.core.consumer import ConsumerCore
-from reliamsg.core.incoming import Incoming
-from reliamsg.core.rules import Rules
 from reliamsg.message import Stream
+from reliamsg.protocol.receiver.group import GroupReceiver
+from reliamsg.protocol.receiver.incoming import Incoming
+from reliamsg.protocol.receiver.rules import Rules
 
 SITES = {"dc1": 64, "dc2": 64}
 EPOCH, INCARNATION = 10, 77
 
 
-def through(core: ConsumerCore, stream: Stream, messages: int, batch: int, every: int) -> None:
+def through(core: GroupReceiver, stream: Stream, messages: int, batch: int, every: int) -> None:
     """Have a stream's messages arrive from both sites, and handed out and acknowledged until all are released. A commit
     after `every` batches."""
     now, done = 1.0, 0
@@ -53,7 +53,7 @@ def through(core: ConsumerCore, stream: Stream, messages: int, batch: int, every
 
 
 def measure_rate(messages: int, batch: int) -> None:
-    core = ConsumerCore(Rules(begin="latest"), SITES)
+    core = GroupReceiver(Rules(begin="latest"), SITES)
     start = time.perf_counter()
     through(core, Stream("p", "t"), messages, batch, 8)
     say(messages / (time.perf_counter() - start), messages)
@@ -65,7 +65,7 @@ def measure_memory(streams: int, counts: list[int]) -> None:
     for count in counts:
         gc.collect()
         tracemalloc.start()
-        core = ConsumerCore(Rules(begin="latest", max_streams=streams), SITES)
+        core = GroupReceiver(Rules(begin="latest", max_streams=streams), SITES)
         for number in range(streams):
             through(core, Stream(f"p{number}", "t"), count, 100, 1)
         gc.collect()

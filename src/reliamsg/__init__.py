@@ -45,9 +45,9 @@ from reliamsg.keys import KeyRing
 from reliamsg.message import Gap, Message, MessageId
 
 if TYPE_CHECKING:
-    from reliamsg.receiving.api import Consumer
-    from reliamsg.sending.api import Producer
-    from reliamsg.sending.receipt import Receipt
+    from reliamsg.consumer.api import Consumer
+    from reliamsg.producer.api import Producer
+    from reliamsg.producer.receipt import Receipt
 
 __version__ = "0.1.0"
 __all__ = [
@@ -98,9 +98,9 @@ __all__ = [
 
 # Few programs both publish and consume: each half is loaded on first use (PEP 562).
 _HALVES = {
-    "Consumer": "reliamsg.receiving.api",
-    "Producer": "reliamsg.sending.api",
-    "Receipt": "reliamsg.sending.receipt",
+    "Consumer": "reliamsg.consumer.api",
+    "Producer": "reliamsg.producer.api",
+    "Receipt": "reliamsg.producer.receipt",
 }
 
 

@@ -135,7 +135,7 @@ class InboxFull(TransientError):
     stream: Stream
     """The stream that uses the most room."""
     cause: str
-    """Why its messages stay there: a cause of :class:`~reliamsg.receiving.status.Stalled`."""
+    """Why its messages stay there: a cause of :class:`~reliamsg.consumer.status.Stalled`."""
 
     def __init__(self, text: str, stream: Stream, cause: str) -> None:
         super().__init__(text)

@@ -16,7 +16,7 @@ from reliamsg.lab.chaos.result import Judgement, Observations, Result
 from reliamsg.lab.chaos.scenario import Scenario
 
 SITE = {"heartbeat": 1.0, "confirm_timeout": 2.0, "connect_timeout": 2.0, "backoff_max": 0.5}
-CONSUMER = {"gap_timeout": 5.0, "on_gap": "hold", "nak_delay": 0.5, "takeover_timeout": 6.0}
+CONSUMER = {"gap_timeout": 5.0, "on_gap": "hold", "repair_delay": 0.5, "takeover_timeout": 6.0}
 PRODUCER = {"status_interval": 1.0, "hello_timeout": 0.0, "max_repair_bytes_per_second": None}
 
 
@@ -37,7 +37,7 @@ def test_a_bound_follows_from_the_settings() -> None:
     [
         ("site", "heartbeat", 10.0, 18.0), ("site", "confirm_timeout", 30.0, 28.0),
         ("site", "connect_timeout", 10.0, 8.0), ("site", "backoff_max", 5.0, 4.5),
-        ("consumer", "takeover_timeout", 30.0, 24.0), ("consumer", "nak_delay", 2.0, 3.0),
+        ("consumer", "takeover_timeout", 30.0, 24.0), ("consumer", "repair_delay", 2.0, 3.0),
         ("consumer", "gap_timeout", 30.0, 25.0), ("consumer", "on_gap", "skip", 5.0),
         ("producer", "status_interval", 3.0, 2.0), ("producer", "hello_timeout", 1.0, 1.0),
         ("consumer", "max_unacknowledged", 1, 0.0), ("producer", "max_bytes", 1 << 16, 0.0),

@@ -16,8 +16,8 @@ from reliamsg.errors import ProducerFenced, QuarantineFull
 from reliamsg.store.requests import Request, RequestBox
 from reliamsg.testing import MemoryNetwork
 from reliamsg.wire.limits import MAX_EPOCH
+from tests.consumer.tools import GROUP, TOPIC, send
 from tests.patience import wait_for
-from tests.receiving.tools import GROUP, TOPIC, send
 
 Command = Callable[..., str]
 

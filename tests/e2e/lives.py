@@ -17,13 +17,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from reliamsg.receiving.buffer import DeliverySlice
-from reliamsg.receiving.deliveries import GapItem
-from reliamsg.sending.accumulator import Content
-from reliamsg.sending.engine import Engine
+from reliamsg.consumer.buffer import DeliverySlice
+from reliamsg.consumer.deliveries import GapItem
+from reliamsg.producer.accumulator import Content
+from reliamsg.producer.engine import ProducerEngine
 from reliamsg.store.outbox import EPOCH_STEP
-from tests.receiving import tools as receiving
-from tests.sending import control_tools as sending
+from tests.consumer import tools as receiving
+from tests.producer import control_tools as sending
 
 __all__ = ["LIVES", "Life", "in_a_process", "log_of", "points_of"]
 
@@ -57,7 +57,7 @@ class Life:
         self._seen = os.open(directory / "seen", os.O_CREAT | os.O_APPEND | os.O_WRONLY)
         self._points = os.open(directory / "points", os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
         self.bench = sending.Bench(directory / "p.outbox.db")
-        self.engine: Engine
+        self.engine: ProducerEngine
         self.readers: list[receiving.Bench] = []
 
     def say(self, *words: object) -> None:
@@ -71,7 +71,7 @@ class Life:
 
     # -- clients ------------------------------------------------------------------------------------------
 
-    def produce(self, path: Path | None = None, **options: Any) -> Engine:
+    def produce(self, path: Path | None = None, **options: Any) -> ProducerEngine:
         options = {"release": "consumed", "retain_seconds": 1.0, **options}
         return self.bench.open({TOPIC: [GROUP]}, path, probe=self.probe, **options)
 
@@ -79,14 +79,14 @@ class Life:
         made = receiving.Bench.__new__(receiving.Bench)
         made.path, made.network = self.directory / f"{name}.inbox.db", self.bench.network
         made.now, made.points = self.bench.now, []
-        made.rules = {"gap_timeout": 20.0, "nak_delay": 0.1, "skip_gaps": True}
+        made.rules = {"gap_timeout": 20.0, "repair_delay": 0.1, "skip_gaps": True}
         made.settings = {"takeover_timeout": TAKEOVER_S, **settings}
         made.points = _Points(self.probe)
         made.open()
         self.readers.append(made)
         return made
 
-    def publish(self, count: int, engine: Engine | None = None) -> None:
+    def publish(self, count: int, engine: ProducerEngine | None = None) -> None:
         engine = engine or self.engine
         for _ in range(count):
             number = 1 + max((int(n) for what, n in log_of(self.directory) if what == "try"), default=0)

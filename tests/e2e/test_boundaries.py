@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from reliamsg import Consumer, Producer, Site
-from reliamsg.receiving import commits
+from reliamsg.consumer import commits
 from reliamsg.testing import MemoryNetwork
 from tests.patience import wait_for
 
@@ -61,7 +61,7 @@ def test_what_was_removed_in_part_at_one_site_is_delivered_from_the_other(tmp_pa
                 hello_timeout=0,
             ) as producer,
             Consumer(
-                "g", sites, topics=["t", "x"], inbox=tmp_path / "i.db", nak_delay=60,
+                "g", sites, topics=["t", "x"], inbox=tmp_path / "i.db", repair_delay=60,
                 gap_timeout=60,
             ) as consumer,
         ):  # fmt: skip

@@ -17,16 +17,16 @@ from typing import Any
 
 import pytest
 
-from reliamsg.core.rules import Rules
+from reliamsg.consumer.buffer import DeliverySlice
+from reliamsg.consumer.engine import ConsumerEngine, EngineSettings
 from reliamsg.message import Message
-from reliamsg.receiving.buffer import DeliverySlice
-from reliamsg.receiving.engine import EngineSettings, ReceivingEngine
+from reliamsg.producer.engine import ProducerEngine
+from reliamsg.producer.receipt import Receipt
+from reliamsg.producer.settings import Settings
+from reliamsg.protocol.receiver.rules import Rules
 from reliamsg.runtime.clock import Clock
 from reliamsg.runtime.environment import Environment
 from reliamsg.runtime.wakeup import Waiters, Wakeup
-from reliamsg.sending.engine import Engine
-from reliamsg.sending.receipt import Receipt
-from reliamsg.sending.settings import Settings
 from reliamsg.store.inbox import Inbox
 from reliamsg.store.outbox import Outbox
 from reliamsg.testing import MemoryNetwork
@@ -100,7 +100,7 @@ def nothing_waits() -> Iterator[None]:
 class Application:
     """Publishes some messages at a time, and acknowledges what arrives."""
 
-    def __init__(self, engine: Engine, consumer: ReceivingEngine) -> None:
+    def __init__(self, engine: ProducerEngine, consumer: ConsumerEngine) -> None:
         self._engine, self._consumer = engine, consumer
         self.receipts: list[Receipt] = []
         self.received: list[Message] = []
@@ -137,13 +137,15 @@ async def _exchange(network: MemoryNetwork, path: Path) -> Application:
     return application
 
 
-async def _run(network: MemoryNetwork, path: Path) -> tuple[Engine, ReceivingEngine, Application]:
+async def _run(network: MemoryNetwork, path: Path) -> tuple[ProducerEngine, ConsumerEngine, Application]:
     sending, receiving, clock = Driver(), Driver(), Clock()
     outbox = Outbox(path / "p.outbox.db", "p", clock.wall_us(), clock.now_us(), "cc" * 8)
     settings = Settings(release="consumed", status_interval=0.1, hello_timeout=0.1)
-    engine = Engine(outbox, network.sites, {"t": ["g"]}, settings, factory, Environment(clock, sending))
+    engine = ProducerEngine(
+        outbox, network.sites, {"t": ["g"]}, settings, factory, Environment(clock, sending)
+    )
     inbox = Inbox(path / "g.inbox.db", "g")
-    consumer = ReceivingEngine(
+    consumer = ConsumerEngine(
         EngineSettings("g", ("t",)), Rules(), network.sites, inbox, factory, Environment(clock, receiving)
     )
     application = Application(engine, consumer)
@@ -162,7 +164,7 @@ async def _run(network: MemoryNetwork, path: Path) -> tuple[Engine, ReceivingEng
     return engine, consumer, application
 
 
-def _close(engine: Engine, consumer: ReceivingEngine) -> None:
+def _close(engine: ProducerEngine, consumer: ConsumerEngine) -> None:
     engine.begin_close()
     for site in engine.sites.values():
         site.transport.close(5.0)

@@ -13,9 +13,9 @@ import paho.mqtt.client as mqtt
 import pytest
 
 from reliamsg import Producer
+from reliamsg.consumer.quarantine import MAX_SAMPLE_BYTES
 from reliamsg.lab import Mosquitto
 from reliamsg.message import Stream
-from reliamsg.receiving.quarantine import MAX_SAMPLE_BYTES
 from reliamsg.wire.address import (
     call_address,
     group_address,

@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 
 from reliamsg import Consumer, Site
+from reliamsg.consumer.quarantine import HELD
 from reliamsg.errors import GapHeld
 from reliamsg.lab import Mosquitto, RabbitNode
 from reliamsg.message import Message, Stream
-from reliamsg.receiving.quarantine import HELD
 from reliamsg.store.inbox_view import summarize_inbox
 from reliamsg.transport import factory
 from reliamsg.transport.base import Binding
 from tests.badinput.tools import journalled, take
+from tests.consumer.test_hold_room import INBOX, LAST, PAD
+from tests.consumer.tools import frame
 from tests.e2e.tools import World
 from tests.patience import wait_for
-from tests.receiving.test_hold_room import INBOX, LAST, PAD
-from tests.receiving.tools import frame
 from tests.transport.tools import Sending, message, running
 
 pytestmark = pytest.mark.integrations
@@ -98,7 +98,7 @@ class Application:
 def test_a_hold_of_ten_times_the_inbox_stops_nobody_and_ends_in_order(world: World, ends: str) -> None:
     errors: list[BaseException] = []
     consumer = world.consumer(
-        on_gap="hold", gap_timeout=1.0, max_inbox_bytes=INBOX, on_error=errors.append, nak_delay=0.1
+        on_gap="hold", gap_timeout=1.0, max_inbox_bytes=INBOX, on_error=errors.append, repair_delay=0.1
     )
     world.connected(consumer)
     held = Stream("held", world.topic)

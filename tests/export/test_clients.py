@@ -16,8 +16,8 @@ from reliamsg.errors import ConfigError, ForkedError, OutboxLocked, StoreCorrupt
 from reliamsg.export.offline import export_file
 from reliamsg.lab import Mosquitto
 from reliamsg.testing import MemoryNetwork
+from tests.consumer.tools import until
 from tests.export.tools import consumer, covered, left, meta, producer, segments, whole
-from tests.receiving.tools import until
 
 
 @pytest.fixture

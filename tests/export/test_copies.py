@@ -12,8 +12,8 @@ import pytest
 from reliamsg import JournalExport
 from reliamsg.export.offline import export_file
 from reliamsg.testing import MemoryNetwork
+from tests.consumer.tools import until
 from tests.export.tools import consumer, left, meta, producer, segments, whole
-from tests.receiving.tools import until
 
 
 @pytest.fixture

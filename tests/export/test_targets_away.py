@@ -18,9 +18,9 @@ from reliamsg.export.offline import export_file
 from reliamsg.export.target import DirectoryTarget
 from reliamsg.store.database import open_readonly
 from reliamsg.testing import MemoryNetwork
+from tests.consumer.tools import until
 from tests.export.tools import TOPICS, consumer, left, meta, producer, segments, whole
 from tests.patience import STALL_S, quickest
-from tests.receiving.tools import until
 from tests.store.faults import fill, small_disk
 
 LIMIT = 40

@@ -15,7 +15,7 @@ import msgspec
 from pika import frame as pika_frame
 
 from reliamsg.config import MAX_HEADER_BYTES, MAX_HEADER_VALUE_BYTES, MAX_NAME_BYTES
-from reliamsg.receiving.intake import Rejected, Unsequenced, examine, examine_repair
+from reliamsg.consumer.intake import Rejected, Unsequenced, examine, examine_repair
 from reliamsg.transport.amqp.codec import (
     FRAME_END,
     FRAME_HEAD,

@@ -18,13 +18,13 @@ MUTANTS = (
     ),
     Mutant(
         "told-durable-before-commit",
-        "sending/engine.py",
+        "producer/engine.py",
         "        rows = outbox.append(packed.batches, packed.entries, wall_us, clock.now_us())",
         "        batch.commit.finish(None)\n"
         "        rows = outbox.append(packed.batches, packed.entries, wall_us, clock.now_us())",
         "P1: publish() returns before the message is committed",
         ByTest(
-            "sending/test_accumulator.py::test_nothing_is_durable_before_it_is_committed",
+            "producer/test_accumulator.py::test_nothing_is_durable_before_it_is_committed",
             "assert seen == [(False, False)]",
         ),
     ),
@@ -35,7 +35,7 @@ MUTANTS = (
         "_UNKNOWN = {sqlite3.SQLITE_IOERR_DIR_FSYNC}",
         "P1: after a failed fsync the producer continues, and reports a message as failed that is stored",
         ByTest(
-            "sending/test_disks.py::TestDisk::test_a_failing_fsync_stops_it_for_good",
+            "producer/test_disks.py::TestDisk::test_a_failing_fsync_stops_it_for_good",
             "assert found.returncode == 0, found.stderr",
         ),
     ),
@@ -53,20 +53,20 @@ MUTANTS = (
     ),
     Mutant(
         "halt-hides-a-failed-fsync",
-        "receiving/health.py",
+        "consumer/health.py",
         "            if self.fatal is None or (self.may_write and not isinstance(error, _INBOX_UNAFFECTED)):\n",
         "            if self.fatal is None:\n",
         "P4: a consumer that had failed for another reason goes on writing after a failed fsync, without the "
         "failed commit",
         ByTest(
-            "receiving/test_failed_commits.py"
+            "consumer/test_failed_commits.py"
             "::test_after_a_commit_that_may_have_been_written_or_not_nothing_is_written_whatever_ended_the_consumer",
             "assert isinstance(bench.engine.shared.health.fatal, error)",
         ),
     ),
     Mutant(
         "number-kept-after-failure",
-        "sending/packer.py",
+        "producer/packer.py",
         "        return seq + count\n",
         "        stream.next_seq = seq + count\n        return seq + count\n",
         "P1, P9: a failed commit keeps its sequence numbers, so groups wait for messages that never existed",
@@ -79,7 +79,7 @@ MUTANTS = (
         "        self._queue: queue.Queue[None] = queue.Queue()",
         "P1: a signal handler that publishes while its thread is waking another one deadlocks",
         ByTest(
-            "sending/test_interruptions.py::test_waking_while_waking[set-once more]",
+            "producer/test_interruptions.py::test_waking_while_waking[set-once more]",
             "assert not thread.is_alive()",
         ),
     ),
@@ -97,12 +97,12 @@ MUTANTS = (
     ),
     Mutant(
         "forgotten-producer-silent",
-        "sending/api.py",
+        "producer/api.py",
         "    left = engine.remaining().messages\n",
         "    left = 0\n",
         "P1: a producer that is garbage-collected with unconfirmed messages gives no warning",
         ByTest(
-            "sending/test_forgotten.py::test_one_with_unconfirmed_messages_warns_when_it_is_collected",
+            "producer/test_forgotten.py::test_one_with_unconfirmed_messages_warns_when_it_is_collected",
             "(said,) = made()",
             "ValueError",
         ),
@@ -147,7 +147,7 @@ MUTANTS = (
     # -- P2: published means published ----------------------------------------------------------------------
     Mutant(
         "one-site-counts-as-all",
-        "core/confirms.py",
+        "protocol/sender/confirms.py",
         "                return len(counted) == len(self._sites)",
         "                return len(counted) >= 1",
         'P2: with confirm="all" a message counts as published when one site has it',
@@ -155,7 +155,7 @@ MUTANTS = (
     ),
     Mutant(
         "quorum-one-short",
-        "core/confirms.py",
+        "protocol/sender/confirms.py",
         "                return len(counted) >= k",
         "                return len(counted) >= max(1, k - 1)",
         "P2: k - 1 sites satisfy a quorum of k",
@@ -163,7 +163,7 @@ MUTANTS = (
     ),
     Mutant(
         "return-counts-as-confirm",
-        "sending/site.py",
+        "producer/site.py",
         "        shared = self._shared\n        with shared.lock:\n            row = shared.core.refused(",
         "        shared = self._shared\n"
         "        if outcome is Outcome.RETURNED:\n"
@@ -176,7 +176,7 @@ MUTANTS = (
     ),
     Mutant(
         "confirm-taken-as-cumulative",
-        "core/producer.py",
+        "protocol/sender/sender.py",
         "        confirmed = self.sites[site].confirm(rows, now)\n",
         "        rows = [row for row in self.sites[site].in_flight if row <= max(rows)]\n"
         "        confirmed = self.sites[site].confirm(rows, now)\n",
@@ -185,7 +185,7 @@ MUTANTS = (
     ),
     Mutant(
         "overdue-counts-as-confirmed",
-        "core/producer.py",
+        "protocol/sender/sender.py",
         "                overdue[name] = window.give_up(now)\n",
         "                rows = list(window.in_flight)\n"
         "                overdue[name] = window.give_up(now)\n"
@@ -195,29 +195,29 @@ MUTANTS = (
     ),
     Mutant(
         "unanswered-never-parks",
-        "core/window.py",
+        "protocol/sender/window.py",
         "        late = [flight for due, flight in self._oldest() if due <= now]\n",
         "        late: list[InFlight] = []\n",
         "P2: a batch that a site never answers holds up all other batches there (P18)",
         ByTest(
-            "core/test_window.py::TestUnanswered::test_where_nothing_was_answered_it_takes_two_connections",
+            "protocol/test_window.py::TestUnanswered::test_where_nothing_was_answered_it_takes_two_connections",
             "assert [lane.stream_id for lane in late(found, 90.0)] == [1]",
         ),
     ),
     Mutant(
         "removed-rows-waited-for-after-restart",
-        "sending/engine.py",
+        "producer/engine.py",
         "        shared.core.opened(shared.top, held)\n",
         "        shared.core.opened(shared.top, [(1, shared.top)] if shared.top else [])\n",
         "P7: flush() waits forever for a row that was removed before a restart",
         ByTest(
-            "sending/test_removal.py::test_nobody_waits_after_a_restart_for_what_was_removed_before_it",
+            "producer/test_removal.py::test_nobody_waits_after_a_restart_for_what_was_removed_before_it",
             "assert again.status()",
         ),
     ),
     Mutant(
         "resend-forgotten",
-        "core/window.py",
+        "protocol/sender/window.py",
         "            lane.next = lane.unanswered\n",
         "",
         "P2: batches that were in flight when a connection was lost are not sent again",
@@ -225,7 +225,7 @@ MUTANTS = (
     ),
     Mutant(
         "refused-row-passed",
-        "core/window.py",
+        "protocol/sender/window.py",
         "        self.state = LaneState.PARKED\n        self.next = min(self.next, row)\n",
         "        self.state = LaneState.PARKED\n        self.next = row + 1\n",
         "P2: after a nack the stream's next batch is sent, and the refused one is never sent again",
@@ -233,7 +233,7 @@ MUTANTS = (
     ),
     Mutant(
         "site-cursor-too-far",
-        "sending/maintenance.py",
+        "producer/maintenance.py",
         "    return Cursors(window.main.cursor, parked)",
         "    return Cursors(window.main.next, parked)",
         "P2: after a restart in-flight batches count as confirmed",
@@ -241,7 +241,7 @@ MUTANTS = (
     ),
     Mutant(
         "site-cursor-one-too-far",
-        "core/window.py",
+        "protocol/sender/window.py",
         "            self.confirmed.add(1, cursor - 1)",
         "            self.confirmed.add(1, cursor)",
         "P2: after a restart a site is assumed to have one batch more than it confirmed",
@@ -249,7 +249,7 @@ MUTANTS = (
     ),
     Mutant(
         "published-cursor-too-far",
-        "sending/maintenance.py",
+        "producer/maintenance.py",
         "            cursor = shared.core.confirms.cursor\n        try:",
         "            cursor = shared.top + 1\n        try:",
         "P2: after a restart everything that was stored counts as published",
@@ -257,7 +257,7 @@ MUTANTS = (
     ),
     Mutant(
         "parked-row-counts-as-confirmed",
-        "sending/engine.py",
+        "producer/engine.py",
         "                if row < parked.cursor:",
         "                if row <= parked.cursor:",
         "P2: after a restart the batch that parked a stream counts as confirmed",
@@ -265,90 +265,90 @@ MUTANTS = (
     ),
     Mutant(
         "parked-stream-back-too-early",
-        "core/window.py",
+        "protocol/sender/window.py",
         "(lane.state is LaneState.FLOWING and lane.next >= self.main.next)",
         "(lane.state is LaneState.FLOWING)",
         "P2: a parked stream rejoins the others before it has caught up, and the batches in between are not "
         "sent",
         ByTest(
-            "core/test_window.py::TestParking::test_without_room_it_stays_apart_until_it_has_caught_up",
+            "protocol/test_window.py::TestParking::test_without_room_it_stays_apart_until_it_has_caught_up",
             "assert found.pull(now=PARK_MIN_S) == [2]",
         ),
     ),
     Mutant(
         "removed-message-counts-as-confirmed",
-        "sending/removals.py",
+        "producer/removals.py",
         "                if unconfirmed(row.id):\n",
         "                if unconfirmed(row.id) and len(spans) > 1:\n",
         "P2: wait() returns for a message that was removed before any site had it",
         ByTest(
-            "sending/test_receipts_random.py::test_receipts_say_what_is_so[0]",
+            "producer/test_receipts_random.py::test_receipts_say_what_is_so[0]",
             "assert receipt.done == done",
         ),
     ),
     Mutant(
         "cut-batch-counts-as-sent",
-        "sending/removals.py",
+        "producer/removals.py",
         "        found = stream.touched.missing(of.first_row, of.last_row)\n",
         "        found = [(of.first_row, of.last_row)]\n        return found\n",
         "P2: messages that remove() left behind a hole count as published together with those before it",
         ByTest(
-            "sending/test_receipts_random.py::test_receipts_say_what_is_so[1]",
+            "producer/test_receipts_random.py::test_receipts_say_what_is_so[1]",
             "assert outcome(receipt",
         ),
     ),
     Mutant(
         "removed-by-site-not-told",
-        "sending/confirmations.py",
+        "producer/confirmations.py",
         '            return "removed" if self._removals.unsent(messages, name) else "confirmed"',
         '            return "confirmed"',
         "P2: a receipt claims that a site confirmed a message that was removed before the site confirmed it",
         ByTest(
-            "sending/test_receipts_random.py::test_receipts_say_what_is_so[0]",
+            "producer/test_receipts_random.py::test_receipts_say_what_is_so[0]",
             'assert state == ("removed" if unsent.intersection(bodies) else "confirmed")',
         ),
     ),
     Mutant(
         "flush-forgets-what-moved",
-        "sending/confirmations.py",
+        "producer/confirmations.py",
         "            return confirms.cursor > target and all(\n"
         "                row in confirms.published for row in removals.moved(target)\n"
         "            )\n",
         "            return confirms.cursor > target and removals is not None\n",
         "P2: flush() returns before the messages that remove() moved to a row of their own are confirmed",
         ByTest(
-            "sending/test_receipts_random.py::test_a_flush_waits_for_what_is_moved_behind_it_meanwhile",
+            "producer/test_receipts_random.py::test_a_flush_waits_for_what_is_moved_behind_it_meanwhile",
             "assert seen == [False, True]",
         ),
     ),
     Mutant(
         "unproven-group-counts",
-        "core/presence.py",
+        "protocol/sender/presence.py",
         "        return place in self._proven\n",
         "        return True\n",
         "P2: a confirm counts although a named group does not exist at the site",
         ByTest(
-            "core/test_presence.py::test_each_kind_of_evidence_proves_its_group_alone[reported]",
+            "protocol/test_presence.py::test_each_kind_of_evidence_proves_its_group_alone[reported]",
             "assert not presence.is_proven(G)",
         ),
     ),
     Mutant(
         "reason-16-outweighs-hearing",
-        "core/presence.py",
+        "protocol/sender/presence.py",
         "        if place in self._reported and place not in self._shown:\n"
         "            return False  # the broker is mistaken: some answer reason 16 although there "
         "are subscribers\n",
         "",
         "P2: a broker that wrongly answers reason 16 makes the outbox wait for a group that was heard",
         ByTest(
-            "core/test_presence.py::test_a_group_that_was_heard_outweighs_a_broker_that_does_not_know_i"
+            "protocol/test_presence.py::test_a_group_that_was_heard_outweighs_a_broker_that_does_not_know_i"
             "t[not_subscribed]",
             "assert not getattr(presence, absent)(G)",
         ),
     ),
     Mutant(
         "proof-outlives-the-group",
-        "core/presence.py",
+        "protocol/sender/presence.py",
         "        if self._proven.pop(place, None) is None:\n"
         "            return False\n"
         "        self._changes.add(place)\n"
@@ -356,24 +356,24 @@ MUTANTS = (
         "        return False\n",
         "P2: a group that was deleted at a broker still counts as present",
         ByTest(
-            "core/test_presence.py::test_what_was_stored_holds_until_it_is_refuted",
+            "protocol/test_presence.py::test_what_was_stored_holds_until_it_is_refuted",
             "assert presence.not_marked(H)",
         ),
     ),
     Mutant(
         "doubted-confirms-count",
-        "core/window.py",
+        "protocol/sender/window.py",
         "        (self.confirmed if lane.uncounted is None else lane.uncounted).add(row_id, row_id)",
         "        self.confirmed.add(row_id, row_id)",
         "P2: messages that were confirmed before their group existed count as confirmed",
         ByTest(
-            "core/test_window_unseen.py::test_it_is_sent_once_and_does_not_count",
+            "protocol/test_window_unseen.py::test_it_is_sent_once_and_does_not_count",
             "assert list(site.window.confirmed) == [(2, 2), (4, 4)]",
         ),
     ),
     Mutant(
         "proven-too-soon",
-        "core/window.py",
+        "protocol/sender/window.py",
         "        if not lane.proven or lane.in_flight or lane.uncounted is None:\n"
         "            return\n"
         "        lane.next = lane.cursor",
@@ -383,18 +383,18 @@ MUTANTS = (
         "P2: batches in flight when a group was created count, although they may have reached the broker "
         "before that",
         ByTest(
-            "core/test_window_unseen.py::test_once_proven_all_of_it_goes_again_in_order",
+            "protocol/test_window_unseen.py::test_once_proven_all_of_it_goes_again_in_order",
             "assert len(site.arrived) == 3",
         ),
     ),
     Mutant(
         "unsigned-mark-trusted",
-        "sending/presence.py",
+        "producer/presence.py",
         "                genuine = is_mark(shown, created_address(*place), self._keys)\n",
         "                genuine = is_mark(shown, created_address(*place), None)\n",
         "P2: with keys, anybody's retained message proves that a group exists",
         ByTest(
-            "sending/test_unseen.py::test_with_keys_a_mark_has_to_be_signed[told-False]",
+            "producer/test_unseen.py::test_with_keys_a_mark_has_to_be_signed[told-False]",
             'wait_for(lambda: set(receipt.sites.values()) == {"unseen"})',
         ),
     ),
@@ -483,7 +483,7 @@ MUTANTS = (
     ),
     Mutant(
         "prev-forgotten",
-        "sending/packer.py",
+        "producer/packer.py",
         "            Origin(stream.stream, epoch, self._incarnation, stream.prev),\n",
         "            Origin(stream.stream, epoch, self._incarnation),\n",
         "P3: batches do not name the previous epoch",
@@ -529,7 +529,7 @@ MUTANTS = (
     ),
     Mutant(
         "hole-passed",
-        "core/reorder.py",
+        "protocol/receiver/reorder_buffer.py",
         "        run = self.held.run_from(head)\n        return None if run is None else (head, run)",
         "        head = self.held.next_at(head) or head\n"
         "        run = self.held.run_from(head)\n"
@@ -539,7 +539,7 @@ MUTANTS = (
     ),
     Mutant(
         "epoch-left-with-a-gap",
-        "core/stream.py",
+        "protocol/receiver/stream.py",
         "            if target is None and later is not None and not self._giving:",
         "            if later is not None and (target is None or joint.kind is LinkKind.ENDS) and not self._giving:",
         "P3, P5: the next epoch is entered although the tail of the previous one is missing",
@@ -547,92 +547,92 @@ MUTANTS = (
     ),
     Mutant(
         "epoch-left-in-the-middle",
-        "core/stream.py",
+        "protocol/receiver/stream.py",
         "            if target is None and later is not None and not self._giving:",
         "            if target is None and later is not None:",
         "P9: messages that come too late for an epoch are declared before the application was given those "
         "before them",
         ByTest(
-            "receiving/test_forks_random.py::test_an_epoch_is_not_left_in_the_middle_of_a_run_of_messages",
+            "consumer/test_forks_random.py::test_an_epoch_is_not_left_in_the_middle_of_a_run_of_messages",
             'assert rows(bench, "delivered", "declared") == [',
         ),
     ),
     Mutant(
         "given-before-a-crash-forgotten-at-a-fork",
-        "core/chain.py",
+        "protocol/receiver/chain.py",
         "known.incarnation, known.proven), later.epoch",
         "known.incarnation, known.highest), later.epoch",
         "P4: a message that was delivered but not acknowledged, and after a crash exists only at a broker, is"
         " not waited for",
         ByTest(
-            "receiving/test_forks_random.py::"
+            "consumer/test_forks_random.py::"
             "test_what_was_given_before_a_crash_comes_again_before_an_epoch_that_does_not_know_of_it",
             "assert bench.take() == []",
         ),
     ),
     Mutant(
         "first-of-a-chain-is-a-fork",
-        "core/chain.py",
+        "protocol/receiver/chain.py",
         "    if later.unlinked:",
         "    if later.unlinked and later.prev is not None:",
         "P9: an epoch of which nothing is held, and of which nobody said what it follows, counts as a fork",
         ByTest(
-            "core/test_forks.py::test_an_epoch_of_which_nothing_is_held_may_follow_on_any[False-False]",
+            "protocol/test_forks.py::test_an_epoch_of_which_nothing_is_held_may_follow_on_any[False-False]",
             "assert conflicts(group) == []",
         ),
     ),
     Mutant(
         "declared-epoch-entered",
-        "core/epochs.py",
+        "protocol/receiver/epochs.py",
         "        return self.current is None or (epoch > self.current.epoch and epoch > self.entered_to)",
         "        return self.current is None or epoch > self.current.epoch",
         "P3, P5: after a restart, messages are delivered that were declared because their epoch had been "
         "passed",
         ByTest(
-            "receiving/test_forks_random.py::test_an_epoch_that_was_declared_is_not_entered_after_a_restart",
+            "consumer/test_forks_random.py::test_an_epoch_that_was_declared_is_not_entered_after_a_restart",
             "assert [(message.epoch, message.seq) for message in bench.take()] == [",
         ),
     ),
     Mutant(
         "failed-message-overtaken",
-        "core/redelivery.py",
+        "protocol/receiver/redelivery.py",
         "            if not known.retry.empty:\n"
         "                if now < self.retry_at:\n"
         "                    return None, False\n",
         "            if not known.retry.empty and now >= self.retry_at:\n",
         "P3: later messages are delivered while a message whose handler raised waits for redelivery",
         ByTest(
-            "core/test_consumer.py::test_a_message_that_failed_is_overtaken_by_none[same epoch]",
+            "protocol/test_group.py::test_a_message_that_failed_is_overtaken_by_none[same epoch]",
             "assert state.offer(0.05, 1) is None",
         ),
     ),
     Mutant(
         "chunk-goes-on-after-failure",
-        "receiving/buffer.py",
+        "consumer/buffer.py",
         "        if seq > self.last or self.abandoned:\n            return None",
         "        if seq > self.last:\n            return None",
         "P3: when handling a message raises, the messages behind it are delivered before it is delivered "
         "again",
         ByTest(
-            "receiving/test_engine.py::test_behind_a_message_that_failed_nothing_is_given_out_of_a_chunk_in_hand",
+            "consumer/test_engine.py::test_behind_a_message_that_failed_nothing_is_given_out_of_a_chunk_in_hand",
             "assert chunk.next() is None",
         ),
     ),
     Mutant(
         "batch-goes-on-after-failure",
-        "receiving/buffer.py",
+        "consumer/buffer.py",
         "        if start >= stop or self.abandoned:\n",
         "        if start >= stop:\n",
         "P3: when handling a message raises, a batch handler gets the messages behind it before it is "
         "delivered again",
         ByTest(
-            "receiving/test_engine.py::test_behind_a_message_that_failed_nothing_is_given_out_of_a_chunk_in_hand",
+            "consumer/test_engine.py::test_behind_a_message_that_failed_nothing_is_given_out_of_a_chunk_in_hand",
             "assert chunk.take(5) == []",
         ),
     ),
     Mutant(
         "late-message-delivered",
-        "core/stream.py",
+        "protocol/receiver/stream.py",
         "            late = self.gaps.closed.arrived(known.epoch, first, last)\n        new",
         "            late = self.gaps.closed.arrived(known.epoch, first, last)\n"
         "            for span in late:\n"
@@ -643,24 +643,24 @@ MUTANTS = (
     ),
     Mutant(
         "epoch-not-raised-on-restore",
-        "core/fencing.py",
+        "protocol/sender/fencing.py",
         "            return Verdict.RENUMBER if self.above else Verdict.SEND",
         "            return Verdict.SEND",
         "P3, P5: a restored outbox publishes in an epoch below the one that groups have entered",
         ByTest(
-            "core/test_fencing.py::test_a_higher_epoch_is_renumbered_above_once_a_twin_has_had_its_time",
+            "protocol/test_fencing.py::test_a_higher_epoch_is_renumbered_above_once_a_twin_has_had_its_time",
             "assert gate.verdict(1.4) is Verdict.RENUMBER",
         ),
     ),
     Mutant(
         "failed-message-overtaken-by-an-epoch",
-        "core/redelivery.py",
+        "protocol/receiver/redelivery.py",
         "                if now < self.retry_at:\n                    return None, False\n",
         "                if now < self.retry_at:\n                    continue\n",
         "P3: messages of the next epoch are delivered while a message whose handler raised waits for "
         "redelivery",
         ByTest(
-            "core/test_consumer.py::test_a_message_that_failed_is_overtaken_by_none[next epoch]",
+            "protocol/test_group.py::test_a_message_that_failed_is_overtaken_by_none[next epoch]",
             "assert state.offer(0.05, 1) is None",
         ),
     ),
@@ -678,7 +678,7 @@ MUTANTS = (
     ),
     Mutant(
         "quarantine-overtaken",
-        "receiving/site.py",
+        "consumer/site.py",
         "        if shared.admission.quarantine_comes_first(stream):\n"
         "            # What came before it is there. Were it taken in first, the stream might "
         "begin with it.\n"
@@ -687,40 +687,40 @@ MUTANTS = (
         "",
         "P3: a stream begins with what arrives, although earlier messages wait in the quarantine",
         ByTest(
-            "receiving/test_many_streams.py::test_a_stream_begins_with_what_is_in_quarantine[message]",
+            "consumer/test_many_streams.py::test_a_stream_begins_with_what_is_in_quarantine[message]",
             "assert bench.engine.shared.core.streams == {}",
         ),
     ),
     Mutant(
         "never-offered-stays-behind",
-        "core/fencing.py",
+        "protocol/sender/fencing.py",
         "        if epoch >= self._lowest and named:",
         "        if epoch >= self.epoch and named:",
         "P3: messages that an earlier opening stored in an epoch below its group's, and never offered, are sent there",
         ByTest(
-            "sending/test_control_fences.py::TestRenumbering::test_what_was_stored_while_the_clock_was_behind",
+            "producer/test_control_fences.py::TestRenumbering::test_what_was_stored_while_the_clock_was_behind",
             "assert second._outbox.epoch < epochs[0] < epochs[1]",
         ),
     ),
     Mutant(
         "far-claim-believed-at-once",
-        "core/fencing.py",
+        "protocol/sender/fencing.py",
         "        return not self._signed and epoch > max(wall_ms, self.epoch) + FAR_MS",
         "        return False",
         "P3: a single forged state frame sends a producer's epochs far ahead",
         ByTest(
-            "core/test_fencing.py::test_one_made_up_state_with_a_far_epoch_costs_a_moment",
+            "protocol/test_fencing.py::test_one_made_up_state_with_a_far_epoch_costs_a_moment",
             "assert gate.verdict(5.1) is Verdict.SEND",
         ),
     ),
     Mutant(
         "fenced-by-no-limit",
-        "core/fencing.py",
+        "protocol/sender/fencing.py",
         "        if epoch < MAX_EPOCH - ROOM:\n",
         "        if epoch < MAX_EPOCH:\n",
         "P3: a producer moves above an epoch that leaves no room above it, instead of stopping",
         ByTest(
-            "core/test_fencing.py::test_a_group_that_entered_what_no_producer_can_exceed_fences",
+            "protocol/test_fencing.py::test_a_group_that_entered_what_no_producer_can_exceed_fences",
             "assert gate.verdict(2.0) is verdict",
         ),
     ),
@@ -739,7 +739,7 @@ MUTANTS = (
     # -- P4: once -------------------------------------------------------------------------------------------
     Mutant(
         "repeat-not-flagged",
-        "core/reorder.py",
+        "protocol/receiver/reorder_buffer.py",
         "        self.high_water = self.redelivered_below = high_water\n",
         "        self.high_water = high_water\n",
         "P4: messages that are delivered again after a crash are not flagged",
@@ -755,7 +755,7 @@ MUTANTS = (
     ),
     Mutant(
         "clean-stop-forgets-the-open-ones",
-        "core/stream.py",
+        "protocol/receiver/stream.py",
         "                high = known.cursor if entered else 0",
         "                high = known.position if entered else 0",
         "P4: messages that were delivered but not acknowledged when a consumer was closed are delivered again"
@@ -764,7 +764,7 @@ MUTANTS = (
     ),
     Mutant(
         "dedupe-forgets-settled",
-        "core/reorder.py",
+        "protocol/receiver/reorder_buffer.py",
         "        if not self.settled.empty:\n"
         "            new = [part for span in new for part in self.settled.missing(*span)]\n"
         "        for span in new:\n",
@@ -774,7 +774,7 @@ MUTANTS = (
     ),
     Mutant(
         "settled-ranges-not-stored",
-        "core/stream.py",
+        "protocol/receiver/stream.py",
         "known.position, high, list(known.settled), known.last",
         "known.position, high, [], known.last",
         "P4: messages that were acknowledged out of order are delivered again after a crash",
@@ -782,7 +782,7 @@ MUTANTS = (
     ),
     Mutant(
         "finished-epochs-forgotten",
-        "receiving/commits.py",
+        "consumer/commits.py",
         "        [(f.epoch, f.incarnation, f.last) for f in history.finished],",
         "        [(f.epoch, f.incarnation, f.last) for f in history.finished[:-1]],",
         "P4, P9: after a restart it is no longer known that the latest epoch was finished",
@@ -790,18 +790,18 @@ MUTANTS = (
     ),
     Mutant(
         "full-disk-counts-as-success",
-        "receiving/commits.py",
+        "consumer/commits.py",
         "            self._failed(plan, error)\n            return False\n",
         "            self._failed(plan, error)\n            left = QuarantineChange([], [])\n",
         "P4, P5: data that could not be committed counts as durable, and brokers may forget it",
         ByTest(
-            "receiving/test_failed_commits.py::test_what_a_failed_commit_should_have_held_stays_at_its_broker",
+            "consumer/test_failed_commits.py::test_what_a_failed_commit_should_have_held_stays_at_its_broker",
             'assert bench.queued()["dc1"] == 1',
         ),
     ),
     Mutant(
         "durable-before-commit",
-        "receiving/commits.py",
+        "consumer/commits.py",
         "        batch = self._batch(snapshot, pending, entries)\n        batch.entries += [",
         "        batch = self._batch(snapshot, pending, entries)\n"
         "        shared.durability.committed(sync)\n"
@@ -811,184 +811,183 @@ MUTANTS = (
     ),
     Mutant(
         "durable-with-the-commit-before",
-        "receiving/commits.py",
+        "consumer/commits.py",
         "            shared.durability.committed(plan.sync)\n",
         "            shared.durability.committed(shared.durability.sync_wanted)\n",
         "P4: an acknowledgement counts as durable with a commit that began before it",
         ByTest(
-            "receiving/test_failed_commits.py::test_what_is_to_be_durable_while_a_commit_is_written_is_so"
+            "consumer/test_failed_commits.py::test_what_is_to_be_durable_while_a_commit_is_written_is_so"
             "_with_the_next",
             "assert durable[:2] == [[False], [True, False]]",
         ),
     ),
     Mutant(
         "lease-not-checked",
-        "receiving/role.py",
+        "consumer/role.py",
         "        return not self.standing_by and self._clock() < self.lease.until",
         "        return not self.standing_by",
         "P4: a consumer that was suspended wakes up and delivers although another one has taken over",
         ByTest(
-            "receiving/test_lease.py::test_what_waits_is_not_handed_out_by_one_that_wakes_up_before_it_has_a_new_proof",
+            "consumer/test_lease.py::test_what_waits_is_not_handed_out_by_one_that_wakes_up_before_it_has_a_new_proof",
             "assert bench.engine.deliveries.take(1, 10) is None",
         ),
     ),
     Mutant(
         "takeover-not-flagged",
-        "core/takeover.py",
+        "protocol/receiver/takeover.py",
         "            known.flag_redelivered(self.high_water)",
         "            known.flag_redelivered(0)",
         "P4: a standby that takes over redelivers, without a flag, what the other consumer had delivered",
         ByTest(
-            "core/test_status_standby.py::test_a_standby_flags_what_the_other_may_have_handed_out",
+            "protocol/test_status_standby.py::test_a_standby_flags_what_the_other_may_have_handed_out",
             "assert next((flag, first) for first, _, flag in flags) == (True, 21)",
         ),
     ),
     Mutant(
         "renewal-counts-as-lost",
-        "receiving/connector.py",
+        "consumer/connector.py",
         ' and site.state != "connected" and not renewing\n',
         ' and site.state != "connected"\n',
         "P5: an inbox that took over and renews its connection before its first proof waits again, without end",
         ByTest(
-            "receiving/test_succession.py::test_a_session_is_kept_before_the_first_proof_if_its_own_client_renews_the_connection[renewed]",
+            "consumer/test_succession.py::test_a_session_is_kept_before_the_first_proof_if_its_own_client_renews_the_connection[renewed]",
             'assert phase(second) == ("active" if ended == "renewed" else "waiting")',
         ),
     ),
     Mutant(
         "doubt-forgotten",
-        "receiving/restore.py",
+        "consumer/restore.py",
         "        None if uncertainty is None else Uncertainty(*uncertainty, saved.history.answered),\n",
         "        None,\n",
         "P4: a standby that took over and was killed delivers, without a flag, what its predecessor had "
         "delivered",
         ByTest(
-            "receiving/test_succession.py::test_that_another_may_have_handed_out_more_outlives_a_kill[a"
+            "consumer/test_succession.py::test_that_another_may_have_handed_out_more_outlives_a_kill[a"
             "mqp-after taking over]",
             "assert [(m.epoch, m.redelivered) for m in got][-10:] == [(epoch, True)] * 10",
         ),
     ),
     Mutant(
         "failed-commit-forgotten",
-        "core/consumer.py",
+        "protocol/receiver/group.py",
         "            self.effects.mark(change.stream)\n            self.streams[change.stream].change_failed(change)",
         "            self.streams[change.stream].change_failed(change)",
         "P4: the contents of a failed commit are left out of the next one, and count as durable",
         ByTest(
-            "core/test_consumer.py::test_deliveries_are_released_only_by_the_commit_that_makes_them_safe",
+            "protocol/test_group.py::test_deliveries_are_released_only_by_the_commit_that_makes_them_safe",
             'assert sorted(map(str, commit(run.core))) == ["1"',
         ),
     ),
     Mutant(
         "retired-stream-begins-anew",
-        "receiving/loading.py",
+        "consumer/loading.py",
         "                        core.restore_retired(restored(row, core.group), now)\n",
         "                        pass\n",
         "P4: a stream that left memory starts over, and its messages are delivered again",
         ByTest(
-            "receiving/test_many_streams.py::test_a_restart_loads_only_what_is_not_settled[False]",
+            "consumer/test_many_streams.py::test_a_restart_loads_only_what_is_not_settled[False]",
             'assert got == {f"p{number}": [1, 2] for number in range(STREAMS)}',
         ),
     ),
     Mutant(
         "forgotten-without-a-tombstone",
-        "receiving/forgetting.py",
+        "consumer/forgetting.py",
         "    return Tombstone(msgspec.structs.replace(row, prev=None), joined, _trimmed(history))\n",
         "    return None\n",
         "P4: messages that a site delivers again of a stream that an operator had forgotten are delivered "
         "again",
         ByTest(
-            "receiving/test_forgetting.py::test_what_comes_again_of_a_forgotten_stream_is_known_and_what_"
+            "consumer/test_forgetting.py::test_what_comes_again_of_a_forgotten_stream_is_known_and_what_"
             "is_new_is_delivered",
             "assert (known(bench), bench.inbox.tombstone_count) == (0, 1)",
         ),
     ),
     Mutant(
         "recording-taken-for-new",
-        "core/joining.py",
+        "protocol/receiver/joining.py",
         "        proven = self._heard.proof is not None or not self._rules.signed\n",
         "        proven = True\n",
         "P4: recorded frames that are replayed to a new group are delivered as new",
         ByTest(
-            "core/test_unproven.py::test_whoever_is_new_and_whatever_arrives[new-answers-backlog]",
+            "protocol/test_unproven.py::test_whoever_is_new_and_whatever_arrives[new-answers-backlog]",
             "assert unflagged == new",
         ),
     ),
     Mutant(
         "answer-of-nothing-is-final",
-        "core/stream.py",
+        "protocol/receiver/stream.py",
         "            return proof is None or (self.joining.proof_is_empty and end_of(announced) > end_of(proof))\n",
         "            return proof is None\n",
         "P5: a group that asked before anything was held for it never learns of what was published since and lost",
         ByTest(
-            "core/test_unproven.py::"
+            "protocol/test_unproven.py::"
             "test_what_is_published_after_an_answer_that_held_nothing_and_reaches_no_site_is_repaired",
             "assert group.core.challenges.due(group.now) == [STREAM]",
         ),
     ),
     Mutant(
         "unproven-not-flagged",
-        "core/joining.py",
+        "protocol/receiver/joining.py",
         '            self._takeover.note_unproven()\n            return "unproven"',
         '            return "unproven"',
         "P4: messages that no producer vouches for are delivered without the flag",
         ByTest(
-            "core/test_unproven.py::test_whoever_is_new_and_whatever_arrives[new-silent-backlog]",
+            "protocol/test_unproven.py::test_whoever_is_new_and_whatever_arrives[new-silent-backlog]",
             "assert set(given) <= group.flagged",
         ),
     ),
     Mutant(
         "old-answer-proves",
-        "receiving/control.py",
+        "consumer/control.py",
         "        self._began = self._number\n"
         "        self._nonce = self.shared.inbox.random_bytes(CHALLENGE_BYTES)\n"
         "        self._challenges.clear()\n",
         "        self._began = self._number\n",
         "P4: an answer to a question from before a takeover vouches for what is new since then",
         ByTest(
-            "receiving/test_far_epochs.py::test_an_answer_to_what_was_asked_before_proves_nothing[a "
-            "takeover]",
+            "consumer/test_far_epochs.py::test_an_answer_to_what_was_asked_before_proves_nothing[a takeover]",
             "assert (bench.take(), kept(bench)) == ([], [(FAR, 1, 5)])",
         ),
     ),
     Mutant(
         "any-answer-proves",
-        "receiving/control.py",
+        "consumer/control.py",
         "        if any(nonce == self._nonce or nonce in self._challenges for nonce in status.nonces):\n",
         "        if status.nonces:\n",
         "P4: an answer to anybody's question vouches for what is new to this group",
         ByTest(
-            "receiving/test_far_epochs.py::test_an_answer_to_what_was_asked_before_proves_nothing[a restart]",
+            "consumer/test_far_epochs.py::test_an_answer_to_what_was_asked_before_proves_nothing[a restart]",
             "assert (bench.take(), kept(bench)) == ([], [(FAR, 1, 5)])",
         ),
     ),
     Mutant(
         "not-challenged",
-        "core/stream.py",
+        "protocol/receiver/stream.py",
         "                    self._challenges.want(self.stream, now)\n",
         "                    pass\n",
         "P4: a group without a position does not ask what is new to it",
         ByTest(
-            "core/test_unproven.py::test_the_very_first_message_comes_as_soon_as_the_producer_answers[Tru"
+            "protocol/test_unproven.py::test_the_very_first_message_comes_as_soon_as_the_producer_answers[Tru"
             "e-earliest]",
             "assert group.core.challenges.due(group.now) == [STREAM]",
         ),
     ),
     Mutant(
         "handed-out-before-reserved",
-        "core/redelivery.py",
+        "protocol/receiver/redelivery.py",
         "        last = min(last, known.high_water - 1)\n        if last < first:\n            return None, True\n",
         "",
         "P4: messages are delivered before a commit records that they may have been, so after a kill they "
         "come again without a flag",
         ByTest(
-            "core/test_consumer.py::test_nothing_is_offered_before_a_commit_says_that_it_may_have_been",
+            "protocol/test_group.py::test_nothing_is_offered_before_a_commit_says_that_it_may_have_been",
             "assert state.offer(0.0, 1) is None",
         ),
     ),
     # -- P5: no silent loss ---------------------------------------------------------------------------------
     Mutant(
         "consumer-cursor-too-far",
-        "core/stream.py",
+        "protocol/receiver/stream.py",
         "                    known, known.position, high, list(known.settled)",
         "                    known, known.cursor, high, list(known.settled)",
         "P5: after a crash delivered messages count as acknowledged",
@@ -996,18 +995,18 @@ MUTANTS = (
     ),
     Mutant(
         "acknowledged-before-commit",
-        "core/reorder.py",
+        "protocol/receiver/reorder_buffer.py",
         "        first = max(first, self.safe_position)\n        last = ",
         "        first = max(first, self.cursor)\n        last = ",
         "P5: the broker is told that a message is safe before its acknowledgement is committed",
         ByTest(
-            "receiving/test_engine.py::test_nothing_is_acknowledged_to_the_broker_before_it_is_safe",
+            "consumer/test_engine.py::test_nothing_is_acknowledged_to_the_broker_before_it_is_safe",
             'assert bench.queued()["dc1"] == 1',
         ),
     ),
     Mutant(
         "unsafe-duplicate-acknowledged",
-        "core/stream.py",
+        "protocol/receiver/stream.py",
         "    release = not new and not late and known.is_safe(first, last)",
         "    release = not new and not late",
         "P5: the broker may forget a duplicate although the first copy exists only in memory",
@@ -1015,7 +1014,7 @@ MUTANTS = (
     ),
     Mutant(
         "left-to-who-does-not-keep-it",
-        "core/heard.py",
+        "protocol/receiver/producer_view.py",
         "        if not (latest.consumed and self.answered) or self.cut:\n",
         "        if not self.answered or self.cut:\n",
         "P5: messages behind a held gap are left to a producer that keeps them only until they are confirmed",
@@ -1023,34 +1022,34 @@ MUTANTS = (
     ),
     Mutant(
         "left-to-who-kept-it-once",
-        "core/heard.py",
+        "protocol/receiver/producer_view.py",
         "        return owner.is_fresh(now) and owner.keeps(epoch, incarnation, first, last)\n",
         "        return owner.keeps(epoch, incarnation, first, last)\n",
         "P5: messages behind a held gap are left to a producer that has not been heard for a long time",
         ByTest(
-            "receiving/test_letting_go.py::test_what_is_not_proven_to_be_kept_is_kept_here[long_ago]",
+            "consumer/test_letting_go.py::test_what_is_not_proven_to_be_kept_is_kept_here[long_ago]",
             "assert let_go(bench) == set()",
         ),
     ),
     Mutant(
         "left-though-named-later",
-        "core/heard.py",
+        "protocol/receiver/producer_view.py",
         "        if latest.since is None or (epoch, first) < latest.since:\n",
         "        if latest.since is None:\n",
         "P5: messages published before their producer named the group are left to it",
         ByTest(
-            "receiving/test_letting_go.py::test_what_is_not_proven_to_be_kept_is_kept_here[named_later]",
+            "consumer/test_letting_go.py::test_what_is_not_proven_to_be_kept_is_kept_here[named_later]",
             "assert let_go(bench) == set()",
         ),
     ),
     Mutant(
         "left-and-forgotten",
-        "core/reorder.py",
+        "protocol/receiver/reorder_buffer.py",
         "            self.announced = let_go\n",
         "            pass\n",
         "P5: after a crash nobody knows that anything was left to a producer",
         ByTest(
-            "receiving/test_letting_go.py::test_what_its_producer_keeps_is_let_go_of_and_comes_again[amqp-True]",
+            "consumer/test_letting_go.py::test_what_its_producer_keeps_is_let_go_of_and_comes_again[amqp-True]",
             "assert gap is not None",
         ),
     ),
@@ -1067,18 +1066,18 @@ MUTANTS = (
     ),
     Mutant(
         "taken-and-not-given",
-        "receiving/deliveries.py",
+        "consumer/deliveries.py",
         "            if unused is not None:\n",
         "            if unused is not None and not portion.abandoned:\n",
         "P5: messages behind one whose handler raised count as delivered",
         ByTest(
-            "receiving/test_engine.py::test_behind_a_message_that_failed_nothing_is_given_out_of_a_chunk_in_hand",
+            "consumer/test_engine.py::test_behind_a_message_that_failed_nothing_is_given_out_of_a_chunk_in_hand",
             "assert seqs(bench.take()) == list(range(1, 11))",
         ),
     ),
     Mutant(
         "gap-skipped-without-a-word",
-        "core/stream.py",
+        "protocol/receiver/stream.py",
         "            self.declare(gap, now)\n            return\n        if self._rules.hold_gaps:",
         "            known.settle(first, last or known.highest)\n"
         "            self.advance(now)\n"
@@ -1089,46 +1088,46 @@ MUTANTS = (
     ),
     Mutant(
         "gap-clock-not-restarted",
-        "core/gaps.py",
+        "protocol/receiver/gaps.py",
         "        before, self.target = self.target, target\n"
         "        self.elapsed = self.saved = self.waited = 0.0\n",
         "        before, self.target = self.target, target\n",
         "P5: a gap expires early because its clock continues where that of the previous gap stopped",
         ByTest(
-            "core/test_gaps.py::test_another_gap_starts_at_zero_and_the_same_goes_on",
+            "protocol/test_gaps.py::test_another_gap_starts_at_zero_and_the_same_goes_on",
             "assert (clock.elapsed, clock.waited) == (0.0, 0.0)",
         ),
     ),
     Mutant(
         "gap-expires-while-stopped",
-        "core/gaps.py",
+        "protocol/receiver/gaps.py",
         "            step = min(max(0.0, now - self._at), MAX_STEP_S)",
         "            step = max(0.0, now - self._at)",
         "P5: a gap expires while its consumer's process is suspended",
         ByTest(
-            "core/test_gaps.py::test_one_step_counts_at_most_a_second",
+            "protocol/test_gaps.py::test_one_step_counts_at_most_a_second",
             "assert clock.tick(10_000.0, True) == 1.0",
         ),
     ),
     Mutant(
         "gap-expires-while-cut-off",
-        "core/stream.py",
+        "protocol/receiver/stream.py",
         "        running = idle and counts\n",
         "        running = idle\n",
         "P5: a gap expires while its consumer is connected to no site",
         ByTest(
-            "core/test_consumer.py::test_no_gap_expires_while_no_site_is_connected",
+            "protocol/test_group.py::test_no_gap_expires_while_no_site_is_connected",
             "assert run.core.streams[STREAM].gaps.undecided is None",
         ),
     ),
     Mutant(
         "joined-where-it-arrives",
-        "core/joining.py",
+        "protocol/receiver/joining.py",
         "        return lowest.epoch, 0, first - 1\n",
         "        self.join(lowest, first)\n        return None\n",
         "P5: a group treats missing messages before its first delivery as older than itself",
         ByTest(
-            "core/test_status_tails.py::test_a_lost_head_is_repaired_before_what_came_after",
+            "protocol/test_status_tails.py::test_a_lost_head_is_repaired_before_what_came_after",
             "assert group.got == []",
         ),
     ),
@@ -1175,12 +1174,12 @@ MUTANTS = (
     ),
     Mutant(
         "tail-not-believed",
-        "core/epochs.py",
+        "protocol/receiver/epochs.py",
         "                known.announce(last)\n",
         "                known.announce(min(last, known.arrived))\n",
         "P5: a producer's announcement of a stream's end is ignored, so a lost tail is never missed",
         ByTest(
-            "core/test_status_tails.py::test_a_lost_tail_is_asked_for_and_repaired",
+            "protocol/test_status_tails.py::test_a_lost_tail_is_asked_for_and_repaired",
             "assert group.got == all_of(teller)",
         ),
     ),
@@ -1198,25 +1197,25 @@ MUTANTS = (
     ),
     Mutant(
         "damaged-body-not-checked",
-        "receiving/intake.py",
+        "consumer/intake.py",
         "    if envelope.flags & FLAG_ZSTD and not _have_zstd():\n"
         "        return False\n"
         "    return frame.intact()\n",
         "    return not envelope.flags & FLAG_ZSTD or _have_zstd()\n",
         "P5: without keys, where no signature reveals it, a damaged body is accepted",
         ByTest(
-            "receiving/test_control.py::test_a_repair_that_is_damaged_or_for_another_topic_is_set_aside",
+            "consumer/test_control.py::test_a_repair_that_is_damaged_or_for_another_topic_is_set_aside",
             "assert sum(rejected.values()) == 4",
         ),
     ),
     Mutant(
         "dead-letter-lost",
-        "receiving/durability.py",
+        "consumer/durability.py",
         "        self.dead[:0] = earlier.dead\n",
         "",
         "P5: a message that was given up while the disk was full is lost",
         ByTest(
-            "receiving/test_failed_commits.py::test_a_dead_letter_that_a_failed_commit_should_have_held"
+            "consumer/test_failed_commits.py::test_a_dead_letter_that_a_failed_commit_should_have_held"
             "_is_in_the_next",
             "assert [letter.seq for letter in read_dead_letters(bench.path)] == [1]",
         ),
@@ -1235,12 +1234,12 @@ MUTANTS = (
     ),
     Mutant(
         "prev-last-ignored",
-        "core/chain.py",
+        "protocol/receiver/chain.py",
         "    return Link(LinkKind.ENDS, last=prev.last)",
         "    return Link(LinkKind.ENDS, last=known.last)",
         "P5: an epoch counts as complete when everything known of it has arrived",
         ByTest(
-            "core/test_chain.py::test_links[prev1-LinkKind.ENDS-25]",
+            "protocol/test_chain.py::test_links[prev1-LinkKind.ENDS-25]",
             "assert (found.kind, found.last) == (kind, last)",
         ),
     ),
@@ -1258,57 +1257,57 @@ MUTANTS = (
     ),
     Mutant(
         "gap-expires-while-busy",
-        "core/stream.py",
+        "protocol/receiver/stream.py",
         "        running = idle and counts\n",
         "        running = counts\n",
         "P5: a gap's clock starts while messages before the gap are still being handled",
         ByTest(
-            "core/test_consumer.py::test_the_time_of_a_gap_begins_when_all_before_it_is_dealt_with",
+            "protocol/test_group.py::test_the_time_of_a_gap_begins_when_all_before_it_is_dealt_with",
             "assert state.gaps.undecided is None",
         ),
     ),
     Mutant(
         "silent-when-one-group-has-it",
-        "core/group_progress.py",
+        "protocol/sender/group_progress.py",
         "        return all(member.position >= tail for member in members.values())",
         "        return any(member.position >= tail for member in members.values())",
         "P5: a producer stops announcing a tail once one of its groups has it",
         ByTest(
-            "core/test_group_progress.py::test_settled_needs_all_groups_named_or_heard",
+            "protocol/test_group_progress.py::test_settled_needs_all_groups_named_or_heard",
             "assert not made.settled(ORDERS)",
         ),
     ),
     Mutant(
         "taken-counts-as-given",
-        "receiving/deliveries.py",
+        "consumer/deliveries.py",
         "            if unused is not None:\n",
         "            if unused is not None and portion.abandoned:\n",
         "P5: messages that were taken but not passed to the application count as delivered",
         ByTest(
-            "receiving/test_engine.py::test_what_was_taken_and_not_given_is_handed_out_again_without_the_flag",
+            "consumer/test_engine.py::test_what_was_taken_and_not_given_is_handed_out_again_without_the_flag",
             "assert seqs(rest) == list(range(4, 11))",
         ),
     ),
     Mutant(
         "part-counts-as-whole",
-        "receiving/buffer.py",
+        "consumer/buffer.py",
         "        contents, size = _Contents(frame), len(frame.data)\n",
         "        contents, size = _Contents(frame), len(frame.data)\n"
         "        spans = [(spans[0][0], spans[-1][1])]\n",
         "P5: where parts of a frame have come from another site, the range between them counts as held",
         ByTest(
-            "receiving/test_engine.py::test_a_part_of_a_frame_is_stored_as_a_frame_of_its_own",
+            "consumer/test_engine.py::test_a_part_of_a_frame_is_stored_as_a_frame_of_its_own",
             "assert 99 * 100 < bench.inbox.held_bytes < 99 * 120",
         ),
     ),
     Mutant(
         "frame-dropped-with-a-part",
-        "receiving/buffer.py",
+        "consumer/buffer.py",
         "        while done < len(batches) and batches[done].last < position:",
         "        while done < len(batches) and batches[done].first < position:",
         "P5: a frame leaves memory although only part of it is settled",
         ByTest(
-            "receiving/test_engine.py::test_a_frame_stays_in_memory_until_all_of_it_is_settled",
+            "consumer/test_engine.py::test_a_frame_stays_in_memory_until_all_of_it_is_settled",
             "item = self.engine.deliveries.take",
             "StoreCorrupt",
         ),
@@ -1339,13 +1338,13 @@ MUTANTS = (
     ),
     Mutant(
         "gap-expires-while-the-inbox-is-full",
-        "receiving/fullness.py",
+        "consumer/fullness.py",
         "        if now - self._short_at > LOOK_EVERY_S:\n            return False\n",
         "        return False\n",
         "P5: a gap expires while the application keeps the inbox full, although the missing messages may wait"
         " at a broker",
         ByTest(
-            "receiving/test_full_inbox.py::test_no_gap_expires_while_the_application_keeps_the_inbox_full",
+            "consumer/test_full_inbox.py::test_no_gap_expires_while_the_application_keeps_the_inbox_full",
             "assert isinstance(item, DeliverySlice), item",
         ),
     ),
@@ -1358,7 +1357,7 @@ MUTANTS = (
         "",
         "P5: run(async_handler) acknowledges every message, and the handler never runs",
         ByTest(
-            "receiving/test_handlers.py::test_functions_whose_body_would_not_run_are_refused[coroutine "
+            "consumer/test_handlers.py::test_functions_whose_body_would_not_run_are_refused[coroutine "
             "function]",
             "with pytest.raises(ConfigError, match=name):",
             "Failed",
@@ -1374,7 +1373,7 @@ MUTANTS = (
         "    return None\n",
         "P5: a handler's message is acknowledged although the handler returned an awaitable, which never runs",
         ByTest(
-            "receiving/test_handlers.py::test_callbacks_that_return_what_nobody_runs_are_reported",
+            "consumer/test_handlers.py::test_callbacks_that_return_what_nobody_runs_are_reported",
             "wait_for(lambda: told",
         ),
     ),
@@ -1404,7 +1403,7 @@ MUTANTS = (
     ),
     Mutant(
         "refused-stream-acknowledged",
-        "receiving/site.py",
+        "consumer/site.py",
         "        if arrival.refused:\n"
         "            self._refuse(delivery, frame, stream)\n"
         "        elif arrival.deferred:\n"
@@ -1415,13 +1414,13 @@ MUTANTS = (
         "            self.deferred.put",
         "P5: messages of streams beyond max_streams are acknowledged and lost",
         ByTest(
-            "receiving/test_many_streams.py::test_beyond_the_hard_limit_messages_wait_until_it_is_raised",
+            "consumer/test_many_streams.py::test_beyond_the_hard_limit_messages_wait_until_it_is_raised",
             'assert sorted(got) == [f"p{number}" for number in range(8)]',
         ),
     ),
     Mutant(
         "gap-expires-though-in-quarantine",
-        "core/stream.py",
+        "protocol/receiver/stream.py",
         "            if self._is_kept(kept):\n"
         "                clock.rewind()\n"
         "                return now + POLL_S\n"
@@ -1429,131 +1428,131 @@ MUTANTS = (
         "            self._expire",
         "P5: a gap expires although the missing messages are in the quarantine",
         ByTest(
-            "receiving/test_many_streams.py::test_a_gap_does_not_expire_while_what_is_missing_is_in_quarantine",
+            "consumer/test_many_streams.py::test_a_gap_does_not_expire_while_what_is_missing_is_in_quarantine",
             "assert bench.take() == []",
         ),
     ),
     Mutant(
         "hold-not-reported",
-        "core/effects.py",
+        "protocol/receiver/effects.py",
         "        self.held_up.append(gap)\n",
         "",
         "P5: nobody is told that a stream is held, or by which gap",
         ByTest(
-            "receiving/test_holds.py::test_it_goes_on_by_itself_when_the_messages_arrive",
+            "consumer/test_holds.py::test_it_goes_on_by_itself_when_the_messages_arrive",
             "assert [type(error) for error in errors] == [GapHeld]",
         ),
     ),
     Mutant(
         "hold-ends-never",
-        "core/stream.py",
+        "protocol/receiver/stream.py",
         "        gaps = self.gaps\n        gaps.resume()\n",
         "        gaps = self.gaps\n",
         "P5: a held stream does not resume when the messages arrive",
         ByTest(
-            "receiving/test_holds.py::test_it_goes_on_by_itself_when_the_messages_arrive",
+            "consumer/test_holds.py::test_it_goes_on_by_itself_when_the_messages_arrive",
             "assert not is_held(bench)",
         ),
     ),
     Mutant(
         "held-gap-skipped",
-        "core/stream.py",
+        "protocol/receiver/stream.py",
         "            elif self.gaps.held_by is None:\n                self._hold(gap)\n",
         "            else:\n                self.declare(gap, now)\n",
         'P5: with on_gap="hold" a gap is skipped when its time is over',
         ByTest(
-            "receiving/test_holds.py::test_it_goes_on_by_itself_when_the_messages_arrive",
+            "consumer/test_holds.py::test_it_goes_on_by_itself_when_the_messages_arrive",
             "assert bench.take() == []",
         ),
     ),
     Mutant(
         "removed-gap-holds",
-        "core/stream.py",
+        "protocol/receiver/stream.py",
         '            if reason == "removed":\n'
         "                self.declare(gap, now)\n"
         "            elif self.gaps.held_by is None:\n",
         "            if self.gaps.held_by is None:\n",
         "P5: messages that their producer removed hold a stream as if they could still arrive",
         ByTest(
-            "receiving/test_holds.py::test_what_its_producer_removed_holds_nobody_and_is_declared_at_once",
+            "consumer/test_holds.py::test_what_its_producer_removed_holds_nobody_and_is_declared_at_once",
             "assert seqs(bench.take()) == [5, 6]",
         ),
     ),
     Mutant(
         "acceptance-not-stored",
-        "receiving/commits.py",
+        "consumer/commits.py",
         "        list(change.accepted),",
         "        [],",
         "P5: a crash loses what an operator accepted",
         ByTest(
-            "receiving/test_holds.py::test_what_was_accepted_behind_unacknowledged_messages_outlives_a_crash",
+            "consumer/test_holds.py::test_what_was_accepted_behind_unacknowledged_messages_outlives_a_crash",
             "assert seqs(bench.take()) == [1, 2, 5, 6]",
         ),
     ),
     Mutant(
         "hold-ends-the-run",
-        "core/stream.py",
+        "protocol/receiver/stream.py",
         "        if self._rules.hold_gaps:",
         "        if self._rules.hold_gaps and False:",
         "P5: with the default policy, one stream's gap stops all streams",
         ByTest(
-            "receiving/test_holds.py::test_it_goes_on_by_itself_when_the_messages_arrive",
+            "consumer/test_holds.py::test_it_goes_on_by_itself_when_the_messages_arrive",
             "assert isinstance(item, DeliverySlice), item",
         ),
     ),
     Mutant(
         "past-epoch-acknowledged-before-commit",
-        "core/stream.py",
+        "protocol/receiver/stream.py",
         "            if history.is_safe:\n                return Arrival(release=True)",
         "            if history is not None:\n                return Arrival(release=True)",
         "P5: a duplicate of an epoch whose end is not on disk is acknowledged to its broker",
         ByTest(
-            "core/test_let_go.py::test_a_duplicate_of_an_epoch_whose_end_is_not_on_disk_is_kept_until_it_is",
+            "protocol/test_let_go.py::test_a_duplicate_of_an_epoch_whose_end_is_not_on_disk_is_kept_until_it_is",
             'assert not reader.receive("dc2", 10, 3, 5)',
         ),
     ),
     Mutant(
         "epoch-end-safe-before-commit",
-        "core/chain.py",
+        "protocol/receiver/chain.py",
         "        return not (self.changed or self._saving)",
         "        return not self.changed",
         "P5: an epoch's end counts as on disk while it is still being written",
         ByTest(
-            "core/test_let_go.py::test_so_is_one_that_arrives_while_that_is_being_written",
+            "protocol/test_let_go.py::test_so_is_one_that_arrives_while_that_is_being_written",
             'assert not reader.receive("dc2", 10, 3, 5)',
         ),
     ),
     Mutant(
         "far-epoch-believed",
-        "core/horizon.py",
+        "protocol/horizon.py",
         "        return epoch > self.limit(vouched)\n",
         "        return False\n",
         "P5: a single forged packet with an epoch far ahead silences a producer for good",
         ByTest(
-            "core/test_horizon.py::test_an_epoch_far_ahead_leaves_no_trace_and_has_its_producer_asked",
+            "protocol/test_horizon.py::test_an_epoch_far_ahead_leaves_no_trace_and_has_its_producer_asked",
             "assert group.take(FAR, 1, 1, Prev(NOW_MS, NOW_MS * 7, 3)).far",
         ),
     ),
     Mutant(
         "far-epoch-acknowledged",
-        "receiving/site.py",
+        "consumer/site.py",
         "            self._keep_far(delivery, frame, stream, now)\n            return False\n",
         "            return True\n",
         "P5: messages of an epoch too far ahead are acknowledged and lost",
         ByTest(
-            "receiving/test_far_epochs.py::test_forged_epochs_hold_up_nobody_and_are_acknowledged_only_"
+            "consumer/test_far_epochs.py::test_forged_epochs_hold_up_nobody_and_are_acknowledged_only_"
             "when_they_are_safe[173800000]",
             "assert kept(bench) == [(epoch, 1, 1)]",
         ),
     ),
     Mutant(
         "horizon-learns-from-anybody",
-        "core/horizon.py",
+        "protocol/horizon.py",
         "        if self._signed:\n            self._newest_ms = max(self._newest_ms, epoch, ts_us // 1000)",
         "        self._newest_ms = max(self._newest_ms, epoch, ts_us // 1000)",
         "P5: without keys, each forged frame raises the limit for what the next one may claim",
         ByTest(
-            "core/test_horizon.py::test_no_number_of_forgeries_raises_the_horizon_without_keys",
+            "protocol/test_horizon.py::test_no_number_of_forgeries_raises_the_horizon_without_keys",
             "assert group.take(FAR, 1, 1).far",
         ),
     ),
@@ -1608,61 +1607,61 @@ MUTANTS = (
     ),
     Mutant(
         "told-of-what-is-over-ignored",
-        "core/stream.py",
+        "protocol/receiver/stream.py",
         "        self._left.supersede_told(whole)\n",
         "",
         "P5: messages that are published in a finished epoch, and lost by every broker, are never declared",
         ByTest(
-            "core/test_superseding.py::test_a_status_of_an_epoch_that_is_over_declares_it",
+            "protocol/test_superseding.py::test_a_status_of_an_epoch_that_is_over_declares_it",
             'assert group.told("declared") == SUPERSEDED',
         ),
     ),
     Mutant(
         "lost-outbox-came-before",
-        "core/epochs.py",
+        "protocol/receiver/epochs.py",
         "        return self.joined_after is None or epoch <= self.joined_after\n",
         "        return True\n",
         "P5: messages that the replacement of a lost outbox publishes in a lower epoch count as published "
         "before the group joined",
         ByTest(
-            "core/test_superseding.py::test_an_outbox_that_was_lost_and_goes_on_before_the_place_of_joining_is_declared"
+            "protocol/test_superseding.py::test_an_outbox_that_was_lost_and_goes_on_before_the_place_of_joining_is_declared"
             "[False]",
             'assert group.told("declared") == SUPERSEDED',
         ),
     ),
     Mutant(
         "settled-in-another-history",
-        "core/joining.py",
+        "protocol/receiver/joining.py",
         "    position = remembered.settled_in(announced.chain)\n",
         "    position = remembered.position\n",
         "P5: a new inbox skips what a restored outbox published between epochs that the group had settled",
         ByTest(
-            "core/test_superseding.py::test_what_a_group_had_settled_in_another_history_is_not_settled_in_this_one",
+            "protocol/test_superseding.py::test_what_a_group_had_settled_in_another_history_is_not_settled_in_this_one",
             "assert given | {n for _, first, last in told for n in range(first, last + 1)} == set(range(1, 11))",
         ),
     ),
     Mutant(
         "lost-outbox-says-all",
-        "core/joining.py",
+        "protocol/receiver/joining.py",
         "    return any(entry[0] == epoch for entry in announced.chain)\n",
         "    return announced.epoch >= epoch\n",
         "P5: a group that joined when its producer's outbox had lost the epoch is never told what it missed "
         "of that epoch",
         ByTest(
-            "core/test_superseding.py"
+            "protocol/test_superseding.py"
             "::test_an_outbox_that_has_lost_the_epoch_says_nothing_of_what_came_before_in_it",
             'assert group.told("declared") == [(10, 1, 5, JOINED_LATE)]',
         ),
     ),
     Mutant(
         "takeover-forgets-what-came-before",
-        "core/epochs.py",
+        "protocol/receiver/epochs.py",
         "        elif self.joined is None or self.joined[0] != known.epoch:\n",
         "        else:\n",
         "P5: an inbox that learns how far its group was mistakes another history for messages from before it "
         "joined",
         ByTest(
-            "core/test_superseding.py"
+            "protocol/test_superseding.py"
             "::test_what_came_before_the_epoch_of_joining_is_known_also_where_the_group_was_further"
             "[earliest-producer]",
             'assert group.told("declared") == SUPERSEDED',
@@ -1670,59 +1669,59 @@ MUTANTS = (
     ),
     Mutant(
         "stands-where-its-outbox-has-nothing",
-        "core/joining.py",
+        "protocol/receiver/joining.py",
         "        position = max(ends, default=position)\n",
         "        list(ends)\n",
         "P5: an older copy of an inbox waits forever for an epoch that its producer's outbox has lost",
         ByTest(
-            "core/test_lost_inbox.py"
+            "protocol/test_lost_inbox.py"
             "::test_so_it_is_where_the_group_was_in_an_epoch_that_the_outbox_has_lost[False]",
             "assert group.got == [(10, 1), *again, *((30, n) for n in range(1, 5))]",
         ),
     ),
     Mutant(
         "lost-history-not-flagged",
-        "core/takeover.py",
+        "protocol/receiver/takeover.py",
         "        if not (known.told or own == self.link or (known.prev is not None and known.prev[:2] == self.link)):\n"
         "            return True\n",
         "        if not (known.told or own == self.link or (known.prev is not None and known.prev[:2] == self.link)):\n"
         "            return False\n",
         "P4: a standby delivers messages of a lost history again without the flag",
         ByTest(
-            "core/test_status_standby.py::test_so_is_all_of_a_history_that_its_producer_has_lost",
+            "protocol/test_status_standby.py::test_so_is_all_of_a_history_that_its_producer_has_lost",
             "assert group.flagged == set(group.got) - {(20, 3), (50, 1), (50, 2)}",
         ),
     ),
     Mutant(
         "moved-under-both-numbers-unflagged",
-        "core/epochs.py",
+        "protocol/receiver/epochs.py",
         "            if incarnation == known.incarnation and above < epoch < known.epoch:\n",
         "            if incarnation == known.incarnation and above < epoch < known.epoch and not last:\n",
         "P4: a message that was renumbered and sent under both numbers is delivered twice without the flag",
         ByTest(
-            "core/test_forks.py::test_what_was_moved_and_sent_under_both_numbers_comes_again_flagged",
+            "protocol/test_forks.py::test_what_was_moved_and_sent_under_both_numbers_comes_again_flagged",
             "assert again <= group.flagged if crash else again == group.flagged",
         ),
     ),
     Mutant(
         "moved-flag-not-read",
-        "receiving/buffer.py",
+        "consumer/buffer.py",
         "        self._redelivered = offer.redelivered or envelope.flags & FLAG_MOVED != 0\n",
         "        self._redelivered = offer.redelivered\n",
         "P4: messages that a restored outbox may have sent before are delivered again without the flag",
         ByTest(
-            "receiving/test_engine.py::test_what_may_have_been_published_in_another_epoch_is_flagged",
+            "consumer/test_engine.py::test_what_may_have_been_published_in_another_epoch_is_flagged",
             "assert [message.seq for message in given if message.redelivered] == [1, 2, 4, 5, 9, 10]",
         ),
     ),
     Mutant(
         "surpassed-only-by-epochs",
-        "sending/control.py",
+        "producer/control.py",
         "            self._note_surpassed(stream, group, reported, (*reported.entered, position[1] - 1))",
         "            pass\n",
         "P9: the journal does not record that a group had more of an epoch than the restored outbox knows",
         ByTest(
-            "sending/test_control_fences.py"
+            "producer/test_control_fences.py"
             "::TestRenumbering::test_so_does_one_of_which_a_group_had_more_of_an_epoch_that_is_over[1]",
             "assert found == ([(engine._outbox.epoch, known)] if further else [])",
         ),
@@ -1754,34 +1753,34 @@ MUTANTS = (
     ),
     Mutant(
         "no-room-no-takeover",
-        "core/consumer.py",
+        "protocol/receiver/group.py",
         "                said += [told] if len(said) < MAX_PUT_OFF else []\n",
         "                said += [told] if far and len(said) < MAX_PUT_OFF else []\n",
         "P5: a standby without room for a stream forgets where the other consumer was in it",
         ByTest(
-            "core/test_status_standby.py::test_where_there_is_no_room_for_the_stream_that_happens_once_there_is",
+            "protocol/test_status_standby.py::test_where_there_is_no_room_for_the_stream_that_happens_once_there_is",
             "assert group.got == [(10, n) for n in range(5, 13)]",
         ),
     ),
     Mutant(
         "taken-in-before-it-was",
-        "receiving/quarantine.py",
+        "consumer/quarantine.py",
         "        self.replaying[one.id] = one.stream, one.reason\n",
         "        self.replaying[one.id] = one.stream, one.reason\n        self.took_in(one)\n",
         "P5: a stream begins with a message that arrived before quarantined messages of it were replayed",
         ByTest(
-            "receiving/test_many_streams.py::test_what_arrived_just_before_a_replay_does_not_begin_the_stream",
+            "consumer/test_many_streams.py::test_what_arrived_just_before_a_replay_does_not_begin_the_stream",
             "assert seqs(bench.take()) == [1, 2, 3, 4]",
         ),
     ),
     Mutant(
         "replay-dropped-like-a-status",
-        "receiving/absent.py",
+        "consumer/absent.py",
         "        if site is None:\n            if self._statuses",
         "        if site in (None, QUARANTINE):\n            if self._statuses",
         "P5: replayed messages are dropped when too many streams wait to be loaded",
         ByTest(
-            "receiving/test_many_streams.py"
+            "consumer/test_many_streams.py"
             "::test_no_replay_is_forgotten_however_much_waits_for_streams_to_be_loaded",
             'assert got == {f"p{number}": [1, 2, 3, 4, 5, 6, 7] for number in range(6)}',
         ),
@@ -1803,85 +1802,85 @@ MUTANTS = (
     ),
     Mutant(
         "released-before-consumed",
-        "core/producer.py",
+        "protocol/sender/sender.py",
         "        if consumed is not None:\n"
         "            full, partly = _within(full, consumed), _within(partly, consumed)\n",
         "",
         "P6: messages leave the outbox although a group has not acknowledged them",
         ByTest(
-            "core/test_producer.py::test_where_groups_matter_only_what_they_are_done_with_may_leave",
+            "protocol/test_sender.py::test_where_groups_matter_only_what_they_are_done_with_may_leave",
             "assert world.core.releasable(0, RangeSet([(2, 3)])) == ([(3, 3)], [(2, 2)])",
         ),
     ),
     Mutant(
         "released-once-anything-is-consumed",
-        "core/producer.py",
+        "protocol/sender/sender.py",
         "        if consumed is not None:\n            full, partly",
         "        if consumed is not None and consumed.empty:\n            full, partly",
         "P6: once a group has acknowledged anything, messages leave the outbox that it has not acknowledged",
         ByTest(
-            "core/test_producer.py::test_where_groups_matter_only_what_they_are_done_with_may_leave",
+            "protocol/test_sender.py::test_where_groups_matter_only_what_they_are_done_with_may_leave",
             "assert world.core.releasable(0, RangeSet([(2, 3)])) == ([(3, 3)], [(2, 2)])",
         ),
     ),
     Mutant(
         "fastest-group-decides",
-        "core/group_progress.py",
+        "protocol/sender/group_progress.py",
         "        return min(named, key=lambda member: (member.position, member.group), default=None)",
         "        return max(named, key=lambda member: (member.position, member.group), default=None)",
         "P6: messages leave the outbox when one of their groups has acknowledged them",
         ByTest(
-            "core/test_group_progress.py::test_the_slowest_named_group_counts_and_heard_ones_do_not",
+            "protocol/test_group_progress.py::test_the_slowest_named_group_counts_and_heard_ones_do_not",
             "assert (slowest.group, slowest.position) ==",
         ),
     ),
     Mutant(
         "consumed-one-too-far",
-        "sending/groups.py",
+        "producer/groups.py",
         "            if position is not None and position <= (row.epoch, row.last):",
         "            if position is not None and position < (row.epoch, row.last):",
         "P6: a batch leaves the outbox although its last message is not acknowledged",
         ByTest(
-            "sending/test_control.py::TestConsumed::test_batches_stay_until_all_named_groups_are_done",
+            "producer/test_control.py::TestConsumed::test_batches_stay_until_all_named_groups_are_done",
             "assert inspect_outbox(bench.path).messages == 1",
         ),
     ),
     Mutant(
         "repair-not-sent",
-        "sending/control.py",
+        "producer/control.py",
         "        if fresh and (reported.wanted or reported.missing):",
         "        if fresh and reported.missing and not reported.wanted:",
         "P6: messages that a group asks for are not sent again",
         ByTest(
-            "sending/test_control.py::TestRepairs::test_what_is_wanted_goes_to_the_group_alone",
+            "producer/test_control.py::TestRepairs::test_what_is_wanted_goes_to_the_group_alone",
             "assert group.repaired() == [5, 6, 7, 8]",
         ),
     ),
     Mutant(
         "held-range-understated",
-        "sending/announcements.py",
+        "producer/announcements.py",
         "    return min(oldest[1], last + 1) if epoch == oldest[0] else 1",
         "    return last + 1 if epoch == oldest[0] else 1",
         "P6: a producer denies holding what it holds, so nobody asks for it",
         ByTest(
-            "sending/test_control.py::TestStatuses::test_the_end_of_a_stream_is_told_when_it_goes_quiet",
+            "producer/test_control.py::TestStatuses::test_the_end_of_a_stream_is_told_when_it_goes_quiet",
             "assert group.newest().chain == [ChainEpoch(outbox.epoch, outbox.incarnation, 1, 2)]",
         ),
     ),
     Mutant(
         "asked-only-once",
-        "core/repair_requests.py",
+        "protocol/receiver/repair_requests.py",
         "        due = requests.asked_to is None or now >= requests.next_at\n",
         "        due = requests.asked_to is None\n",
         "P6: a repair request that was lost is not repeated",
         ByTest(
-            "core/test_status_asks.py::test_progress_ends_the_backoff",
+            "protocol/test_status_asks.py::test_progress_ends_the_backoff",
             "assert len(group.asked) - before >= 3",
         ),
     ),
     Mutant(
         "uncommitted-state-told",
-        "core/stream.py",
+        "protocol/receiver/stream.py",
         "        return Report(*self.committed, missing, self.gaps.passed, self.gaps.accepted_committed)",
         "        return Report(\n"
         "            max(self.epochs.position, self.committed[0]),\n"
@@ -1892,7 +1891,7 @@ MUTANTS = (
         "        )",
         "P6: a group reports its acknowledgements before they are committed",
         ByTest(
-            "core/test_status_asks.py::test_a_report_holds_only_what_is_committed",
+            "protocol/test_status_asks.py::test_a_report_holds_only_what_is_committed",
             "assert core.report(STREAM).position == (10, 1)",
         ),
     ),
@@ -1976,21 +1975,21 @@ MUTANTS = (
     ),
     Mutant(
         "later-batch-leaves-first",
-        "sending/retention.py",
+        "producer/retention.py",
         "        if self._next[stream] != row.id:\n"
         "            self.kept_back = True\n"
         "            return False\n",
         "",
         "P6: batches leave the outbox while an earlier one of their stream stays",
         ByTest(
-            "sending/test_leaving_in_order.py::test_what_is_confirmed_ahead_of_an_earlier_batch_stays_with_it",
+            "producer/test_leaving_in_order.py::test_what_is_confirmed_ahead_of_an_earlier_batch_stays_with_it",
             "assert release(outbox, [2, 3, 4], [1], NOTHING) == [4]",
         ),
     ),
     # -- P7: bounded ----------------------------------------------------------------------------------------
     Mutant(
         "window-full-drops",
-        "core/window.py",
+        "protocol/sender/window.py",
         "        if not self._has_room(lane, row.size):\n            return False\n",
         "        if not self._has_room(lane, row.size):\n"
         "            lane.next = row.id + 1\n"
@@ -2000,58 +1999,58 @@ MUTANTS = (
     ),
     Mutant(
         "outbox-with-the-wrong-limit",
-        "sending/admission.py",
+        "producer/admission.py",
         "        self.max_bytes = max_bytes\n",
         "        self.max_bytes = QUEUE_BYTES\n",
         "P7: an outbox accepts more than max_bytes",
         ByTest(
-            "sending/test_admission.py::TestBudget::test_reserve_transfer_release",
+            "producer/test_admission.py::TestBudget::test_reserve_transfer_release",
             'assert not admission.reserve("b", 401)',
         ),
     ),
     Mutant(
         "outbox-without-a-limit",
-        "sending/admission.py",
+        "producer/admission.py",
         "            and self._taken - self._released + reserved + more <= self.max_bytes\n",
         "",
         "P7: a full outbox accepts more",
         ByTest(
-            "sending/test_admission.py::TestBudget::test_reserve_transfer_release",
+            "producer/test_admission.py::TestBudget::test_reserve_transfer_release",
             'assert not admission.reserve("b", 401)',
         ),
     ),
     Mutant(
         "whole-frame-stored-for-a-part",
-        "receiving/buffer.py",
+        "consumer/buffer.py",
         "        if (self.first, self.last) == (frame.envelope.seq, frame.envelope.last):\n"
         "            return frame.data\n",
         "        if frame.data:\n            return frame.data\n",
         "P7: the inbox stores a whole frame again for each part of it",
         ByTest(
-            "receiving/test_engine.py::test_a_part_of_a_frame_is_stored_as_a_frame_of_its_own",
+            "consumer/test_engine.py::test_a_part_of_a_frame_is_stored_as_a_frame_of_its_own",
             "assert 99 * 100 < bench.inbox.held_bytes < 99 * 120",
         ),
     ),
     Mutant(
         "full-inbox-not-reported",
-        "receiving/fullness.py",
+        "consumer/fullness.py",
         "        self._shared.health.report(error)\n",
         "",
         "P7: nobody is told that an inbox is full, or which stream fills it",
         ByTest(
-            "receiving/test_full_inbox.py::test_a_gap_is_named_and_told_of_once_for_each_episode",
+            "consumer/test_full_inbox.py::test_a_gap_is_named_and_told_of_once_for_each_episode",
             "(error,) = [each for each in bench.engine.shared.health.take_errors() if isinstance(each, InboxFull)]",
             "ValueError",
         ),
     ),
     Mutant(
         "gap-blamed-on-the-handler",
-        "receiving/fullness.py",
+        "consumer/fullness.py",
         '    return "gap" if idle and state.gaps.clock.target is not None else "handler"',
         '    return "handler"',
         "P7: an inbox that is full of messages behind a gap is blamed on the handler",
         ByTest(
-            "receiving/test_full_inbox.py::test_a_gap_is_named_and_told_of_once_for_each_episode",
+            "consumer/test_full_inbox.py::test_a_gap_is_named_and_told_of_once_for_each_episode",
             "assert error.cause == cause",
         ),
     ),
@@ -2062,57 +2061,57 @@ MUTANTS = (
         "                pass",
         "P7: a call that was interrupted while it waited for room counts as waiting forever",
         ByTest(
-            "sending/test_interruptions.py::test_waking_while_waking[set-once more]",
+            "producer/test_interruptions.py::test_waking_while_waking[set-once more]",
             "assert all(done)",
         ),
     ),
     Mutant(
         "waits-for-who-publishes",
-        "sending/admission.py",
+        "producer/admission.py",
         "        self._released += size\n",
         "        with self._lock:\n            self._released += size\n",
         "P7: a signal handler that asks for the status waits for a thread that waits for what it interrupted",
         ByTest(
-            "sending/test_lock_order.py::test_the_life_of_a_producer",
+            "producer/test_lock_order.py::test_the_life_of_a_producer",
             "assert not found, found[0]",
         ),
     ),
     Mutant(
         "stream-entered-without-the-lock",
-        "sending/engine.py",
+        "producer/engine.py",
         "                with self.shared.lock:\n                    self.shared.streams.open(row)\n",
         "                self.shared.streams.open(row)\n",
         "P7: asking for the status fails while the first message of a topic is stored",
         ByTest(
-            "sending/test_lock_order.py::test_the_life_of_a_producer",
+            "producer/test_lock_order.py::test_the_life_of_a_producer",
             "assert not found, found[0]",
         ),
     ),
     Mutant(
         "writer-dies-in-silence",
-        "sending/engine.py",
+        "producer/engine.py",
         "            shared.wake()  # the next step wakes all threads that wait\n",
         "            pass\n",
         "P7: whoever waits in publish() waits forever when the writer has failed",
         ByTest(
-            "sending/test_faults.py::TestWriter::test_whatever_fails_in_it_nobody_is_left_waiting[accumulator-take-after]",
+            "producer/test_faults.py::TestWriter::test_whatever_fails_in_it_nobody_is_left_waiting[accumulator-take-after]",
             "assert not thread.is_alive()",
         ),
     ),
     Mutant(
         "reservation-forgotten",
-        "sending/admission.py",
+        "producer/admission.py",
         "        reserved = sum(self._claims.values())\n        return (",
         "        reserved = 0\n        return (",
         "P7: messages that are accepted but not stored yet do not count against max_bytes",
         ByTest(
-            "sending/test_admission.py::TestBudget::test_reserve_transfer_release",
+            "producer/test_admission.py::TestBudget::test_reserve_transfer_release",
             'assert not admission.reserve("b", 401)',
         ),
     ),
     Mutant(
         "reservation-not-looked-at-again",
-        "sending/admission.py",
+        "producer/admission.py",
         "            if self._has_room():  # unless an interruption has taken it meanwhile\n"
         "                return True\n"
         "            del self._claims[claim]\n"
@@ -2120,65 +2119,65 @@ MUTANTS = (
         "            return True\n",
         "P7: a signal handler that publishes takes room that its thread has already taken",
         ByTest(
-            "sending/test_interruptions.py::test_room_that_is_asked_for_while_it_is_asked_for",
+            "producer/test_interruptions.py::test_room_that_is_asked_for_while_it_is_asked_for",
             "assert engine.admission.used <= 6_000",
         ),
     ),
     Mutant(
         "reservation-not-given-back",
-        "sending/admission.py",
+        "producer/admission.py",
         "        self.transfer(owner, 0)\n",
         "        self._room.notify_all()\n",
         "P7: messages that were not stored occupy room in the outbox forever",
         ByTest(
-            "sending/test_admission.py::TestBudget::test_reserve_transfer_release",
+            "producer/test_admission.py::TestBudget::test_reserve_transfer_release",
             "assert (admission.stored, admission.used) == (0, 100)",
         ),
     ),
     Mutant(
         "idle-streams-stay",
-        "receiving/loading.py",
+        "consumer/loading.py",
         "        if surplus >= 0:\n",
         "        if surplus < 0:\n",
         "P7: idle streams stay in memory forever, until there are max_streams of them",
         ByTest(
-            "receiving/test_many_streams.py::test_more_streams_than_memory_bears_are_delivered_once_and"
+            "consumer/test_many_streams.py::test_more_streams_than_memory_bears_are_delivered_once_and"
             "_in_order",
             "assert len(core.streams) + core.known_elsewhere == STREAMS",
         ),
     ),
     Mutant(
         "quarantine-without-a-limit",
-        "receiving/quarantine.py",
+        "consumer/quarantine.py",
         '        if not self._room.take(f"{reason} {site}", len(frame.data) + ROW_BYTES):\n'
         "            return None\n",
         "",
         "P7: the quarantine grows without limit",
         ByTest(
-            "receiving/test_quarantine.py::test_a_full_quarantine_ends_reading_and_drops_nothing",
+            "consumer/test_quarantine.py::test_a_full_quarantine_ends_reading_and_drops_nothing",
             "assert 5 <= kept < 30",
         ),
     ),
     Mutant(
         "held-streams-take-all-room",
-        "receiving/admission.py",
+        "consumer/admission.py",
         "        self._left = self._limit - self._inbox.held_bytes - held\n",
         "        self._left = 2 * (self._limit - self._inbox.held_bytes)\n",
         "P7: streams held by gaps fill the inbox and leave no room for the others",
         ByTest(
-            "receiving/test_hold_room.py::test_a_hold_of_ten_times_the_inbox_stops_nobody_and_ends_in_ord"
+            "consumer/test_hold_room.py::test_a_hold_of_ten_times_the_inbox_stops_nobody_and_ends_in_ord"
             "er[amqp-0]",
             "assert stats.held_bytes <= INBOX * 3 // 8 + 1_000",
         ),
     ),
     Mutant(
         "replayed-row-not-deleted",
-        "receiving/site.py",
+        "consumer/site.py",
         "        if arrival.release:\n            shared.durability.pending.unquarantined.append(row.id)\n",
         "",
         "P7: replayed deliveries stay in the quarantine forever",
         ByTest(
-            "receiving/test_quarantine.py::test_a_second_replay_is_a_duplicate",
+            "consumer/test_quarantine.py::test_a_second_replay_is_a_duplicate",
             "assert bench.inbox.quarantine.select(Selection()) == []",
         ),
     ),
@@ -2271,23 +2270,23 @@ MUTANTS = (
     ),
     Mutant(
         "held-streams-keep-others-out",
-        "core/consumer.py",
+        "protocol/receiver/group.py",
         "        return min(len(self.effects.holding), self.rules.max_streams)\n",
         "        return 0\n",
         "P7: streams held by gaps use up max_streams for all others",
         ByTest(
-            "receiving/test_holds.py::test_held_streams_have_places_of_their_own_in_memory",
+            "consumer/test_holds.py::test_held_streams_have_places_of_their_own_in_memory",
             "assert seqs(bench.take()) == [number]",
         ),
     ),
     Mutant(
         "full-quarantine-not-reported",
-        "receiving/site.py",
+        "consumer/site.py",
         "        shared.admission.fail_for_want_of_room(reason, stream)\n        return False\n",
         "        return True\n",
         "P7: nobody is told that the quarantine is full, and reading continues",
         ByTest(
-            "receiving/test_quarantine.py::test_a_full_quarantine_ends_reading_and_drops_nothing",
+            "consumer/test_quarantine.py::test_a_full_quarantine_ends_reading_and_drops_nothing",
             "(error,) = errors",
             "ValueError",
         ),
@@ -2295,13 +2294,13 @@ MUTANTS = (
     # -- P9: what is told is so -----------------------------------------------------------------------------
     Mutant(
         "unknown-stream-not-surpassed",
-        "sending/control.py",
+        "producer/control.py",
         "        if 0 < reported.entered[0] <= self._outbox.epoch:\n",
         "        if False:\n",
         "P9: an outbox that lacks a whole stream leaves no record of that, so what its group was given counts"
         " as made up",
         ByTest(
-            "sending/test_control_fences.py::TestRenumbering"
+            "producer/test_control_fences.py::TestRenumbering"
             "::test_one_that_a_group_surpassed_journals_how_far_the_group_is[False-False]",
             "assert found == (surpassed if ahead or not known else [])",
         ),
@@ -2397,58 +2396,58 @@ MUTANTS = (
     ),
     Mutant(
         "beyond-the-end-no-fork",
-        "core/left_epochs.py",
+        "protocol/receiver/left_epochs.py",
         "            self._find_fork_before(Finished(epoch, incarnation, span[1]))\n",
         "",
         "P9: where a copy of an outbox is just as old as what a group was given, nothing tells of that",
         ByTest(
-            "core/test_forks.py"
+            "protocol/test_forks.py"
             "::test_what_arrives_from_beyond_the_end_of_an_epoch_was_not_known_to_the_opening_that_named_it[False]",
             "assert conflicts(group) == [(20, 140, known(10, 70, 14, entered=30))]",
         ),
     ),
     Mutant(
         "behind-no-fork",
-        "core/stream.py",
+        "protocol/receiver/stream.py",
         "            if self.epochs.was_passed_over(epoch):\n",
         "            if False:\n",
         "P9: an outbox that was lost while its clock went back leaves no witness of what went with it",
         ByTest(
-            "core/test_forks.py::test_an_opening_behind_the_stream_says_what_it_did_not_know[None]",
+            "protocol/test_forks.py::test_an_opening_behind_the_stream_says_what_it_did_not_know[None]",
             "assert (20, 140, known(10, 70, 10, entered=30)) in conflicts(group)",
         ),
     ),
     Mutant(
         "gone-on-with-no-fork",
-        "core/stream.py",
+        "protocol/receiver/stream.py",
         "            if not self.epochs.is_ahead(known.epoch):\n",
         "            if False:\n",
         "P9: an inbox that goes on where another one stopped does not tell what the opening there did not know",
         ByTest(
-            "core/test_forks.py"
+            "protocol/test_forks.py"
             "::test_an_epoch_that_another_inbox_went_on_to_is_held_against_what_this_one_was_given[None-False]",
             "assert conflicts(group) == [(20, 140, known(10, 70, 12))]",
         ),
     ),
     Mutant(
         "unknown-extent-forgotten",
-        "receiving/restore.py",
+        "consumer/restore.py",
         "history.superseded, history.unended",
         "history.superseded",
         "P9: after a restart, what comes late from before a gap of unknown extent is taken for another history",
         ByTest(
-            "core/test_forks.py::test_behind_a_gap_of_unknown_extent_nothing_contradicts[True]",
+            "protocol/test_forks.py::test_behind_a_gap_of_unknown_extent_nothing_contradicts[True]",
             "assert conflicts(group) == []",
         ),
     ),
     Mutant(
         "copy-cuts-short-what-was-settled",
-        "core/joining.py",
+        "protocol/receiver/joining.py",
         "            position if epoch == position[0] else min(position, (epoch, last + 1)),\n",
         "            min(position, (epoch, last + 1)),\n",
         "P9: what an inbox that is gone had settled beyond what a copy of the outbox knows counts as passed over",
         ByTest(
-            "core/test_lost_inbox.py"
+            "protocol/test_lost_inbox.py"
             "::test_what_an_inbox_had_settled_beyond_what_an_older_copy_of_the_outbox_knows_is_told_as_well",
             "(10, 16, [0, 1])",
         ),
@@ -2512,12 +2511,12 @@ MUTANTS = (
     ),
     Mutant(
         "journal-rows-of-a-failed-commit-lost",
-        "receiving/commits.py",
+        "consumer/commits.py",
         "            shared.journal.put_back(plan.entries)\n",
         "",
         "P9: events before a failed commit are not journalled",
         ByTest(
-            "receiving/test_failed_commits.py::test_the_journal_has_what_happened_before_a_commit_that_failed",
+            "consumer/test_failed_commits.py::test_the_journal_has_what_happened_before_a_commit_that_failed",
             'assert [(row.first, row.last, row.site) for row in rows(bench.path, "received")]',
         ),
     ),
@@ -2534,34 +2533,34 @@ MUTANTS = (
     ),
     Mutant(
         "trouble-said-each-time",
-        "sending/connectivity.py",
+        "producer/connectivity.py",
         "        if failure in self._logged:\n            return\n",
         "",
         "P9: that a site is down is logged at every attempt",
         ByTest(
-            "sending/test_trouble.py::test_a_trouble_is_said_once_until_the_site_is_connected_again",
+            "producer/test_trouble.py::test_a_trouble_is_said_once_until_the_site_is_connected_again",
             'assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]',
         ),
     ),
     Mutant(
         "trouble-said-softly",
-        "sending/connectivity.py",
+        "producer/connectivity.py",
         "        log.log(\n            level, ",
         "        log.log(\n            logging.INFO, ",
         "P9: a wrong login, virtual host or CA is not logged as a warning",
         ByTest(
-            "sending/test_trouble.py::test_a_trouble_is_said_once_until_the_site_is_connected_again",
+            "producer/test_trouble.py::test_a_trouble_is_said_once_until_the_site_is_connected_again",
             'assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]',
         ),
     ),
     Mutant(
         "timeout-without-a-reason",
-        "sending/confirmations.py",
+        "producer/confirmations.py",
         '            elif site.error:\n                why = f"{site.state}: {site.error}"\n',
         "",
         "P9: ConfirmTimeout does not say why a site has not confirmed",
         ByTest(
-            "sending/test_trouble.py::TestTable::test_log_status_and_confirm_timeout[mqtt down]",
+            "producer/test_trouble.py::TestTable::test_log_status_and_confirm_timeout[mqtt down]",
             'assert word in error.sites["dc1"]',
         ),
     ),
@@ -2639,12 +2638,12 @@ MUTANTS = (
     ),
     Mutant(
         "gap-not-named",
-        "core/group_progress.py",
+        "protocol/sender/group_progress.py",
         "            member.gap = gap\n            self.gaps_changed |= member.named\n",
         "            self.gaps_changed |= member.named\n",
         "P9: a producer does not name the gap that holds up the group that fills its outbox",
         ByTest(
-            "sending/test_control.py::test_what_fills_the_outbox_is_named_with_its_gap",
+            "producer/test_control.py::test_what_fills_the_outbox_is_named_with_its_gap",
             'assert held.gap == Gap(Stream("p", "t"), epoch, 3, 4, "missing")',
         ),
     ),

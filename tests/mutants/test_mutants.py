@@ -45,7 +45,7 @@ def test_there_are_many_in_many_files() -> None:
     assert len({(mutant.file, mutant.old, mutant.new) for mutant in MUTANTS}) == len(MUTANTS)
     assert len({mutant.file for mutant in MUTANTS}) >= 30
     assert {mutant.file.partition("/")[0] for mutant in MUTANTS} >= {
-        "core", "store", "sending", "receiving", "transport", "wire",
+        "protocol", "store", "producer", "consumer", "transport", "wire",
     }  # fmt: skip
 
 
@@ -142,7 +142,7 @@ def test_what_does_not_fit_is_reported_and_the_others_are_tried(
     table = (
         replace(good, name="of-another-time", old="    return what_is_no_longer_there\n"),
         replace(good, name="twice", old="return"),
-        replace(good, name="of-another-file", file="core/no_longer_there.py"),
+        replace(good, name="of-another-file", file="protocol/no_longer_there.py"),
         good,
     )
     monkeypatch.setattr(run, "MUTANTS", table)

@@ -229,7 +229,7 @@ def test_only_the_delayed_site_has_a_message(
         return Consumer(
             unique, sites["in"], topics=[unique], inbox=tmp_path / "inbox.db", gap_timeout=0.5,
             on_gap=on_gap, on_late=lambda message: late.append(message.body),  # type: ignore[arg-type]
-            nak_delay=3_600.0, repair_timeout=0.001,
+            repair_delay=3_600.0, repair_timeout=0.001,
         )  # fmt: skip
 
     with Producer("till", sites["out"], outbox=tmp_path / "outbox.db", groups={unique: [unique]}) as producer:

@@ -85,7 +85,7 @@ def open_producer(name: str, sites: list[Site], directory: Path) -> Producer:
 
 def open_consumer(name: str, sites: list[Site], directory: Path) -> Consumer:
     return Consumer(
-        name, sites, topics=[name], inbox=directory / "inbox.db", nak_delay=NAK_DELAY_S,
+        name, sites, topics=[name], inbox=directory / "inbox.db", repair_delay=NAK_DELAY_S,
         journal=directory / "journals",
     )  # fmt: skip
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from reliamsg.message import Stream
+from reliamsg.producer import journalling
 from reliamsg.runtime.journal_buffer import JournalBuffer, MergeRules, merge
-from reliamsg.sending import journalling
 from reliamsg.store.journal import Entry
 
 STREAM = Stream("producer", "topic", 0)

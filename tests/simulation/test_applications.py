@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from reliamsg.sending.admission import Admission
+from reliamsg.producer.admission import Admission
 from reliamsg.simulation.consumer import ConsumerProcess
 from reliamsg.simulation.runner import Outcome, run
 from reliamsg.simulation.scenario import Scenario, draw

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from reliamsg.receiving import engine
+from reliamsg.consumer import engine
 from reliamsg.simulation.runner import run
 from reliamsg.simulation.scenario import draw
 

@@ -66,7 +66,7 @@ def test_faults_that_are_given_change_nothing_else() -> None:
             assert draw(seed, 60, fewer) == replace(drawn, faults=fewer), left_out
 
 
-@pytest.mark.parametrize("name", ["Site.prefetch", "Producer.max_bytes", "Consumer.nak_delay"])
+@pytest.mark.parametrize("name", ["Site.prefetch", "Producer.max_bytes", "Consumer.repair_delay"])
 def test_one_setting_more_changes_none_of_the_others(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     before = [draw(seed) for seed in range(40)]
     monkeypatch.setitem(VALUES, name, (7,))

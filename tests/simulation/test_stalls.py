@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from reliamsg.consumer.deliveries import Deliveries
 from reliamsg.errors import ProducerFenced, QuarantineFull, ReliamsgError
 from reliamsg.message import MessageId, Stream
-from reliamsg.receiving.deliveries import Deliveries
-from reliamsg.sending.status import UnseenGroup
+from reliamsg.producer.status import UnseenGroup
 from reliamsg.simulation.faults import Faults
 from reliamsg.simulation.runner import quiet
 from reliamsg.simulation.scenario import Scenario, draw

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from reliamsg.config import Site
+from reliamsg.consumer import site as site_module
 from reliamsg.lab.brokers.rabbitmq import RabbitNode
-from reliamsg.receiving import site as site_module
 from reliamsg.transport.amqp import receiver as amqp_receiver
 from reliamsg.transport.amqp import sender as amqp_sender
 from reliamsg.transport.base import Binding, Outcome

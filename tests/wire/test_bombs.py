@@ -20,9 +20,9 @@ from reliamsg.config import (
     MAX_MESSAGE_BYTES,
     _is_unsafe,
 )
+from reliamsg.consumer.intake import Rejected, examine, examine_repair
 from reliamsg.errors import ConfigError, MessageTooLarge
 from reliamsg.message import Stream
-from reliamsg.receiving.intake import Rejected, examine, examine_repair
 from reliamsg.transport.base import Delivery
 from reliamsg.wire import data
 from reliamsg.wire.application import check_bodies, check_headers, check_key

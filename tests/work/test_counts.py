@@ -17,9 +17,9 @@ from types import FrameType
 import pytest
 
 import reliamsg
-from tests.receiving.tools import Bench as ReceivingBench
-from tests.receiving.tools import send
-from tests.sending.control_tools import Bench as SendingBench
+from tests.consumer.tools import Bench as ReceivingBench
+from tests.consumer.tools import send
+from tests.producer.control_tools import Bench as SendingBench
 
 MESSAGES = 4_000
 BODY = bytes(100)

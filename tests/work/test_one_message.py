@@ -81,7 +81,7 @@ def test_calls_for_one_message(tmp_path: Path) -> None:
         ) as producer,
         Consumer(
             "g", network.sites, topics=["t"], inbox=tmp_path / "g.db", gap_timeout=QUIET_S,
-            takeover_timeout=QUIET_S, nak_delay=QUIET_S,
+            takeover_timeout=QUIET_S, repair_delay=QUIET_S,
         ) as consumer,
     ):  # fmt: skip
 

@@ -155,7 +155,7 @@ def drain_(
     had acknowledged them, also waits for the acknowledgements. All known sites of the outbox must be given with --site
     or --forget-site.
     """
-    from reliamsg.sending.api import Producer
+    from reliamsg.producer.api import Producer
     from reliamsg.store.outbox_view import inspect_outbox
 
     sites = build_sites(site, tls)

@@ -28,7 +28,7 @@ from reliamsg.terminal import say_json
 
 if TYPE_CHECKING:
     from reliamsg.keys import KeyRing
-    from reliamsg.sending.api import Producer
+    from reliamsg.producer.api import Producer
 
 __all__ = ["pub"]
 
@@ -95,7 +95,7 @@ def pub(
 
     Ctrl-C and SIGTERM stop reading; the number of accepted lines tells where to resume.
     """
-    from reliamsg.sending.api import Producer
+    from reliamsg.producer.api import Producer
 
     sites = build_sites(site, tls)
     with open_input(file) as descriptor, StopRequest() as stop, Progress() as progress:

@@ -13,7 +13,7 @@ from reliamsg.cli.status import Status
 from reliamsg.errors import ConfirmTimeout
 
 if TYPE_CHECKING:
-    from reliamsg.sending.api import Producer
+    from reliamsg.producer.api import Producer
 
 __all__ = ["describe", "describe_sites", "drain", "incomplete", "left"]
 

@@ -29,9 +29,9 @@ from reliamsg.message import Gap, Message
 from reliamsg.terminal import ascii_json, printable, say
 
 if TYPE_CHECKING:
+    from reliamsg.consumer.api import Consumer
+    from reliamsg.consumer.status import ConsumerStatus
     from reliamsg.keys import KeyRing
-    from reliamsg.receiving.api import Consumer
-    from reliamsg.receiving.status import ConsumerStatus
 
 __all__ = ["sub"]
 
@@ -102,7 +102,7 @@ def sub(
     body_base64 if the body is not UTF-8 text. On a terminal, control characters and invisible characters are shown as
     escapes; otherwise a body is written byte for byte.
     """
-    from reliamsg.receiving.api import Consumer
+    from reliamsg.consumer.api import Consumer
 
     sites = build_sites(site, tls)
     consumer: Consumer | None = None

@@ -5,7 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Set
 
-from reliamsg.core.rules import Rules
+from reliamsg.consumer.buffer import DeliverySlice, fail
+from reliamsg.consumer.dead_letters import LateItem, ReplayItem
+from reliamsg.consumer.deliveries import GapItem
+from reliamsg.consumer.engine import ConsumerEngine, EngineSettings
+from reliamsg.consumer.forgetting import Forgetting
+from reliamsg.consumer.quarantine import HELD
+from reliamsg.consumer.status import ConsumerStatus, status_of
 from reliamsg.errors import (
     DeadLetterHalt,
     GapError,
@@ -16,13 +22,7 @@ from reliamsg.errors import (
     ReliamsgError,
 )
 from reliamsg.message import Gap, Message, MessageId, Stream
-from reliamsg.receiving.buffer import DeliverySlice, fail
-from reliamsg.receiving.dead_letters import LateItem, ReplayItem
-from reliamsg.receiving.deliveries import GapItem
-from reliamsg.receiving.engine import EngineSettings, ReceivingEngine
-from reliamsg.receiving.forgetting import Forgetting
-from reliamsg.receiving.quarantine import HELD
-from reliamsg.receiving.status import ConsumerStatus, status_of
+from reliamsg.protocol.receiver.rules import Rules
 from reliamsg.runtime.clock import Clock
 from reliamsg.runtime.environment import Environment
 from reliamsg.simulation.announcements import Announcements, Member
@@ -71,7 +71,7 @@ class ConsumerProcess(Process):
         """`announcements`: its witness."""
         super().__init__(machine, judge)
         self.group = member.group
-        self.engine: ReceivingEngine | None = None
+        self.engine: ConsumerEngine | None = None
         self.settings = settings = scenario.consumers[self.name]
         self.journal = ConsumerJournal(member, settings, machine.drive, oracle, incidents, announcements)
         self._scenario, self._oracle, self._incidents = scenario, oracle, incidents
@@ -109,7 +109,7 @@ class ConsumerProcess(Process):
         """See :class:`Process`."""
         try:
             self._inbox = Inbox(self.drive.path, self.group, self.drive.connect, self.identities.randbytes)
-            self.engine = ReceivingEngine(
+            self.engine = ConsumerEngine(
                 self._engine_settings(), self._rules(), self.settings.sites, self._inbox, self.transports,
                 Environment(Clock(self.executor.now, self.clock.now_us), self, self.probe),
             )  # fmt: skip
@@ -136,7 +136,7 @@ class ConsumerProcess(Process):
             gap_timeout=s["gap_timeout"], max_streams=s["max_streams"],
             max_known_streams=s["max_known_streams"], skip_gaps=s["on_gap"] == "skip",
             hold_gaps=s["on_gap"] == "hold", begin=s["begin"], halt=self.halts, signed=self._keys is not None,
-            nak_delay=s["nak_delay"], repair_timeout=s["repair_timeout"], seed=self.identities.getrandbits(32),
+            repair_delay=s["repair_delay"], repair_timeout=s["repair_timeout"], seed=self.identities.getrandbits(32),
         )  # fmt: skip
 
     def _fail(self, error: ReliamsgError) -> None:
@@ -157,7 +157,7 @@ class ConsumerProcess(Process):
             self.give_up(error, BUSY_S if isinstance(error, GroupBusy) else RETRY_S)
 
     def close_client(self) -> None:
-        """See :class:`Process`: as :class:`~reliamsg.receiving.runner.Runner` does it."""
+        """See :class:`Process`: as :class:`~reliamsg.consumer.runner.Runner` does it."""
         engine, now = self.engine, self.scheduler.now
         assert engine is not None  # it is open
         if self._chunk is not None:
@@ -238,7 +238,7 @@ class ConsumerProcess(Process):
         if not self._busy and (engine.deliveries.may_deliver or self._chunk is not None):
             self._handle_after(self.executor.uniform(0.0, self.settings["handling_s"]))
 
-    def _check_durable(self, engine: ReceivingEngine) -> None:
+    def _check_durable(self, engine: ConsumerEngine) -> None:
         if self._awaited is None:
             return
         number, messages = self._awaited
@@ -298,7 +298,7 @@ class ConsumerProcess(Process):
             else:
                 self._handle_batch(engine, self._chunk, most)
 
-    def _handle_some(self, engine: ReceivingEngine, chunk: DeliverySlice) -> None:
+    def _handle_some(self, engine: ConsumerEngine, chunk: DeliverySlice) -> None:
         chance, shared = self._application, engine.shared
         for _ in range(chance.choice([1, 4, 16])):
             message = chunk.next() if shared.health.fatal is None and shared.role.holds else None
@@ -314,7 +314,7 @@ class ConsumerProcess(Process):
             chance.uniform(*SLOW_S) if slow else chance.uniform(0.0, self.settings["handling_s"])
         )
 
-    def _handle_one(self, engine: ReceivingEngine, message: Message) -> None:
+    def _handle_one(self, engine: ConsumerEngine, message: Message) -> None:
         self._receive(message)
         if self.faults.bites("handler_failed"):
             self.faults.strikes("handler_failed")
@@ -330,7 +330,7 @@ class ConsumerProcess(Process):
         else:
             self._acknowledge(engine, message)
 
-    def _handle_batch(self, engine: ReceivingEngine, chunk: DeliverySlice, most: int) -> None:
+    def _handle_batch(self, engine: ConsumerEngine, chunk: DeliverySlice, most: int) -> None:
         """Handle several messages at once: all of them are acknowledged, or delivered again."""
         shared = engine.shared
         run = chunk.take(most) if shared.health.fatal is None and shared.role.holds else None
@@ -366,11 +366,11 @@ class ConsumerProcess(Process):
         fail(message, RuntimeError("as simulated"))
         self._oracle.handler_failed(self.group, self.name, message.id, self.journal.max_attempts)
 
-    def _acknowledge(self, engine: ReceivingEngine, message: Message) -> None:
+    def _acknowledge(self, engine: ConsumerEngine, message: Message) -> None:
         message.ack()
         self._acknowledged(engine, message)
 
-    def _acknowledged(self, engine: ReceivingEngine, message: Message) -> None:
+    def _acknowledged(self, engine: ConsumerEngine, message: Message) -> None:
         self._oracle.acknowledged(self.group, self.name, message.id)
         self._acked.append(message.id)
         if self._awaited is None and self._application.random() < 0.3:
@@ -384,11 +384,11 @@ class ConsumerProcess(Process):
 
     # -- gaps, and the operator who is called for them --------------------------------------------------------
 
-    def _decide(self, engine: ReceivingEngine, gap: Gap) -> None:
+    def _decide(self, engine: ConsumerEngine, gap: Gap) -> None:
         if self.settings["on_gap"] != "wait" or self._waits_in_vain(gap):
             self._accept(engine, gap)
 
-    def _accept(self, engine: ReceivingEngine, gap: Gap) -> None:
+    def _accept(self, engine: ConsumerEngine, gap: Gap) -> None:
         self.note(f"accepts {gap}")
         if engine.deliveries.accept(gap):
             self._oracle.gap_accepted(self.group, self.name, gap)
@@ -420,7 +420,7 @@ class ConsumerProcess(Process):
         until = None if later is None else later.epoch  # what has arrived is not missing
         return self._oracle.is_gone(gap, until) or not self._oracle.is_owed(self.group, gap, until)
 
-    def _forget_streams(self, engine: ReceivingEngine) -> None:
+    def _forget_streams(self, engine: ConsumerEngine) -> None:
         """An operator has some streams forgotten, or tries to."""
         chance = self.faults.random("streams_forgotten")
         streams = sorted(self._oracle.streams)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from reliamsg.core.redelivery import COUNTED_TOGETHER
 from reliamsg.message import Gap, MessageId, Stream
+from reliamsg.protocol.receiver.redelivery import COUNTED_TOGETHER
 from reliamsg.simulation.announcements import Announcements, Member
 from reliamsg.simulation.declarations import BeforeJoin
 from reliamsg.simulation.disk import Drive

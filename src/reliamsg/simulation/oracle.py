@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Literal, NamedTuple, Protocol
 
-from reliamsg.core.joining import JOINED_LATE
 from reliamsg.message import Gap, Message, MessageId, Stream
+from reliamsg.protocol.receiver.joining import JOINED_LATE
 from reliamsg.simulation.clock import Scheduler
 from reliamsg.simulation.dead_letters import DeadLetters
 from reliamsg.simulation.declarations import Declarations, covers, names, stream_of

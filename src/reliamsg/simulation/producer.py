@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from reliamsg.checker.renumbered import Renumbering
 from reliamsg.errors import ConfigError, ConfirmTimeout, FatalError, OutboxFull, ProducerFenced, ReliamsgError
 from reliamsg.message import MessageId, Stream
+from reliamsg.producer.accumulator import MESSAGE_OVERHEAD, Content
+from reliamsg.producer.api import flush
+from reliamsg.producer.engine import ProducerEngine
+from reliamsg.producer.receipt import Receipt
+from reliamsg.producer.settings import Settings
 from reliamsg.runtime.clock import Clock
 from reliamsg.runtime.environment import Environment
 from reliamsg.runtime.wakeup import Waiters
-from reliamsg.sending.accumulator import MESSAGE_OVERHEAD, Content
-from reliamsg.sending.api import flush
-from reliamsg.sending.engine import Engine
-from reliamsg.sending.receipt import Receipt
-from reliamsg.sending.settings import Settings
 from reliamsg.simulation.executor import THREAD_S
 from reliamsg.simulation.incidents import Incidents
 from reliamsg.simulation.oracle import Operation, Oracle
@@ -93,7 +93,7 @@ class ProducerProcess(Process):
     ) -> None:
         super().__init__(machine, judge)
         self.settings = settings = scenario.producers[self.name]
-        self.engine: Engine | None = None
+        self.engine: ProducerEngine | None = None
         self.left = scenario.messages // len(scenario.producers)
         """Messages still to be published."""
         self.named = scenario.named_by(self.name)
@@ -134,7 +134,7 @@ class ProducerProcess(Process):
                 self.drive.path, self.name, self.clock.now_us(), int(self.scheduler.now * 1e6),
                 self.identities.randbytes(8).hex(), self.drive.connect, self.identities.randbytes,
             )  # fmt: skip
-            self.engine = Engine(
+            self.engine = ProducerEngine(
                 self._outbox, self.settings.sites, self.named, self._checked_settings(), self.transports,
                 Environment(
                     Clock(self.executor.now, self.clock.now_us), self, self.probe, room=_Room(self._room_available)
@@ -282,7 +282,7 @@ class ProducerProcess(Process):
                 return
         self.executor.after(chance.expovariate(1.0) * self._interval_s * count, self._publish)
 
-    def _publish_one(self, engine: Engine) -> bool:
+    def _publish_one(self, engine: ProducerEngine) -> bool:
         chance = self._application
         topic = chance.choice(self._scenario.read_topics)
         self._published += 1
@@ -364,7 +364,7 @@ class ProducerProcess(Process):
 
     # -- taking messages back, and naming groups --------------------------------------------------------------
 
-    def _take_some_back(self, engine: Engine) -> None:
+    def _take_some_back(self, engine: ProducerEngine) -> None:
         """Take back a few of the latest messages."""
         if not self._durable:
             return
@@ -379,7 +379,7 @@ class ProducerProcess(Process):
         self._oracle.taken_back(first, last.seq, lambda stream, epoch: now.epoch(stream, epoch, 0))
         self._order(lambda: engine.remove(first, last))
 
-    def _change_groups(self, engine: Engine) -> None:
+    def _change_groups(self, engine: ProducerEngine) -> None:
         """Name a group, or stop naming it."""
         chance, scenario = self._naming, self._scenario
         topic = chance.choice(scenario.read_topics)

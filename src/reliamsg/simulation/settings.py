@@ -69,7 +69,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "Consumer.max_streams": (1, 2, 8, 10_000),
     "Consumer.max_known_streams": (8, 5_000_000),
     "Consumer.max_quarantine_bytes": (MIB, 64 * MIB),
-    "Consumer.nak_delay": (0.1, 0.5, 2.0),
+    "Consumer.repair_delay": (0.1, 0.5, 2.0),
     "Consumer.repair_timeout": (20.0, 60.0, 300.0),
     "Consumer.standby": (False,) * 7 + (True,),
     "Consumer.takeover_timeout": (8.0, 16.0, 30.0),

@@ -11,10 +11,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 
+from reliamsg.consumer.status import ConsumerStatus
 from reliamsg.errors import ProducerFenced, QuarantineFull, ReliamsgError
 from reliamsg.message import Stream
-from reliamsg.receiving.status import ConsumerStatus
-from reliamsg.sending.status import ProducerStatus
+from reliamsg.producer.status import ProducerStatus
 from reliamsg.simulation.faults import Faults
 from reliamsg.simulation.network import HEARTBEATS
 from reliamsg.simulation.scenario import Scenario
@@ -89,7 +89,7 @@ class Bounds:
         slowest = min((rate for rate in rates if rate is not None), default=None)
         repairs = 0.0 if slowest is None else scenario.messages * MESSAGE_BYTES / slowest
         takeover = 2 * max(settings["takeover_timeout"] for settings in clients)
-        requests = 4 * max(settings["nak_delay"] for settings in clients)
+        requests = 4 * max(settings["repair_delay"] for settings in clients)
         connecting = max(map(_connecting, clients))
         announcements = max(STATUS_S + producer_bound(each) for each in scenario.producers.values())
         return float(SLACK_S + waits + repairs + takeover + requests + connecting + announcements)

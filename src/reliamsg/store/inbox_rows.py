@@ -36,7 +36,7 @@ class History(msgspec.Struct, frozen=True):
     unheard: bool = False
     """The group joined the stream without an announcement from its producer."""
     doubt: tuple[int, tuple[int, int] | None] | None = None
-    """(epoch, (epoch, number)) of an :class:`~reliamsg.core.takeover.Uncertainty`."""
+    """(epoch, (epoch, number)) of an :class:`~reliamsg.protocol.receiver.takeover.Uncertainty`."""
     vouched: int = 0
     """The highest epoch that was accepted as genuine although it was far ahead."""
     accepted: list[tuple[int, int, int]] = []
@@ -48,7 +48,7 @@ class History(msgspec.Struct, frozen=True):
     unended: list[int] = []
     """Epochs that ended with a gap of unknown extent."""
     answered: tuple[int, int] | None = None
-    """The `link` of the :class:`~reliamsg.core.takeover.Uncertainty`."""
+    """The `link` of the :class:`~reliamsg.protocol.receiver.takeover.Uncertainty`."""
 
 
 class HistoryRow(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ Columns (see ``sql/*/0001.sql``): `lsn` increases with every row of a file; `boo
 digits); `wall_us`/`wall_last_us` are the writer's clock in µs since 1970 at the first and latest change, `mono_us` is
 its monotonic clock at the first change; `first`/`last` are inclusive; `incarnation` is 16 hex digits;
 `digest` is the sum of :func:`reliamsg.message.digest` over the range modulo 2**64 as 16 hex digits; `latency` is the
-histogram of a hop as a JSON object, see :mod:`reliamsg.core.histogram`; `detail` is a JSON object.
+histogram of a hop as a JSON object, see :mod:`reliamsg.protocol.histogram`; `detail` is a JSON object.
 
 Kinds of a producer: ``opened`` (detail: groups, sites, confirm, release), ``epoch`` (the first row of a stream's epoch;
 detail: prev), ``enqueued`` (digest; latency publish→durable), ``connected``, ``disconnected`` (site, reason),

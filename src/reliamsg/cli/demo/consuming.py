@@ -12,8 +12,8 @@ import time
 
 from reliamsg.checker.applog import AppLog
 from reliamsg.cli.demo.plan import PRODUCERS, TOPIC, Plan
+from reliamsg.consumer.api import Consumer
 from reliamsg.message import Message
-from reliamsg.receiving.api import Consumer
 
 _PREFETCH = 4
 

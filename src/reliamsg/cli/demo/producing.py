@@ -10,7 +10,7 @@ import time
 
 from reliamsg.checker.applog import AppLog
 from reliamsg.cli.demo.plan import GROUPS, TOPIC, Plan
-from reliamsg.sending.api import Producer
+from reliamsg.producer.api import Producer
 
 _FLUSH_SECONDS = 300.0
 

@@ -36,6 +36,7 @@ from pathlib import Path
 from typing import Any
 
 from reliamsg.config import JournalExport, Quorum, Site
+from reliamsg.consumer.api import Consumer
 from reliamsg.errors import (
     ConfirmTimeout,
     GapError,
@@ -48,8 +49,7 @@ from reliamsg.errors import (
 )
 from reliamsg.keys import KeyRing
 from reliamsg.message import Gap, Message
-from reliamsg.receiving.api import Consumer
-from reliamsg.sending.api import Producer
+from reliamsg.producer.api import Producer
 
 EXIT_BUSY = 75
 """Exit code of a consumer whose group is in use; its supervisor starts it again (sysexits: temporary failure)."""

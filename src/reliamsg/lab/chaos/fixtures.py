@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from reliamsg.config import Site
+from reliamsg.consumer.api import Consumer
 from reliamsg.errors import ConfirmTimeout
 from reliamsg.lab.chaos.result import Baseline
 from reliamsg.lab.chaos.waiting import Unmet, wait_for
 from reliamsg.lab.paho import PahoPublisher, PahoSubscriber
-from reliamsg.receiving.api import Consumer
-from reliamsg.sending.api import Producer
-from reliamsg.sending.receipt import Receipt
+from reliamsg.producer.api import Producer
+from reliamsg.producer.receipt import Receipt
 
 __all__ = ["ClientFixture", "PahoFixture"]
 
@@ -46,7 +46,7 @@ class ClientFixture:
     def consumer(self, *, reading: bool = True) -> Iterator[Consumer]:
         """Open the group's consumer, and with `reading` wait until it reads all sites."""
         with Consumer(
-            self.topic, self._inbound, topics=[self.topic], inbox=self._directory / "inbox.db", nak_delay=0.5,
+            self.topic, self._inbound, topics=[self.topic], inbox=self._directory / "inbox.db", repair_delay=0.5,
             journal=self._directory / "journals",
         ) as consumer:  # fmt: skip
             if reading:

@@ -13,9 +13,9 @@ from typing import Any
 
 from reliamsg.checker.applog import AppLog
 from reliamsg.config import JournalExport, Site
+from reliamsg.consumer.api import Consumer
 from reliamsg.errors import ForkedError
-from reliamsg.receiving.api import Consumer
-from reliamsg.sending.api import Producer
+from reliamsg.producer.api import Producer
 
 
 def main(config: dict[str, Any]) -> None:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from reliamsg.config import Site
-from reliamsg.receiving.api import Consumer
-from reliamsg.sending.api import Producer
+from reliamsg.consumer.api import Consumer
+from reliamsg.producer.api import Producer
 
 __all__ = ["Work", "bound", "held_back", "may_be_gone"]
 
@@ -77,8 +77,8 @@ def bound(
         producer["hello_timeout"] + min(LONGEST_SILENCE_S, max(producer["status_interval"], work.faults_s))
         for producer in all_producers
     )
-    # A repair request waits for nak_delay, and again for a gap that opens meanwhile; a lost request is repeated.
-    asked = max(2 * consumer["nak_delay"] for consumer in all_consumers) + LONGEST_PAUSE_S
+    # A repair request waits for repair_delay, and again for a gap that opens meanwhile; a lost request is repeated.
+    asked = max(2 * consumer["repair_delay"] for consumer in all_consumers) + LONGEST_PAUSE_S
     # A stream that is joined in its middle waits for earlier messages (G4), and again after each gap that is skipped.
     gaps = max(
         consumer["gap_timeout"] * (2 if consumer["on_gap"] in _PASSING else 1) for consumer in all_consumers

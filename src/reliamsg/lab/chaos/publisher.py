@@ -21,7 +21,7 @@ from reliamsg.injection import inject
 from reliamsg.keys import KeyRing
 from reliamsg.lab.chaos.failpoint import Failpoint
 from reliamsg.lab.chaos.memory_limit import limit_memory
-from reliamsg.sending.api import Producer
+from reliamsg.producer.api import Producer
 
 _SLICE_S = 0.05
 """A signal does not interrupt a sleep, so sleeps are short."""

@@ -60,7 +60,7 @@ CONSUMER: dict[str, tuple[Any, ...]] = {
     "max_quarantine_bytes": (1 * MB, 64 * MB),
     "max_streams": (2, 8, 10_000),
     "max_known_streams": (16, 5_000_000),
-    "nak_delay": (0.05, 0.5, 2.0),
+    "repair_delay": (0.05, 0.5, 2.0),
     "repair_timeout": (60.0, 300.0),
     "standby": (False, False, True),
     "takeover_timeout": (6.0, 15.0, 30.0),

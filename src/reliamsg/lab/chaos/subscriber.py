@@ -19,12 +19,12 @@ from typing import Any
 
 from reliamsg.checker.applog import AppLog
 from reliamsg.config import JournalExport, Site
+from reliamsg.consumer.api import Consumer
 from reliamsg.injection import inject
 from reliamsg.lab.chaos.failpoint import Failpoint
 from reliamsg.lab.chaos.memory_limit import limit_memory
 from reliamsg.lab.chaos.publisher import key_ring
 from reliamsg.message import Message
-from reliamsg.receiving.api import Consumer
 
 
 class Refused(Exception):

@@ -58,7 +58,7 @@ def expect_little_growth(context: Context, t: Traffic, before: float) -> None:
     )
 )  # fmt: skip
 def sequence_jump(context: Context) -> None:
-    options = {"on_gap": "skip", "gap_timeout": 1.0, "nak_delay": 0.1, "repair_timeout": 1.0}
+    options = {"on_gap": "skip", "gap_timeout": 1.0, "repair_delay": 0.1, "repair_timeout": 1.0}
     load = Load(
         rate=300,
         last=context.messages,

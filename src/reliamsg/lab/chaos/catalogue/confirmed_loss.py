@@ -13,7 +13,7 @@ from reliamsg.lab.chaos.fixtures import ClientFixture, PahoFixture
 from reliamsg.lab.chaos.registry import register
 from reliamsg.lab.chaos.scenario import Need, Scenario
 from reliamsg.lab.chaos.waiting import wait_for
-from reliamsg.sending.api import Producer
+from reliamsg.producer.api import Producer
 from reliamsg.wire.address import client_id
 
 _HOME = 3

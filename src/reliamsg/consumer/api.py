@@ -1,0 +1,608 @@
+"""The consumer that applications use."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from types import TracebackType
+from typing import Any, Literal, overload
+
+from reliamsg import forks
+from reliamsg.arguments import (
+    MOST_SECONDS,
+    NotRun,
+    check_callback,
+    check_choice,
+    check_count,
+    check_flag,
+    check_instance,
+    check_list,
+    check_number,
+    check_path,
+    check_timeout,
+)  # fmt: skip
+from reliamsg.config import JournalExport, Site, check_name, check_sites, journal_export
+from reliamsg.consumer.buffer import DeliverySlice, fail
+from reliamsg.consumer.dead_letters import LateItem, ReplayItem
+from reliamsg.consumer.decisions import Decisions, OnGap
+from reliamsg.consumer.deliveries import GapItem, Item
+from reliamsg.consumer.dispatcher import Dispatcher
+from reliamsg.consumer.engine import ConsumerEngine, EngineSettings
+from reliamsg.consumer.runner import MOST_IDLE_S, Opener, Runner
+from reliamsg.consumer.status import ConsumerStatus, Remaining, remaining, status_of, waiting_status
+from reliamsg.errors import ClosedError, ConfigError, ForkedError, InboxLocked
+from reliamsg.injection import injected
+from reliamsg.keys import KeyRing, check_keys
+from reliamsg.message import Gap, Message
+from reliamsg.protocol.receiver.rules import Rules
+from reliamsg.runtime.callbacks import CallbackThread, OnError
+from reliamsg.runtime.clock import Clock, elapsed_clock
+from reliamsg.runtime.closing import Closing
+from reliamsg.runtime.environment import Environment, Waker, no_probe
+from reliamsg.runtime.wakeup import Uninterrupted, can_be_interrupted
+from reliamsg.runtime.worker import Worker
+from reliamsg.store.inbox import Inbox
+from reliamsg.store.inbox_rows import DeadLetter
+from reliamsg.store.inbox_view import read_dead_letters
+from reliamsg.transport import factory
+
+__all__ = ["Consumer"]
+
+log = logging.getLogger("reliamsg.consumer")
+
+CHUNK_MESSAGES = 256
+MAX_WORKERS = 1_000
+"""Most threads that handlers run on."""
+EXIT_TIMEOUT_S = 2.0
+"""A consumer that was never closed gets so long at the interpreter's exit."""
+
+
+class Consumer:
+    """Reads a group's messages from all sites, and hands each out once, in order per stream.
+
+    ::
+
+        consumer = Consumer("billing", sites, topics=["orders"], inbox="billing.db")
+        consumer.run(handle)
+
+    The constructor opens the inbox and starts to connect; sites that are unreachable or refuse are tried for
+    ever, and ``status()`` says so. All durations are seconds, all sizes bytes.
+
+    `begin`: where a stream that the group does not know starts: with the oldest that arrives within
+    `gap_timeout`, or with what arrives first. `on_gap`: what happens when messages of a stream are missing
+    for `gap_timeout` seconds while nothing else of it can be handed out. ``"hold"``: the stream waits, and all others
+    go on; `on_error` gets a :class:`GapHeld`, once for each gap, and ``status()`` shows it. The stream goes on by
+    itself if the messages arrive, and without them after :meth:`accept` or ``reliamsg inbox accept``. What its
+    producer removed holds nobody. ``"raise"``: :class:`GapError` is raised to whoever asks for messages of any stream;
+    call :meth:`accept` to go on. ``"skip"``: go on without them. A callable decides with the
+    :class:`Gap`, on the thread that asks for messages, by returning ``"skip"``, ``"wait"`` or ``"raise"``.
+    `on_late` is called, on such a thread, with messages that arrive after their gap was passed; it is all
+    that ever happens with them. Neither can ask for messages itself (:class:`ConfigError`).
+    `on_error` is called on a thread of the consumer's with what handlers raised,
+    with conflicts between producers, with a :class:`GapError` for what was missing when a stream was joined and is
+    found out afterwards (there is nothing to accept), with :class:`GapHeld`, with :class:`InboxFull` when the inbox
+    stays full for a second, with an inbox that can't be written, and with what ends the
+    consumer.
+    `max_deliveries`: a message whose handling failed so often goes to the dead letters, and counts as
+    acknowledged; with ``on_dead_letter="halt"`` :class:`DeadLetterHalt` is raised instead.
+    `max_unacknowledged`: messages of one stream that are handed out and not acknowledged. `max_inbox_bytes`:
+    what is held back or not acknowledged; when it is used up, brokers keep the rest until the application goes on, or
+    what is missing arrives, and ``status().stalled`` says which streams fill it. `max_streams`: streams
+    (producers times topics) that are in memory, since something of them is not settled; idle ones are on disk only, and
+    up to as many more may be there that gaps hold.
+    `max_known_streams`: those that the group ever meets, less those that ``reliamsg inbox forget`` has it forget.
+    Beyond either, messages go into the quarantine, and leave it when there is room.
+    `max_quarantine_bytes`: sound messages that can't be taken in
+    are kept whole in the inbox's quarantine, until it is full: then :class:`QuarantineFull` ends the consumer. With a
+    quarter of it in use, what waits behind a held gap is left to its producer, where that keeps it for the group.
+    `repair_delay`: what is missing for so long is asked for from its producer.
+    `repair_timeout`: so long, at most, a gap's clock waits for a producer that says that it still holds the
+    messages. `takeover_timeout`: another consumer that reads for the group for so long is the
+    end of this one (:class:`GroupBusy`), unless this one is a `standby`: it waits, for ever, and takes over when the
+    other was not heard for so long, or was closed. An AMQP broker takes up to twice ``Site.heartbeat`` to notice that
+    a connection was cut, and keeps its lock meanwhile: with less than that, whoever is started anew after a cut may
+    end because of the one before. With the same inbox it goes on exactly where that stopped; with
+    one of its own at the last position that it heard, with what may have been handed out flagged ``redelivered``,
+    and it needs producers with ``release="consumed"``, for what the other had taken in. A consumer that can't prove
+    for half of `takeover_timeout` that it is the one that reads hands out nothing until it can.
+    `keys`: what producers and consumers sign frames with; anything else is refused, also from ordinary clients.
+    `unsequenced`: messages of ordinary clients are refused (counted and set aside), or delivered in a stream of
+    their own, whose producer is ``""``: numbered as they arrive, and, since they have no identity, twice if they come
+    twice. `journal`: a directory, fsspec URL or
+    :class:`~reliamsg.config.JournalExport` that the journal leaves for, in segments; without it the journal stays in
+    the inbox. While the target is away and the backlog is used up, nothing more is handed out, and ``status()`` says
+    so.
+
+    Raises :class:`ConfigError`, :class:`InboxLocked`, :class:`StoreMismatch`, :class:`StoreCorrupt`,
+    :class:`StoreTooNew` or :class:`InboxWriteError`.
+
+    Threads: all methods may be called from any thread. Messages may be acknowledged on any thread. A consumer
+    can't be used in a child process after ``fork()`` (:class:`ForkedError`). What is fatal in the background is
+    raised by the next call that asks for messages.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        sites: Sequence[Site],
+        *,
+        topics: Sequence[str],
+        inbox: str | os.PathLike[str],
+        begin: Literal["earliest", "latest"] = "earliest",
+        gap_timeout: float = 30.0,
+        on_gap: OnGap = "hold",
+        on_late: Callable[[Message], object] | None = None,
+        on_error: OnError | None = None,
+        max_deliveries: int = 5,
+        max_unacknowledged: int = 1_000,
+        max_inbox_bytes: int = 256 * 1024 * 1024,
+        max_streams: int = 10_000,
+        max_known_streams: int = 5_000_000,
+        max_quarantine_bytes: int = 64 * 1024 * 1024,
+        repair_delay: float = 0.5,
+        repair_timeout: float = 300.0,
+        standby: bool = False,
+        takeover_timeout: float = 30.0,
+        keys: KeyRing | None = None,
+        on_dead_letter: Literal["continue", "halt"] = "continue",
+        unsequenced: Literal["refuse", "deliver"] = "refuse",
+        journal: str | os.PathLike[str] | JournalExport | None = None,
+    ) -> None:
+        check_name("group", group)
+        sites = check_sites(sites)
+        names = _check_topics(topics)
+        _check_choices(begin=begin, on_gap=on_gap, on_dead_letter=on_dead_letter, unsequenced=unsequenced)
+        _check_seconds(
+            gap_timeout=gap_timeout, repair_delay=repair_delay, repair_timeout=repair_timeout,
+            takeover_timeout=takeover_timeout,
+        )  # fmt: skip
+        _check_counts(
+            max_deliveries=max_deliveries, max_unacknowledged=max_unacknowledged, max_inbox_bytes=max_inbox_bytes,
+            max_streams=max_streams, max_known_streams=max_known_streams,
+            max_quarantine_bytes=max_quarantine_bytes,
+        )  # fmt: skip
+        for name, callback in (("on_late", on_late), ("on_error", on_error)):
+            check_callback(name, callback)
+        check_flag("standby", standby)
+        check_path("inbox", inbox)
+        _check_signing(keys, unsequenced)
+        self._generation = forks.generation
+        self._group, self._topics, self._inbox_path = group, names, inbox
+        self._closed = False
+        self._calls = Uninterrupted(f"reliamsg consumer {group} calls")
+        self._decisions = Decisions(on_gap, on_late, self._calls)
+        self._take_lock = threading.RLock()
+        """Held by whoever takes messages from :attr:`_items`, in the main thread as well."""
+        self._items: deque[Item] = deque()
+        """What the engine gave, and is not dealt with."""
+        self._fetch_lock = threading.Lock()
+        """Held by whoever changes :attr:`_items`, never in the main thread."""
+        self._given: list[Message] = []
+        """What was taken for the main thread, which may be interrupted before it has it."""
+        self._dispatcher: Dispatcher | None = None
+        self._closing = Closing()
+        rules = Rules(
+            max_unacknowledged=max_unacknowledged,
+            max_deliveries=max_deliveries,
+            halt=on_dead_letter == "halt",
+            begin=begin,
+            gap_timeout=gap_timeout,
+            max_streams=max_streams,
+            max_known_streams=max_known_streams,
+            skip_gaps=on_gap == "skip",
+            hold_gaps=on_gap == "hold",
+            repair_delay=repair_delay,
+            repair_timeout=repair_timeout,
+            seed=secrets.randbits(32),
+            signed=keys is not None,
+        )
+        settings = EngineSettings(
+            group, names, on_late is not None, unsequenced == "deliver", max_inbox_bytes, takeover_timeout,
+            on_gap if isinstance(on_gap, str) else "callable", standby, keys=keys,
+            max_quarantine_bytes=max_quarantine_bytes,
+        )  # fmt: skip
+        export, calls, hooks = journal_export(journal), self._calls, injected()
+
+        def make(store: Inbox, successor: bool, waker: Waker) -> ConsumerEngine:
+            environment = Environment(Clock(elapsed_clock()), waker, hooks.probe or no_probe, calls=calls)
+            return ConsumerEngine(
+                replace(settings, successor=successor), rules, sites, store, hooks.transports or factory,
+                environment, export,
+            )  # fmt: skip
+
+        self._make, self._on_error = make, on_error
+        self._runner: Runner | None = None
+        self._stopped = False
+        self._opener: Opener | None = None
+        try:
+            self._open_inbox()
+        except InboxLocked:
+            if not standby:
+                raise
+            every = min(1.0, takeover_timeout / 8)
+            self._opener = Opener(self._open_inbox, every, f"reliamsg standby {group}")
+
+    def _open_inbox(self) -> None:
+        """Take the inbox, and start. Called again and again by a standby whose inbox another process has."""
+        store = Inbox(self._inbox_path, self._group)
+        name = f"reliamsg consumer {self._group}"
+        worker = Worker(name, elapsed_clock(), log, MOST_IDLE_S)
+        try:
+            engine = self._make(store, self._opener is not None, worker)
+        except BaseException:
+            store.close()
+            raise
+        self._engine = engine
+        callbacks = CallbackThread(f"{name} errors", self._on_error, log, worker.wake)
+        self._runner = runner = Runner(engine, worker, callbacks)
+        self._finalizer = weakref.finalize(self, _at_exit, runner, self._calls, self._generation)
+        if self._stopped:
+            runner.stop()
+        runner.start()
+
+    # -- messages -----------------------------------------------------------------------------------------
+
+    @overload
+    def run(self, handler: Callable[[Message], None], *, batch: None = None, workers: int = 4) -> None: ...
+    @overload
+    def run(self, handler: Callable[[list[Message]], None], *, batch: int, workers: int = 4) -> None: ...
+    def run(self, handler: Callable[[Any], None], *, batch: int | None = None, workers: int = 4) -> None:
+        """Call `handler` with every message, until :meth:`stop`.
+
+        A message whose handler returns is acknowledged; one whose handler raises comes again, in place, after
+        0.1 s, doubling up to 5 s. With `batch` the handler gets a list of up to so many messages of one stream;
+        when it raises, or has ended the process more than once, they come again one by one. Messages of one stream
+        are handled one after the other, streams side by side on up to `workers` threads.
+
+        `handler` is an ordinary function. A coroutine function or a generator function is a :class:`ConfigError`: its
+        body would not run. So is a handler that returns an awaitable: nothing of what it was given is acknowledged, and
+        that delivery does not count. Nothing looks at what else a handler returns; for type checkers it returns None,
+        so that they refuse those functions as well.
+
+        Raises :class:`GapError`, what `on_gap` and `on_late` raise, and what is fatal.
+        """
+        self._check()
+        check_callback("handler", handler, optional=False)
+        if batch is not None:
+            check_count("batch", batch)
+        check_count("workers", workers, most=MAX_WORKERS)
+        if not self._await_inbox(None):
+            return
+        self._give_back()
+        self._calls.call(partial(self._hand_back, self._given_here()))
+        dispatcher = Dispatcher(
+            self._engine.shared,
+            self._engine.deliveries,
+            self._decisions,
+            handler,
+            batch,
+            lambda: self._stopped,
+        )
+        self._dispatcher = dispatcher
+        dispatcher.run(workers)
+
+    def get(self, timeout: float | None = None) -> Message | None:
+        """The next message; None when there was none within `timeout` seconds, or after :meth:`stop`.
+
+        0 does not wait; None waits for ever. Raises :class:`GapError`, what `on_gap` and `on_late` raise, and
+        what is fatal. Where an exception such as ``KeyboardInterrupt`` ends the call, a message that it had taken is
+        the first that the next call returns (of this thread: the main one, since no other is interrupted).
+        """
+        check_timeout("timeout", timeout)
+        given = self._given_here()
+        if not given and not self._some(given, 1, timeout):
+            return None
+        # From here on nothing interrupts this.
+        message = given[0]
+        del given[:1]
+        return message
+
+    def _given_here(self) -> list[Message]:
+        """What was taken for this thread and not returned: to be filled, and emptied with what is returned."""
+        self._check()
+        if self._decisions.running_here:
+            raise ConfigError(
+                "on_gap and on_late can't ask for messages: the call that they are called in does so, once they return"
+            )
+        return self._given if can_be_interrupted() else []
+
+    def _some(self, given: list[Message], most: int, timeout: float | None) -> bool:
+        """Take the next messages of a stream, at most `most`, once there are any; see :meth:`get`."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        if not self._await_inbox(deadline):
+            return False
+        engine = self._engine
+        while not self._next(given, most):
+            if self._stopped:
+                if engine.shared.health.fatal is not None:
+                    raise engine.shared.health.fatal
+                return False
+            left = 0.5 if deadline is None else deadline - time.monotonic()
+            if left <= 0:
+                return False
+            engine.shared.changed.wait(lambda: self._stopped or engine.deliveries.may_take, min(left, 0.5))
+        return True
+
+    def __iter__(self) -> Iterator[Message]:
+        """Messages, until :meth:`stop`. See :meth:`get`; acknowledge each, or use ``with message.process()``."""
+        while True:
+            given = self._given_here()
+            if not given and not self._some(given, 1, None):
+                return
+            message = given[0]  # from here on nothing interrupts this
+            del given[:1]
+            yield message
+
+    def batches(self, max_messages: int, max_wait: float) -> Iterator[list[Message]]:
+        """Lists of up to `max_messages`, of any streams, gathered for up to `max_wait` seconds each.
+
+        No list is empty. Ends after :meth:`stop`. Raises what :meth:`get` raises, once everything gathered
+        before has been given.
+        """
+        check_count("max_messages", max_messages)
+        check_number("max_wait", max_wait, least=-MOST_SECONDS)
+        return self._batches(max_messages, max_wait)
+
+    def _batches(self, max_messages: int, max_wait: float) -> Iterator[list[Message]]:
+        while True:
+            given = self._given_here()
+            if not given and not self._some(given, max_messages, None):
+                return
+            deadline = time.monotonic() + max_wait
+            raised: BaseException | None = None
+            try:
+                while len(given) < max_messages:
+                    left = max(0.0, deadline - time.monotonic())
+                    if not self._some(given, max_messages - len(given), left):
+                        break
+            except Exception as error:  # noqa: BLE001  (raised below)
+                raised = error
+            gathered = given[:max_messages]  # from here on nothing interrupts this
+            del given[:max_messages]
+            yield gathered
+            if raised is not None:
+                raise raised
+
+    def _next(self, given: list[Message], most: int) -> bool:
+        """Take messages of a stream that are there now, at most `most`. Gaps and late messages on the way are dealt
+        with. Whatever this is interrupted in, what was taken is in `given`, and the rest in :attr:`_items`."""
+        shared = self._engine.shared
+        with self._take_lock:
+            while not self._stopped:
+                item = self._items[0] if self._items else None
+                if isinstance(item, DeliverySlice):
+                    if shared.health.fatal is None and shared.role.holds and item.take(most, given):
+                        return True
+                    item.end()
+                elif isinstance(item, ReplayItem) and not item.done:
+                    item.take(given)
+                    return True
+                elif isinstance(item, LateItem):
+                    self._decisions.show_late(item)
+                elif isinstance(item, GapItem) and not item.done:
+                    self._decisions.decide(item, self._engine.deliveries)
+                if not self._calls.call(partial(self._fetch, most)):
+                    return False
+            self._give_back()
+            return False
+
+    def _fetch(self, most: int) -> bool:
+        """Have something in :attr:`_items` that is not done, if there is anything. Not in the main thread."""
+        with self._fetch_lock:
+            items = self._items
+            while items:
+                if not items[0].done:
+                    return True
+                self._engine.deliveries.give_back(items[0])
+                items.popleft()
+            item = self._engine.deliveries.take(1, max(CHUNK_MESSAGES, most))
+            if item is None:
+                return False
+            items.append(item)
+            return True
+
+    def _give_back(self) -> None:
+        """End the run of messages that iteration is in the middle of."""
+        with self._take_lock:
+            self._calls.call(self._return_items)
+
+    def _return_items(self) -> None:
+        with self._fetch_lock:
+            while self._items:
+                item = self._items[0]
+                if isinstance(item, DeliverySlice):
+                    item.end()
+                self._engine.deliveries.give_back(item)
+                self._items.popleft()
+
+    def _hand_back(self, given: list[Message]) -> None:
+        """Have what was taken, and never returned, given out once more."""
+        for message in given:
+            if message.replayed:
+                self._engine.dead_letters.put_back(ReplayItem(message))
+            else:
+                fail(message, NotRun("it was not returned"))
+        del given[:]
+
+    def accept(self, gap: Gap) -> bool:
+        """Go on without the messages of a gap, and declare them lost; durable when this returns, and told to a standby
+        that listens.
+
+        False when the gap was filled or passed meanwhile. Raises :class:`InboxWriteError` when it is not
+        durable yet.
+        """
+        check_instance("gap", gap, Gap, "a Gap, as GapError and on_gap give it")
+        self._check()
+        if not self._is_open:
+            return False
+        accepted: bool = self._calls.call(partial(self._engine.deliveries.accept, gap))
+        self._engine.deliveries.wait_durable()
+        if accepted:
+            self._calls.call(partial(self._engine.tell_accepted, gap.stream))
+        return accepted
+
+    # -- dead letters -------------------------------------------------------------------------------------
+
+    def dead_letters(self) -> list[DeadLetter]:
+        """Messages that were given up, oldest first (at most 1,000)."""
+        self._check()
+        if self._is_open:
+            self._engine.deliveries.wait_durable()
+        return read_dead_letters(self._inbox_path)
+
+    def replay(self, dead_letter_id: int) -> None:
+        """Hand a dead letter out again, flagged ``replayed``, outside the order.
+
+        Once it is acknowledged it is no dead letter any more. Raises :class:`ConfigError` if there is no such
+        dead letter, and :class:`InboxLocked` for a standby whose inbox another consumer has open.
+        """
+        check_count("dead_letter_id", dead_letter_id, least=0, most=2**63 - 1)
+        self._check()
+        if not self._is_open:
+            raise InboxLocked(f"{self._inbox_path}: this standby waits for it; replay where it is open")
+        found = read_dead_letters(self._inbox_path, dead_letter_id)
+        if not found:
+            raise ConfigError(f"there is no dead letter {dead_letter_id}")
+        self._calls.call(partial(self._engine.dead_letters.replay, found[0]))
+
+    # -- state and end ------------------------------------------------------------------------------------
+
+    def status(self) -> ConsumerStatus:
+        """Sites, streams and what is waiting, at this moment."""
+        self._check()
+        if not self._is_open:
+            return waiting_status(self._group)
+        return self._calls.call(partial(status_of, self._engine))
+
+    def stop(self) -> None:
+        """End iteration and :meth:`run` cleanly, for good. Safe in a signal handler.
+
+        Messages whose handlers are running are finished; :meth:`close` does the rest.
+        """
+        self._stopped = True
+        if self._runner is not None:
+            self._runner.stop()
+
+    def close(self, timeout: float = 10.0) -> Remaining:
+        """Commit what was acknowledged, disconnect, and give the inbox up; say what remains.
+
+        Handlers that :meth:`run` has called are waited for, within `timeout` seconds; it may be called in one of
+        them. The journal's last segment goes out if its target answers within what is left of that time (or half a
+        second). Called again, it does nothing more, but waits for one that has begun: where an interruption ends the
+        call, closing goes on. What was handed out and not acknowledged comes again, flagged ``redelivered``, when the
+        inbox is opened again.
+        """
+        check_number("timeout", timeout, least=-MOST_SECONDS)
+        if self._generation != forks.generation:
+            raise ForkedError("this consumer was opened before fork(); it belongs to the parent process")
+        if self._opener is not None and not self._opener.cancel():
+            self._closed = self._stopped = True
+            return Remaining(0, 0, True)
+        self._closed = True
+        self.stop()
+        self._give_back()
+        caller = threading.current_thread()
+        close = partial(self._close, time.monotonic() + timeout, caller)
+        begin = partial(self._closing.begin, close, f"reliamsg consumer {self._group} closes")
+        begun = self._calls.call(begin)
+        waits_for_us = self._dispatcher is not None and self._dispatcher.runs_in(caller)
+        clean = (begun or not waits_for_us) and self._closing.wait()
+        return self._calls.call(partial(remaining, self._engine, clean))
+
+    def _close(self, deadline: float, caller: threading.Thread) -> bool:
+        if self._dispatcher is not None:
+            self._dispatcher.join(deadline - time.monotonic(), caller)
+        assert self._runner is not None  # the inbox is open
+        clean = self._runner.close(deadline - time.monotonic())
+        self._finalizer.detach()
+        self._calls.end()
+        return clean
+
+    def __enter__(self) -> Consumer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Consumer {self._group!r} of {', '.join(self._topics)}>"
+
+    @property
+    def _is_open(self) -> bool:
+        return self._opener is None or self._opener.done
+
+    def _await_inbox(self, deadline: float | None) -> bool:
+        """Wait until the inbox is open; False at `deadline`, and after :meth:`stop`."""
+        opener = self._opener
+        while opener is not None and not opener.done:
+            left = 0.5 if deadline is None else deadline - time.monotonic()
+            if self._stopped or not (opener.wait(max(0.0, min(left, 0.5))) or left > 0):
+                return False
+        return True
+
+    def _check(self) -> None:
+        if self._generation != forks.generation:
+            raise ForkedError("this consumer was opened before fork(); open one in the child process")
+        if self._closed:
+            raise ClosedError("this consumer was closed")
+
+
+def _at_exit(runner: Runner, calls: Uninterrupted, generation: int) -> None:
+    """The consumer was forgotten: leave the inbox clean all the same, where it is ours."""
+    if forks.generation == generation:
+        runner.close(EXIT_TIMEOUT_S)
+        calls.end()
+
+
+def _check_topics(topics: Sequence[str]) -> tuple[str, ...]:
+    names = tuple(
+        check_name("topic", name) for name in check_list("topics", topics, 'names: topics=["orders"]')
+    )
+    if not names:
+        raise ConfigError("topics is empty: there is nothing to read")
+    if len(set(names)) < len(names):
+        raise ConfigError("topics names one topic twice")
+    return names
+
+
+def _check_choices(**found: object) -> None:
+    choices = {
+        "begin": ("earliest", "latest"),
+        "on_gap": ("hold", "raise", "skip"),
+        "on_dead_letter": ("continue", "halt"),
+        "unsequenced": ("refuse", "deliver"),
+    }
+    for name, value in found.items():
+        if name == "on_gap" and callable(value):
+            check_callback(name, value)
+        else:
+            check_choice(name, value, choices[name], ", or a callable" if name == "on_gap" else "")
+
+
+def _check_signing(keys: KeyRing | None, unsequenced: str) -> None:
+    check_keys(keys)
+    if keys is not None and unsequenced == "deliver":
+        raise ConfigError("unsequenced='deliver' and keys exclude each other: such messages are not signed")
+
+
+def _check_seconds(**found: float) -> None:
+    for name, value in found.items():
+        check_number(name, value, above=0)
+
+
+def _check_counts(**found: int) -> None:
+    for name, value in found.items():
+        check_count(name, value)

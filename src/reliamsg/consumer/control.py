@@ -1,0 +1,545 @@
+"""The consumer's side of the control plane: statuses in, states out, heartbeats both ways.
+
+Producers say what they hold (*status*), at their topics' control addresses and in answer at the group's own. The group
+says how far it is and what it lacks (*state*), to each producer. Both are snapshots that may be lost or repeated. How
+the group's inboxes tell who of them reads is in :mod:`~reliamsg.consumer.standby`.
+
+:meth:`Control.heard` is called on I/O threads; all else under the consumer's lock. Telling never blocks.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from typing import Literal
+
+from msgspec import structs
+
+from reliamsg.consumer.latest_statuses import LatestStatuses, interval_of
+from reliamsg.consumer.lease import make_nonce, parse_nonce
+from reliamsg.consumer.quarantine import FAR_EPOCH, HELD, TOO_MANY_STREAMS
+from reliamsg.consumer.shared import Shared
+from reliamsg.consumer.site import SiteReceiver
+from reliamsg.errors import FarEpoch
+from reliamsg.keys import KeyRing
+from reliamsg.message import Stream
+from reliamsg.protocol.announced import Announced
+from reliamsg.protocol.duplicate_filter import DuplicateFilter
+from reliamsg.protocol.receiver.repair_requests import RepairRequest
+from reliamsg.protocol.receiver.report import Report
+from reliamsg.wire.address import (
+    call_address,
+    created_address,
+    group_address,
+    is_group,
+    producer_address,
+    status_address,
+)
+from reliamsg.wire.control import (
+    VERSION,
+    State,
+    Status,
+    StreamState,
+    StreamStatus,
+    encode_mark,
+    encode_state,
+    is_control_frame,
+    open_control,
+)
+from reliamsg.wire.data import FrameError
+from reliamsg.wire.limits import CHALLENGE_BYTES, MAX_SPANS
+
+__all__ = ["Control", "control_addresses"]
+
+log = logging.getLogger("reliamsg.consumer")
+
+TELL_EVERY_S = 0.25
+"""States go to producers at most so often, but for requests."""
+MAX_TOLD_AT_ONCE = 500
+"""Streams whose states are told in one step; the others follow in the next."""
+MAX_CHALLENGES = 1_000
+"""Of which the answers are recognised."""
+REPORT_TRY = 3
+"""A producer that did not answer before it is asked so often may be away: then people are told what waits for it."""
+MAX_PARTED = 20_000
+"""Streams that left memory before their states were told."""
+MIN_POSITIONS = 10_000
+"""Streams of which a standby remembers where the other one is, however few there is room for in memory."""
+MAX_UNBELIEVED = 10_000
+"""Words of other inboxes about far epochs that are remembered."""
+MAX_ROOMLESS = 1_000
+"""Streams without room of which it is remembered that something was said."""
+MAX_STRANGERS = 1_000
+"""Producers without streams here that wait for an answer; they say something again."""
+STRANGERS_AT_ONCE = 50
+"""Of them so many are answered in one step."""
+ANSWER_EVERY_S = 0.02
+"""Heartbeats of others are answered at most so often."""
+
+
+def control_addresses(group: str, topics: Iterable[tuple[str, int]]) -> tuple[str, ...]:
+    """The addresses that the inboxes of a group listen to; `topics`: each with its partition."""
+    return (group_address(group), *(status_address(*topic) for topic in sorted(topics)))
+
+
+class Control:
+    """What is said and heard about streams. See the module."""
+
+    def __init__(
+        self,
+        shared: Shared,
+        sites: Mapping[str, SiteReceiver],
+        statuses: LatestStatuses,
+        topics: Iterable[tuple[str, int]],
+        keys: KeyRing | None,
+    ) -> None:
+        self.shared = shared
+        self.group = shared.group
+        self.positions: dict[Stream, tuple[StreamState, str]] = {}
+        """While another inbox reads: what it said of each stream, and its name."""
+        self.unbelieved: dict[tuple[Stream, str], StreamState] = {}
+        """The same of epochs that are far ahead, by stream and inbox: what is made up displaces nothing else."""
+        self.asked_messages = 0
+        """Messages that producers were asked for, each time anew."""
+        self._keys = keys
+        self._sites = sites
+        self._statuses = statuses
+        self._topics = frozenset(topics)
+        self.addresses = control_addresses(shared.group, self._topics)
+        self._own_address = self.addresses[0]
+        self._number = shared.inbox.reserve_states(shared.wall_us())
+        """Of the newest state sent. It rises over restarts too."""
+        self._began = self._number
+        """The same when this inbox began to read in another's place."""
+        self._nonce = shared.inbox.random_bytes(CHALLENGE_BYTES)
+        """What answers to this inbox name, unless they answer a challenge."""
+        self._challenges: dict[bytes, None] = {}
+        """What answers to the latest challenges name."""
+        self._unanswered: dict[str, dict[Stream, None]] = {}
+        """By producer, streams whose state is to be told."""
+        self._parted: dict[Stream, Report] = {}
+        """Of streams that left memory, what is still to be told."""
+        self._strangers: dict[str, None] = {}
+        """Producers without streams here that said something: they are answered too, after all others."""
+        self._roomless: dict[Stream, None] = {}
+        """Streams of which something was said that found no room in memory: it is to be said again when there is."""
+        self._duplicates = DuplicateFilter()
+        """Statuses that came at one site: they need no second look, and no second answer, when they come at another."""
+        self._told_at = float("-inf")
+        self._answered_at = float("-inf")
+        self._far_reported: set[Stream] = set()
+        self._all_wanted = False
+        """A standby wants to know all positions."""
+
+    # -- what is heard ------------------------------------------------------------------------------------
+
+    def heard(self, site: SiteReceiver, address: str, body: bytes, reading: bool) -> None:
+        """Something came in at a control address. `reading`: on the connection that the site is read with."""
+        if is_group(address) and not is_control_frame(body):
+            if reading:
+                site.repaired(address, body)
+            return
+        if self._duplicates.has((address, body)):
+            site.control_frame_came()
+            return
+        shared = self.shared
+        try:
+            frame = open_control(body, address, self._keys)
+        except FrameError as error:
+            with shared.lock:
+                site.set_aside(address, body, error.reason)
+                shared.agenda.due(shared.clock() + TELL_EVERY_S)
+            return
+        with shared.lock:
+            now = shared.clock()
+            site.control_frame_came()
+            if isinstance(frame, Status):
+                if not shared.role.barred:
+                    self._duplicates.add((address, body))
+                    self._status(site, frame, now)
+            elif frame.group == self.group and address == self._own_address:
+                if frame.producer:
+                    self._learn(frame)
+                else:
+                    self._heartbeat(site, frame, reading, now)
+
+    def _status(self, site: SiteReceiver, status: Status, now: float) -> None:
+        """What a producer says takes effect, and is answered."""
+        shared = self.shared
+        accepted: list[Stream] = []
+        for stream in _merged(status.streams):
+            if (stream.topic, stream.partition) not in self._topics:
+                continue
+            announced = _announced(status, stream, self.group, late=not self._is_answer(status))
+            if shared.absent.may_know(announced.stream):
+                one = structs.replace(status, streams=[stream])
+                shared.absent.wait(announced.stream, None, partial(self._status_loaded, site, one))
+                shared.agenda.due(now)
+                continue
+            if shared.admission.quarantine_comes_first(announced.stream):
+                # The stream begins with what is there. By what is told it might begin behind that.
+                self._no_room(site, announced.stream, TOO_MANY_STREAMS)
+                continue
+            moves = shared.core.effects.moves
+            refused = shared.core.announce(site.name, announced, now, shared.wall_us())
+            if shared.core.effects.moves != moves:
+                shared.buffers.settled_elsewhere(announced.stream)
+                shared.quarantine.put_off.pop(announced.stream, None)  # it may not be too far ahead any more
+            if refused:
+                self._no_room(site, announced.stream, refused)
+            else:
+                accepted.append(announced.stream)
+        known = status.producer in self._statuses.by_producer and not shared.core.horizon.is_far(status.epoch)
+        if accepted or known:
+            # Only those count that have streams here, of which there is a bound.
+            self._statuses.take(status, now)
+            self._unanswered.setdefault(status.producer, {}).update(dict.fromkeys(accepted))
+        elif len(self._strangers) < MAX_STRANGERS:
+            self._strangers[status.producer] = None
+        shared.buffers.queue_touched()
+        shared.agenda.due(max(now, self._told_at + TELL_EVERY_S) if not shared.core.effects.urgent else now)
+
+    def _status_loaded(self, site: SiteReceiver, status: Status, there_is_room: bool) -> None:
+        if there_is_room:
+            self._status(site, status, self.shared.clock())
+        else:
+            for told in status.streams:
+                stream = Stream(status.producer, told.topic, told.partition)
+                self._no_room(site, stream, TOO_MANY_STREAMS)
+
+    def _no_room(self, site: SiteReceiver, stream: Stream, reason: str) -> None:
+        """What was said of a stream is not taken in. A producer that takes all for settled need not say it again: where
+        it is room that lacks, it is asked for when there is some."""
+        site.refuse_status(reason)
+        if reason == TOO_MANY_STREAMS and len(self._roomless) < MAX_ROOMLESS:
+            self._roomless[stream] = None
+
+    def _hear_again(self, now: float) -> None:
+        """Have said again what found no room, of as many streams as there is room for."""
+        core = self.shared.core
+        for stream in list(islice(self._roomless, max(core.places, 0))):
+            del self._roomless[stream]
+            core.challenges.want(stream, now)
+
+    def took_over(self) -> None:
+        """This inbox reads from now on, in the place of another: what producers said before tells nothing about what
+        that one may have handed out."""
+        self._began = self._number
+        self._nonce = self.shared.inbox.random_bytes(CHALLENGE_BYTES)
+        self._challenges.clear()
+
+    def _is_answer(self, status: Status) -> bool:
+        """Whether a status was made after something that this inbox said since it began to read. Numbers tell that too,
+        but an older copy of an inbox gives some of them again: there may be recordings of answers to those."""
+        if any(nonce == self._nonce or nonce in self._challenges for nonce in status.nonces):
+            return True
+        return (
+            self._keys is None
+            and status.heard is not None
+            and (status.heard[0] == self.shared.role.lease.inbox and status.heard[1] > self._began)
+        )
+
+    # -- heartbeats ------------------------------------------------------------------------------------------
+
+    def _heartbeat(self, site: SiteReceiver, state: State, reading: bool, now: float) -> None:
+        shared = self.shared
+        if state.role == "call":
+            return
+        heartbeat = parse_nonce(state.inbox, state.number, state.role, state.nonce, state.takeover_ms / 1000)
+        if shared.role.lease.is_own(heartbeat):
+            site.echo(now)
+            if reading and heartbeat.role == "active" and shared.role.lease.came_back(heartbeat, now):
+                shared.changed.notify_all()  # handing out may go on
+            if not reading or shared.role.standing_by:
+                shared.agenda.due(now)
+            return
+        self._all_wanted |= heartbeat.wants_all
+        if shared.role.lease.heard(heartbeat, now):
+            # Whoever looks for others must know at once; of two that read, one is about to yield.
+            often = ANSWER_EVERY_S if heartbeat.role == "standby" else shared.role.lease.every / 4
+            if not shared.role.barred and now - self._answered_at >= often:
+                self._answered_at = now
+                self.say(now)
+            shared.agenda.due(now)
+
+    def say(self, now: float, wants_all: bool = False) -> None:
+        """Send a heartbeat: whether this inbox reads, at every site in reach."""
+        shared = self.shared
+        role: Literal["active", "standby"] = "standby" if shared.role.barred else "active"
+        claim = shared.role.lease.claim_now(now) if role == "active" else shared.role.lease.claim
+        nonce = make_nonce(shared.role.lease.run, claim, wants_all)
+        state = self._state(self._own_address, "", role, nonce, [])
+        if role == "active":
+            shared.role.lease.sent(state.number, now)
+        self._tell(state)
+
+    def tell_at_once(self, stream: Stream) -> None:
+        """Tell what is committed of a stream, to its producer and to inboxes that wait."""
+        if self.shared.role.barred or not stream.producer:
+            return
+        states = [_stream_state(stream, self._report(stream))]
+        self._tell(self._to_producer(stream.producer, states))
+        self._tell(self._state(self._own_address, stream.producer, "active", self._nonce, states))
+
+    def farewell(self, now: float) -> None:
+        """This inbox does not read any more, and all that it did is committed: tell everybody how far it is."""
+        if self.shared.role.barred:
+            return
+        self._told_at = float("-inf")
+        self.step(now, False)
+        # Whoever waits takes over at once, and may not have been heard yet.
+        self._tell_standbys(stream for stream in self.shared.core.streams if stream.producer)
+        nonce = make_nonce(self.shared.role.lease.run, b"\xff", False)
+        self._tell(self._state(self._own_address, "", "standby", nonce, []))
+
+    def _learn(self, state: State) -> None:
+        """Another inbox says how far the group is."""
+        if not self.shared.role.standing_by or state.inbox == self.shared.role.lease.inbox:
+            return
+        most = max(self.shared.core.rules.max_streams, MIN_POSITIONS)
+        for stream in state.streams:
+            key = Stream(state.producer, stream.topic, stream.partition)
+            if self.shared.core.is_far(key, max(stream.position[0], stream.entered[0])):
+                far = key, state.inbox
+                if far in self.unbelieved or len(self.unbelieved) < MAX_UNBELIEVED:
+                    self.unbelieved[far] = _latest(self.unbelieved.get(far), stream)
+                continue
+            known = self.positions.get(key)
+            if known is None and len(self.positions) >= most:
+                continue
+            kept = _latest(None if known is None else known[0], stream)
+            if known is None or kept is not known[0]:
+                self.positions[key] = (kept, state.inbox)
+
+    # -- what is told -------------------------------------------------------------------------------------
+
+    def greet(self, site: SiteReceiver) -> None:
+        """A site is connected: call for the producers there, and have them told of all that is known."""
+        for topic in sorted(self._topics):
+            to = call_address(*topic)
+            for frame in encode_state(self._state(to, "", "call", self._nonce, []), self._keys):
+                site.tell(to, frame)
+            if site.site.protocol == "mqtt" and site.state == "connected":
+                # The group's session is there: producers that the broker does not tell of it find its mark.
+                mark = created_address(*topic, self.group)
+                site.tell(mark, encode_mark(mark, self._keys))
+        for stream in self.shared.core.streams:
+            if stream.producer:
+                self._unanswered.setdefault(stream.producer, {})[stream] = None
+
+    def step(self, now: float, full: bool) -> None:
+        """Tell what is due. `full`: there is no room but for what can be handed out at once."""
+        shared = self.shared
+        if shared.role.barred:
+            shared.core.moved.clear()
+            self._unanswered.clear()
+            self._strangers.clear()
+            self._roomless.clear()
+            return
+        self._ask(shared.core.asks(now, full, lambda stream: shared.quarantine.holds(stream, HELD)))
+        if self._roomless:
+            self._hear_again(now)
+        self._challenge(now)
+        for stream in sorted(shared.core.moved):
+            if stream.producer:
+                self._unanswered.setdefault(stream.producer, {})[stream] = None
+        shared.core.moved.clear()
+        if self._all_wanted:
+            self._all_wanted = False
+            self._tell_standbys(stream for stream in shared.core.streams if stream.producer)
+        if (self._unanswered or self._strangers) and now >= self._told_at + TELL_EVERY_S:
+            self._told_at = now
+            self._tell_producers(bool(shared.role.lease.standbys(now)))
+
+    def deadline(self) -> float | None:
+        """When there will be something to tell."""
+        if self.shared.role.barred:
+            return None
+        asked = self.shared.core.challenges.deadline()
+        if not (self._unanswered or self._strangers):
+            return asked
+        told = self._told_at + TELL_EVERY_S
+        return told if asked is None else min(asked, told)
+
+    def _challenge(self, now: float) -> None:
+        """Ask producers for answers: a state that names the stream is enough. Each has a nonce of its own, since the
+        answer to the one before may have been lost."""
+        by_producer: dict[str, list[StreamState]] = {}
+        for stream in self.shared.core.challenges.due(now):
+            state = _stream_state(stream, self.shared.core.report(stream))
+            by_producer.setdefault(stream.producer, []).append(state)
+            if self.shared.core.challenges.tries(stream) == REPORT_TRY:
+                self._report_far(stream)
+        for producer, states in by_producer.items():
+            nonce = self.shared.inbox.random_bytes(CHALLENGE_BYTES)
+            self._challenges[nonce] = None
+            if len(self._challenges) > MAX_CHALLENGES:
+                del self._challenges[next(iter(self._challenges))]
+            self._tell(self._state(producer_address(producer), producer, "active", nonce, states))
+
+    def _report_far(self, stream: Stream) -> None:
+        """A producer does not answer. If messages wait for that, say so, once."""
+        shared = self.shared
+        if stream in self._far_reported or not shared.quarantine.holds(stream, FAR_EPOCH):
+            return
+        if len(self._far_reported) < MAX_STRANGERS:
+            self._far_reported.add(stream)
+            error = FarEpoch(
+                f"{stream}: messages of epoch {shared.core.far.get(stream, 0)} are in quarantine. It is more than 48"
+                " hours beyond all that is known of the time, and the producer does not answer. See `reliamsg inbox"
+                " quarantine list`, then replay or discard"
+            )
+            log.warning("%s", error)
+            shared.health.report(error)
+
+    def _ask(self, asks: Sequence[RepairRequest]) -> None:
+        """Send requests, each with all that is known of its stream."""
+        by_producer: dict[str, list[StreamState]] = {}
+        for ask in asks:
+            if not ask.stream.producer:
+                continue
+            report = self.shared.core.report(ask.stream)
+            state = _stream_state(ask.stream, report, ask)
+            by_producer.setdefault(ask.stream.producer, []).append(state)
+            self.asked_messages += sum(last - first + 1 for _, first, last in ask.wanted)
+        for producer, states in by_producer.items():
+            self._tell(self._to_producer(producer, states))
+
+    def _tell_producers(self, also_standbys: bool) -> None:
+        told = 0
+        while self._unanswered and told < MAX_TOLD_AT_ONCE:
+            producer = next(iter(self._unanswered))
+            streams = self._unanswered.pop(producer)
+            some = list(islice(streams, MAX_TOLD_AT_ONCE - told))
+            if len(some) < len(streams):
+                self._unanswered[producer] = dict.fromkeys(islice(streams, len(some), None))
+            told += max(1, len(some))
+            states = [_stream_state(stream, self._report(stream)) for stream in some]
+            self._tell(self._to_producer(producer, states))
+            if also_standbys and states:
+                self._tell(self._state(self._own_address, producer, "active", self._nonce, states))
+        for producer in list(islice(self._strangers, STRANGERS_AT_ONCE)):
+            del self._strangers[producer]
+            self._tell(self._to_producer(producer, []))
+
+    def parted(self, stream: Stream, report: Report) -> None:
+        """A stream leaves memory: what is to be told of it is told all the same. Its producer is forgotten with its
+        last stream."""
+        shared = self.shared
+        told = self._unanswered.get(stream.producer, {})
+        if stream in shared.core.moved or stream in told:
+            shared.core.moved.discard(stream)
+            if len(self._parted) < MAX_PARTED:
+                self._parted[stream] = report
+                self._unanswered.setdefault(stream.producer, told)[stream] = None
+            else:  # it is told when the producer says something again
+                told.pop(stream, None)
+        if len(self._statuses.by_producer) > 2 * shared.core.rules.max_streams:
+            # Those that were not heard for long and have no streams in memory.
+            self._statuses.forget_all_but({stream.producer for stream in shared.core.streams})
+
+    def _report(self, stream: Stream) -> Report:
+        parted = self._parted.pop(stream, None)
+        if parted is not None and stream not in self.shared.core.streams:
+            return parted
+        return self.shared.core.report(stream)
+
+    def _tell_standbys(self, streams: Iterable[Stream]) -> None:
+        by_producer: dict[str, list[StreamState]] = {}
+        for stream in streams:
+            state = _stream_state(stream, self.shared.core.report(stream))
+            by_producer.setdefault(stream.producer, []).append(state)
+        for producer, states in by_producer.items():
+            self._tell(self._state(self._own_address, producer, "active", self._nonce, states))
+
+    def _to_producer(self, producer: str, states: list[StreamState]) -> State:
+        return self._state(producer_address(producer), producer, "active", self._nonce, states)
+
+    def _state(
+        self,
+        to: str,
+        producer: str,
+        role: Literal["active", "standby", "call"],
+        nonce: bytes,
+        states: list[StreamState],
+    ) -> State:
+        self._number += 1
+        shared = self.shared
+        return State(
+            VERSION,
+            self.group,
+            shared.role.lease.inbox,
+            self._number,
+            shared.wall_us(),
+            to,
+            producer,
+            role,
+            nonce,
+            states,
+            0 if producer else int(shared.role.lease.takeover_timeout * 1000),
+        )
+
+    def _tell(self, state: State) -> None:
+        frames = encode_state(state, self._keys)
+        for site in self._sites.values():
+            for frame in frames:
+                site.tell(state.to, frame)
+
+
+def _merged(streams: Sequence[StreamStatus]) -> Iterable[StreamStatus]:
+    """The streams of a status, those in several entries in one."""
+    found: dict[tuple[str, int], StreamStatus] = {}
+    for stream in streams:
+        key = (stream.topic, stream.partition)
+        before = found.get(key)
+        removed = stream.removed if before is None else before.removed + stream.removed
+        found[key] = StreamStatus(*key, stream.chain, removed, stream.since, stream.reached)
+    return found.values()
+
+
+def _announced(status: Status, stream: StreamStatus, group: str, late: bool) -> Announced:
+    return Announced(
+        Stream(status.producer, stream.topic, stream.partition),
+        status.epoch,
+        status.incarnation,
+        tuple((link.epoch, link.incarnation, link.first, link.last) for link in stream.chain),
+        tuple(stream.removed),
+        stream.since.get(group),
+        stream.reached if is_group(status.to) else None,
+        interval_of(status),
+        status.lsn,
+        # What is removed may go on in the next frame, with the same number.
+        status.number if len(stream.removed) < MAX_SPANS else 0,
+        late,
+        status.consumed,
+    )
+
+
+def _latest(known: StreamState | None, said: StreamState) -> StreamState:
+    """What to remember of what another inbox says of a stream, given what it said before."""
+    high, accepted = said.high_water, said.accepted
+    if known is not None:
+        if (said.position, said.entered) < (known.position, known.entered):
+            return known
+        if known.entered == said.entered:
+            high = max(high, known.high_water)
+        if known.position == said.position:
+            # This one may be older. What was accepted once is, until the position is behind it.
+            accepted = list(dict.fromkeys((*known.accepted, *accepted)))[:MAX_SPANS]
+    return structs.replace(said, high_water=high, missing=[], wanted=[], accepted=accepted)
+
+
+def _stream_state(stream: Stream, report: Report, ask: RepairRequest | None = None) -> StreamState:
+    return StreamState(
+        stream.topic,
+        stream.partition,
+        report.position,
+        report.entered,
+        report.high_water,
+        list(report.missing if ask is None else ask.missing),
+        [] if ask is None else list(ask.wanted),
+        list(report.declared),
+        list(report.accepted),
+    )

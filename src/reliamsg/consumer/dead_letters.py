@@ -1,0 +1,236 @@
+"""What is delivered out of order: late messages, and dead letters that are replayed."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from dataclasses import dataclass
+
+from reliamsg import forks
+from reliamsg.consumer.buffer import BufferedBatch, StreamBuffer
+from reliamsg.consumer.shared import Shared
+from reliamsg.errors import FatalError, ForkedError
+from reliamsg.message import Message, digest
+from reliamsg.protocol.receiver.redelivery import Offer
+from reliamsg.store.inbox_rows import DeadLetter, HeldFrame
+from reliamsg.store.journal import Entry
+from reliamsg.wire.data import FrameError, Records, open_frame
+
+__all__ = ["DeadLetters", "LateItem", "ReplayItem"]
+
+log = logging.getLogger("reliamsg.consumer")
+
+LATE_PAGE = 16
+"""Late frames in memory at a time."""
+
+
+@dataclass(slots=True)
+class LateItem:
+    """Messages that arrived after their gap was passed. Call ``late_seen(number)`` afterwards."""
+
+    number: int
+    messages: list[Message]
+    """Those that the application has not seen yet."""
+
+    @property
+    def done(self) -> bool:
+        return not self.messages
+
+    def seen(self) -> None:
+        """The application has seen the first of them."""
+        del self.messages[0]
+
+
+@dataclass(slots=True)
+class ReplayItem:
+    """A dead letter that is delivered again."""
+
+    message: Message
+    done: bool = False
+    """The application has it."""
+
+    def take(self, given: list[Message]) -> None:
+        """The message is in `given` now."""
+        given += [self.message]
+        self.done = True
+
+
+class DeadLetters:
+    """Keeps dead letters, and shows late messages and replays to the application. Everything under the consumer's lock,
+    unless it says otherwise."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._late: deque[HeldFrame] = deque()
+        self._again: deque[LateItem] = deque()
+        """Items that were shown in part."""
+        self._late_above = 0
+        self._replays: deque[DeadLetter] = deque()
+        self._returned: deque[ReplayItem] = deque()
+        """Replays that nobody took."""
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there is anything to show."""
+        return bool(self._replays or self._returned or self._again or self._late)
+
+    def take(self) -> LateItem | ReplayItem | None:
+        """What to show to the application next."""
+        if self._returned:
+            return self._returned.popleft()
+        if self._replays:
+            return self._replayed(self._replays.popleft())
+        if self._again:
+            return self._again.popleft()
+        return self._late_item(self._late.popleft()) if self._late else None
+
+    # -- late messages ------------------------------------------------------------------------------------
+
+    def load_late(self) -> None:
+        """Read late messages from the inbox, on the thread that owns it. Takes the lock."""
+        shared = self._shared
+        if self._late or shared.inbox.late_count == 0:
+            return
+        try:
+            rows = shared.inbox.late(self._late_above, LATE_PAGE)
+        except FatalError as error:
+            with shared.lock:
+                shared.health.fail(error)
+            return
+        with shared.lock:
+            for row in rows:
+                self._late_above = row.id
+                self._late.append(row)
+            if rows:
+                shared.changed.notify_all()
+
+    def _late_item(self, row: HeldFrame) -> LateItem:
+        messages: list[Message] = []
+        try:
+            frame = open_frame(row.frame)
+            records = frame.records(trusted=not row.stream.producer)
+        except FrameError as error:
+            log.warning("late messages %d to %d of %s: %s", row.first, row.last, row.stream, error)
+            return LateItem(row.id, messages)
+        for seq in range(row.first, row.last + 1):
+            body, key, headers = _record(records, seq - frame.envelope.seq)
+            messages.append(Message(*row.stream, row.epoch, seq, body, key, headers, False, False, _Nobody()))
+        return LateItem(row.id, messages)
+
+    def put_back(self, item: LateItem | ReplayItem) -> None:
+        """Show the rest of an item next. Takes the lock."""
+        with self._shared.lock:
+            if isinstance(item, LateItem):
+                self._again.append(item)
+            else:
+                self._returned.append(item)
+            self._shared.changed.notify_all()
+
+    def late_seen(self, number: int) -> None:
+        """The application has seen a late item. Takes the lock."""
+        with self._shared.lock:
+            self._shared.durability.pending.seen_late.append(number)
+            self._shared.agenda.due(self._shared.clock())
+
+    # -- dead letters -------------------------------------------------------------------------------------
+
+    def bury(self, buffer: StreamBuffer, message: Message, reason: str, now: float) -> None:
+        """Move a message to the dead letters."""
+        shared = self._shared
+        state = buffer.state
+        key = (message.epoch, message.seq)
+        attempts = state.redelivery.attempts(*key)
+        known = state.epochs.live.get(message.epoch)
+        shared.buffers.report_all()
+        if known is None or not shared.core.bury(state.stream, *key, reason, now):
+            return  # it was settled before
+        shared.durability.pending.dead.append(
+            DeadLetter(
+                0, state.stream, message.epoch, known.incarnation, message.seq, message.key, dict(message.headers),
+                message.body, reason, attempts, shared.wall_us(),
+            )
+        )  # fmt: skip
+        shared.buffers.prune(buffer, message.epoch)
+        shared.buffers.queue_touched()
+        log.warning("%s goes to the dead letters after %d deliveries: %s", message.id, attempts, reason)
+
+    def bury_spent(self, buffer: StreamBuffer, batch: BufferedBatch, offer: Offer, now: float) -> None:
+        """The same for a message that had used up its deliveries before this process started."""
+        body, key, headers = _record(batch.records(), offer.first - batch.frame.envelope.seq)
+        message = Message(
+            *buffer.state.stream, offer.epoch, offer.first, body, key, headers, True, False, buffer
+        )
+        buffer.state.epochs.live[offer.epoch].advance(offer.first)
+        self.bury(buffer, message, "used up its deliveries; the process ended during the last one", now)
+
+    def replay(self, letter: DeadLetter) -> None:
+        """Deliver a dead letter again, out of order. Takes the lock."""
+        with self._shared.lock:
+            self._replays.append(letter)
+            self._shared.changed.notify_all()
+
+    def _replayed(self, letter: DeadLetter) -> ReplayItem:
+        self._shared.journal.add(
+            Entry(
+                "replayed", letter.stream, letter.epoch, letter.incarnation, letter.seq, letter.seq, "",
+                self._shared.group, digest=digest(letter.seq, letter.body, letter.key, letter.headers),
+            )
+        )  # fmt: skip
+        settler = _Revival(self._shared, letter.id)
+        return ReplayItem(
+            Message(
+                *letter.stream, letter.epoch, letter.seq, letter.body, letter.key, letter.headers, False, True, settler
+            )
+        )  # fmt: skip
+
+
+def _record(records: Records, i: int) -> tuple[bytes, str | None, dict[str, str]]:
+    """Body, key and headers of one message of a frame."""
+    headers = records.headers[i] if records.headers is not None else None
+    return records.bodies[i], records.keys[i] if records.keys is not None else None, headers or {}
+
+
+class _Nobody:
+    """What a late message reports to: the message is settled already."""
+
+    def acknowledge(self, message: Message, durable: bool) -> None:
+        """Nothing to do."""
+
+    def reject(self, message: Message, reason: str) -> None:
+        """Nothing to do."""
+
+    def failed(self, message: Message, error: BaseException) -> None:
+        """Nothing to do."""
+
+
+class _Revival:
+    """What a replayed message reports to."""
+
+    def __init__(self, shared: Shared, number: int) -> None:
+        self._shared = shared
+        self._number = number
+        self._done = False
+        self._generation = forks.generation
+
+    def acknowledge(self, message: Message, durable: bool) -> None:
+        if self._generation != forks.generation:
+            raise ForkedError(
+                f"{message.id} was delivered before fork(): acknowledge it in the parent process"
+            )
+        self._shared.uninterrupted(self._revive)
+        if durable:
+            self._shared.durability.wait(self._shared.calls)
+
+    def _revive(self) -> None:
+        shared = self._shared
+        with shared.lock:
+            if not self._done:
+                self._done = True
+                shared.durability.pending.revived.append(self._number)
+                shared.agenda.due(shared.clock())
+
+    def reject(self, message: Message, reason: str) -> None:
+        """It stays among the dead letters."""
+
+    def failed(self, message: Message, error: BaseException) -> None:
+        """It stays among the dead letters."""

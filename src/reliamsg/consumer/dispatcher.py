@@ -1,0 +1,215 @@
+"""``Consumer.run()``: handlers on a small pool of threads, one message or batch of a stream at a time."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from reliamsg.arguments import unrun
+from reliamsg.consumer.buffer import DeliverySlice, fail
+from reliamsg.consumer.dead_letters import LateItem, ReplayItem
+from reliamsg.consumer.decisions import Decisions
+from reliamsg.consumer.deliveries import Deliveries, GapItem
+from reliamsg.consumer.shared import Shared
+from reliamsg.message import Message
+from reliamsg.runtime.environment import no_probe
+from reliamsg.runtime.wakeup import Waiters
+
+__all__ = ["Dispatcher"]
+
+log = logging.getLogger("reliamsg.consumer")
+
+TURN_MESSAGES = 256
+TURN_S = 0.05
+"""A stream keeps its worker for this many messages and seconds while others wait."""
+LOOK_EVERY_S = 0.5
+"""Some conditions become true with time alone, and nobody announces them."""
+
+
+class Dispatcher:
+    """Runs a handler until the application stops it, or an error is to be raised."""
+
+    def __init__(
+        self,
+        shared: Shared,
+        deliveries: Deliveries,
+        decisions: Decisions,
+        handler: Callable[[Any], object],
+        batch: int | None,
+        stopped: Callable[[], bool],
+    ) -> None:
+        self._shared = shared
+        self._deliveries = deliveries
+        self._decisions = decisions
+        self._handler = handler
+        self._batch = batch
+        self._stopped = stopped
+        self._raised: BaseException | None = None
+        self._interrupted = False
+        self._working: set[threading.Thread] = set()
+        """Threads that were started and have not ended."""
+        self._ended = Waiters()
+
+    def run(self, workers: int) -> None:
+        """Handle messages until stopped. Raises what a consumer's iteration would raise. When this is interrupted, the
+        workers end, after what they are handling; it waits for them, unless it is interrupted again."""
+        shared = self._shared
+        try:
+            shared.uninterrupted(partial(self._start, workers))
+            while not self._over:
+                shared.changed.wait(lambda: self._over, LOOK_EVERY_S)
+        except BaseException:
+            self._interrupted = True
+            shared.changed.notify_all()
+            self.join(None)
+            raise
+        self.join(None)
+        ended_by = self._raised or shared.health.fatal
+        if ended_by is not None:
+            raise ended_by
+
+    def _start(self, workers: int) -> None:
+        for i in range(workers):
+            if self._over:
+                return
+            thread = threading.Thread(target=self._work, name=f"reliamsg handler {i + 1}", daemon=True)
+            self._working.add(thread)
+            try:
+                thread.start()
+            except BaseException:
+                self._working.discard(thread)
+                raise
+
+    def join(self, timeout: float | None, caller: threading.Thread | None = None) -> None:
+        """Wait until no handler runs any more, but for one in the thread `caller`; at most `timeout` seconds."""
+        others = {caller}
+        self._ended.wait(lambda: self._working <= others, timeout)
+
+    def runs_in(self, thread: threading.Thread) -> bool:
+        """Whether a handler runs in that thread."""
+        return thread in self._working
+
+    @property
+    def _over(self) -> bool:
+        if self._raised is not None or self._interrupted or self._stopped():
+            return True
+        return self._shared.health.fatal is not None
+
+    def _raise(self, error: BaseException) -> None:
+        """End all workers; the first error is what ``run()`` raises."""
+        shared = self._shared
+        with shared.lock:
+            if self._raised is None:
+                self._raised = error
+        shared.changed.notify_all()
+
+    def _work(self) -> None:
+        try:
+            self._handle_all()
+        finally:
+            self._working.discard(threading.current_thread())
+            self._ended.notify_all()
+
+    def _handle_all(self) -> None:
+        deliveries, changed = self._deliveries, self._shared.changed
+        try:
+            while not self._over:
+                item = deliveries.take(self._batch or 1, self._batch or TURN_MESSAGES)
+                if item is None:
+                    changed.wait(lambda: self._over or deliveries.may_take, LOOK_EVERY_S)
+                elif isinstance(item, DeliverySlice):
+                    self._handle_slice(item)
+                elif isinstance(item, GapItem):
+                    self._decisions.decide(item, deliveries)
+                elif isinstance(item, LateItem):
+                    self._show_late(item)
+                else:
+                    self._replay(item)
+        except BaseException as error:  # noqa: BLE001  (raised by run(), on the caller's thread)
+            self._raise(error)
+
+    def _show_late(self, item: LateItem) -> None:
+        """What is left when this fails is shown by another thread."""
+        try:
+            self._decisions.show_late(item)
+        finally:
+            self._deliveries.give_back(item)
+
+    def _handle_slice(self, portion: DeliverySlice) -> None:
+        if self._batch is not None:
+            self._handle_batch(portion, self._batch)
+            return
+        clock = self._shared.clock
+        until = clock() + TURN_S
+        buffer = portion.buffer
+        try:
+            while not self._over:
+                message = portion.next() if self._shared.role.holds else None
+                if message is None or not self._handle([message], message):
+                    break
+                buffer.acknowledge(message, False)
+                if clock() > until:
+                    break
+        finally:
+            self._deliveries.release(portion)
+
+    def _handle(self, messages: list[Message], argument: Message | list[Message]) -> bool:
+        """Call the handler; a failure is recorded, and what is no Exception ends ``run()`` as well."""
+        try:
+            result = self._handler(argument)
+        except Exception as error:  # noqa: BLE001  (any of the application's own)
+            log.warning("handling %s failed: %s: %s", messages[0].id, type(error).__name__, error)
+            self._failed(messages, error)
+            return False
+        except BaseException as error:
+            self._failed(messages, error)
+            raise
+        mistake = unrun("the handler", result)
+        if mistake is not None:
+            self._failed(messages, mistake)
+            raise mistake
+        if self._deliveries.probe is not no_probe:
+            self._deliveries.probe("handled")
+        return True
+
+    def _failed(self, messages: list[Message], error: BaseException) -> None:
+        shared = self._shared
+        with shared.lock:
+            for message in messages:
+                fail(message, error)
+            shared.health.report(error)
+            shared.agenda.due(0.0)
+
+    def _handle_batch(self, portion: DeliverySlice, most: int) -> None:
+        deliveries, role = self._deliveries, self._shared.role
+        messages: list[Message] = []
+        runs: list[tuple[Message, Message]] = []
+        """First and last message of each slice."""
+        buffer = portion.buffer
+        current = portion
+        try:
+            while True:
+                run = current.take(most - len(messages)) if role.holds else None
+                if run:
+                    messages += run
+                    runs.append((run[0], run[-1]))
+                if len(messages) >= most or current.offer.alone:
+                    break
+                more = deliveries.take_more(current, most, most - len(messages))
+                if more is None:
+                    break
+                current = more
+            if messages and self._handle(messages, messages):
+                for first, last in runs:
+                    buffer.acknowledge_run(first, last)
+        finally:
+            deliveries.release(current)
+
+    def _replay(self, item: ReplayItem) -> None:
+        message = item.message
+        argument: Message | list[Message] = [message] if self._batch is not None else message
+        if self._handle([message], argument):
+            message.ack()

@@ -1,0 +1,384 @@
+"""The consumer without threads: what arrives, what is delivered, and when the inbox is written.
+
+:class:`ConsumerEngine` composes the core, the inbox, and a :class:`~reliamsg.consumer.site.SiteReceiver` for
+each site. Whoever runs it calls :meth:`~ConsumerEngine.step` from one thread, at the time that the last call
+returned and whenever ``shared.wake`` is called; messages are taken with :meth:`~ConsumerEngine.take` on any
+thread. Nothing here sleeps, and time comes from the two clocks that it is given.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from reliamsg.config import JournalExport, Site
+from reliamsg.consumer.commits import Committer, unreserved
+from reliamsg.consumer.connector import Connector
+from reliamsg.consumer.control import Control, control_addresses
+from reliamsg.consumer.dead_letters import DeadLetters
+from reliamsg.consumer.deliveries import Deliveries
+from reliamsg.consumer.forgetting import Forgetting, entry_of, is_settled, tombstone_of
+from reliamsg.consumer.fullness import Fullness
+from reliamsg.consumer.latest_statuses import LatestStatuses
+from reliamsg.consumer.lease import Lease
+from reliamsg.consumer.loading import Loader
+from reliamsg.consumer.quarantine import FAR_EPOCH, TOO_MANY_STREAMS, Samples
+from reliamsg.consumer.replaying import Replayer
+from reliamsg.consumer.restore import restored
+from reliamsg.consumer.shared import share
+from reliamsg.consumer.site import SiteReceiver
+from reliamsg.consumer.standby import StandbyLease
+from reliamsg.errors import (
+    FatalError,
+    GapError,
+    GapHeld,
+    GroupBusy,
+    ProducerConflict,
+)
+from reliamsg.keys import KeyRing
+from reliamsg.message import Stream
+from reliamsg.protocol.receiver.group import GroupReceiver
+from reliamsg.protocol.receiver.rules import Rules
+from reliamsg.runtime.clock import microseconds
+from reliamsg.runtime.environment import Environment
+from reliamsg.runtime.export_step import ExportStep, JournalSource
+from reliamsg.store.inbox import Inbox
+from reliamsg.store.inbox_rows import Batch
+from reliamsg.store.quarantine import Selection
+from reliamsg.transport.base import Binding, Transports
+from reliamsg.wire.address import topic_address
+
+__all__ = ["ConsumerEngine", "EngineSettings"]
+
+log = logging.getLogger("reliamsg.consumer")
+
+LOOK_AT_CLOCK_S = 10.0
+"""While anything waits whose epoch is far ahead, how often it is checked whether it still is."""
+PAGE_BYTES = 1024 * 1024
+"""Bytes to read from the inbox at once, for one stream."""
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """A consumer's settings beyond those of the protocol."""
+
+    group: str
+    topics: tuple[str, ...]
+    keep_late: bool = False
+    """The application wants to see late messages."""
+    unsequenced: bool = False
+    """Messages without identity are delivered."""
+    max_inbox_bytes: int = 256 * 1024 * 1024
+    takeover_timeout: float = 30.0
+    on_gap: str = "hold"
+    """What the application does at a gap: for the journal only."""
+    standby: bool = False
+    """Wait until no other inbox of the group reads, however long that takes."""
+    successor: bool = False
+    """The process that had the same inbox open has ended, so there is no need to wait for its lease."""
+    keys: KeyRing | None = None
+    max_quarantine_bytes: int = 64 * 1024 * 1024
+
+
+class ConsumerEngine:
+    """See the module."""
+
+    def __init__(
+        self,
+        settings: EngineSettings,
+        rules: Rules,
+        sites: Sequence[Site],
+        inbox: Inbox,
+        transports: Transports,
+        environment: Environment,
+        journal: JournalExport | None = None,
+    ) -> None:
+        self.settings = settings
+        core = GroupReceiver(
+            rules,
+            {site.name: site.prefetch for site in sites},
+            inbox.note_clock(environment.clock.wall_us()),
+        )
+        lease = Lease(inbox.id, inbox.random_bytes(8), settings.takeover_timeout)
+        bindings = [Binding(topic, 0, settings.group) for topic in settings.topics]
+        topics = {(binding.topic, binding.partition) for binding in bindings}
+        read = (*(topic_address(*topic) for topic in topics), *control_addresses(settings.group, topics))
+        self.shared = share(
+            core, inbox, settings.group, environment, lease, Samples(frozenset(read), inbox.quarantined()),
+            (unreserved(settings.max_inbox_bytes), settings.max_quarantine_bytes),
+        )  # fmt: skip
+        self._open_sites(sites, bindings, transports)
+        self._committer = Committer(self.shared, self.sites, settings.max_inbox_bytes, environment.probe)
+        self.fullness = Fullness(self.shared, settings.max_inbox_bytes)
+        self.dead_letters = DeadLetters(self.shared)
+        self.deliveries = Deliveries(self.shared, self.sites, self.dead_letters, environment.probe)
+        self.shared.buffers.start(self.deliveries)
+        self._replayer = Replayer(self.shared, self.sites)
+        self._loader = Loader(self.shared, self.control)
+        source = JournalSource("group", settings.group, inbox.path, inbox.exported)
+        self.export = ExportStep(journal, source, environment)
+        self._restore()
+
+    def _open_sites(self, sites: Sequence[Site], bindings: Sequence[Binding], transports: Transports) -> None:
+        shared, settings = self.shared, self.settings
+        topics = {(binding.topic, binding.partition) for binding in bindings}
+        self.statuses = LatestStatuses(shared.journal, (site.name for site in sites))
+        self.sites = {
+            site.name: SiteReceiver(
+                shared, site, self.statuses, topics, keep_late=settings.keep_late, unsequenced=settings.unsequenced,
+                keys=settings.keys,
+            )
+            for site in sites
+        }  # fmt: skip
+        self.control = Control(shared, self.sites, self.statuses, topics, settings.keys)
+        listener = f"{settings.group}.{shared.inbox.id}"
+        connectors = {
+            name: Connector(receiver, self.control, transports, bindings, listener)
+            for name, receiver in self.sites.items()
+        }
+        self.standby = StandbyLease(shared, self.sites, connectors, self.control, settings.standby)
+
+    def _restore(self) -> None:
+        shared = self.shared
+        detail = {
+            "topics": list(self.settings.topics),
+            "sites": list(self.sites),
+            "begin": shared.core.rules.begin,
+            "gap_timeout": shared.core.rules.gap_timeout,
+            "on_gap": self.settings.on_gap,
+            "inbox": shared.inbox.id,
+        }
+        shared.journal.note("opened", detail=detail)
+        with shared.lock:
+            now = shared.clock()
+            unsettled = shared.inbox.load_unsettled()
+            elsewhere = shared.inbox.stream_count - len(unsettled)
+            shared.core.resume(elsewhere, shared.inbox.takeovers, shared.inbox.standing == "took_over")
+            shared.core.horizon.learn(shared.inbox.highest_epoch)
+            for saved in unsettled:
+                shared.core.restore(restored(saved, shared.core.group), now)
+            for one in shared.inbox.quarantine.select(Selection(reason=FAR_EPOCH)):
+                shared.core.doubt(one.stream, one.epoch, now)
+            shared.buffers.queue_touched()
+
+    def start(self) -> None:
+        """Record in the inbox that it is open, in case the process is killed right away; then let the sites connect.
+        Before the first :meth:`step`."""
+        self.flush(self.shared.clock())
+        with self.shared.lock:
+            self.standby.begin(self.shared.clock(), self.settings.standby and not self.settings.successor)
+
+    # -- the store's thread -------------------------------------------------------------------------------
+
+    def step(self, now: float) -> float | None:
+        """Do what is due: clocks, commits, acknowledgements to brokers, reading back. Returns when to call
+        again; None if nothing is timed."""
+        shared = self.shared
+        with shared.lock:
+            shared.agenda.step_begins()
+            if shared.health.fatal is not None:
+                return None
+            self.standby.step(now)
+            shared.buffers.settle(now)
+            self._tick(now)
+            shared.admission.look()
+            for site in self.sites.values():
+                if site.deferred.waiting:
+                    site.retry_deferred(now)
+                if site.busy_since is not None:
+                    self._check_busy(site, now)
+            self._report_errors()
+            shared.admission.admit_believed(shared.wall_us())
+            self.control.step(now, shared.durability.inbox_full)
+            shared.buffers.queue_touched()
+            self._loader.retire(now)
+            plan = self._committer.plan(now)
+            self.fullness.look(now, self._committer.short_of_room)
+        self.standby.close_given_up()
+        if plan is not None:
+            self._committer.commit(plan, now)
+        self._committer.page_in(PAGE_BYTES, now)
+        more = self._replayer.step(now)
+        self._loader.load(now)
+        if self.settings.keep_late:
+            self.dead_letters.load_late()
+        exporting = self._export(now)
+        with shared.lock:
+            deadline = self._next_step(shared.clock(), exporting, more)
+            shared.agenda.step_ends(deadline)
+        return deadline
+
+    def _next_step(self, now: float, exporting: float | None, more: bool) -> float | None:
+        """When the next step is due. `exporting`: when there is more to export; `more`: there is work left."""
+        shared = self.shared
+        # From here on acknowledgements wake the worker; earlier ones are seen below.
+        shared.agenda.step_ends(None)
+        timers = [
+            exporting, self._tick(now), self._committer.deadline(now), self.standby.deadline(now),
+            self.control.deadline(), self.fullness.deadline(now), self._loader.deadline(now),
+        ]  # fmt: skip
+        if shared.core.far:
+            timers.append(now + LOOK_AT_CLOCK_S)
+        for site in self.sites.values():
+            if site.deferred.waiting:
+                timers.append(site.deferred.retry_at)
+            if site.busy_since is not None:
+                timers.append(self._check_busy(site, now))
+        durability = shared.durability
+        if more or (durability.write_error is None and (shared.buffers.pages or durability.awaited)):
+            timers.append(now)
+        shared.buffers.queue_touched()
+        return min((at for at in timers if at is not None), default=None)
+
+    def _export(self, now: float) -> float | None:
+        """Export some of the journal; returns when to continue."""
+        shared = self.shared
+        if shared.health.fatal is not None or not self.export.has_target:
+            return None
+        try:
+            stepped = self.export.step(now)
+        except FatalError as error:
+            shared.health.fail(error)
+            return None
+        if stepped.full_changed:
+            with shared.lock:
+                shared.durability.hold_for_journal(self.export.full)
+                shared.buffers.queue_all()
+        return stepped.deadline
+
+    def _tick(self, now: float) -> float | None:
+        """Let the core's clocks run, unless another inbox may be reading; returns the next deadline."""
+        shared = self.shared
+        if not shared.role.in_charge:
+            return None
+        return shared.core.tick(now, self.fullness.waits_for_application(now), self._loader.keeps)
+
+    def _check_busy(self, site: SiteReceiver, now: float) -> float | None:
+        """End this consumer if another one has read at a site for long, and this one must yield to it; returns when
+        that will be so."""
+        if site.busy_since is None or self.shared.role.locks.may_stay(site):
+            return None
+        until = site.busy_since + self.settings.takeover_timeout
+        if now >= until:
+            self.shared.health.fail(
+                GroupBusy(
+                    f"another consumer reads for group {self.settings.group!r} at site {site.name} ({site.error}):"
+                    " stop it, or give this one its own group"
+                )
+            )
+        return until
+
+    def _report_errors(self) -> None:
+        core = self.shared.core
+        if not (core.effects.conflicts or core.effects.missed or core.effects.held_up):
+            return
+        for stream, epoch, reason in core.effects.conflicts:
+            error = ProducerConflict(
+                f"{stream}, epoch {epoch}: {reason}. Producer {stream.producer!r} has two histories: was its outbox"
+                " restored from a backup, or copied?"
+            )
+            log.error("%s", error)
+            self.shared.health.report(error)
+        core.effects.conflicts.clear()
+        for gap in core.effects.missed:
+            log.error("%s: it was not known when the stream was joined", gap)
+            self.shared.health.report(GapError(gap))
+        core.effects.missed.clear()
+        for gap in core.effects.held_up:
+            held = GapHeld(gap)
+            log.error("%s: the stream waits; other streams go on", held)
+            self.shared.health.report(held)
+        core.effects.held_up.clear()
+
+    def tell_accepted(self, stream: Stream) -> None:
+        """Announce to other inboxes of the group what was accepted of a stream, so that one that takes over knows.
+        Call this when the acceptance is durable."""
+        with self.shared.lock:
+            self.control.tell_at_once(stream)
+
+    def forget(self, what: Forgetting, now: float) -> int:
+        """Forget streams, durably, but for what is needed to know again what comes of them once more. On the thread of
+        :meth:`step`. Returns how many were forgotten. Others are in use, not settled to their end, or not known, or
+        there is no room for more of what is remembered.
+
+        Raises :class:`InboxWriteError`, and then all is as it was, or what is fatal.
+        """
+        shared = self.shared
+        with shared.lock:
+            shared.core.retire_these(what.streams)
+        self.flush(now)
+        with shared.lock:
+            shared.buffers.unqueue_idle()
+            self._loader.retire(now)
+            free = [
+                stream
+                for stream in dict.fromkeys(what.streams)
+                if stream not in shared.core.streams
+                and stream not in shared.absent
+                and not shared.quarantine.holds(stream, TOO_MANY_STREAMS)
+            ]
+        try:
+            batch = self._forgetting(free, what)
+            if batch.forgotten:
+                shared.inbox.commit(batch, shared.wall_us(), microseconds(now))
+        except FatalError as error:
+            shared.health.fail(error)
+            raise
+        with shared.lock:
+            shared.core.forgot(len(batch.forgotten))
+        return len(batch.forgotten)
+
+    def _forgetting(self, streams: Sequence[Stream], what: Forgetting) -> Batch:
+        """The commit that forgets these streams, none of which is in memory."""
+        inbox = self.shared.inbox
+        some = inbox.load_some(streams)
+        inbox.drop_ids([saved.stream for saved in some])
+        kept = inbox.streams_with_leftovers([saved.stream for saved in some])
+        room = self.shared.core.rules.max_known_streams - inbox.tombstone_count
+        batch = Batch()
+        for saved in some:
+            if len(batch.forgotten) >= room or saved.stream in kept or not is_settled(saved):
+                continue
+            if what.unused_since_us is not None and saved.epochs[0].used_us >= what.unused_since_us:
+                continue
+            left = tombstone_of(saved, what.below)
+            batch.forgotten.append((saved.stream, left))
+            batch.entries.append(entry_of(saved, left, self.shared.group))
+        return batch
+
+    # -- the end ------------------------------------------------------------------------------------------
+
+    def flush(self, now: float, closing: bool = False) -> None:
+        """Commit everything. With `closing`, the inbox is left as after a clean stop."""
+        shared = self.shared
+        with shared.lock:
+            if not shared.health.may_write:
+                return
+            shared.buffers.settle(now)
+            if closing:
+                for portion in shared.buffers.slices.values():
+                    # Its handler still runs, and may take another message at this instant: all of it counts as
+                    # delivered, and comes again with the flag.
+                    portion.abandon()
+                for state in shared.core.streams.values():
+                    shared.core.effects.mark(state.stream)
+                shared.buffers.report_all()
+            else:
+                shared.durability.want()
+            plan = self._committer.plan(now, closing)
+        if plan is not None:
+            self._committer.commit(plan, now)
+
+    def say_goodbye(self, now: float) -> None:
+        """Announce the committed positions to producers and other inboxes, and that this one ends. After
+        :meth:`flush`."""
+        with self.shared.lock:
+            if self.shared.health.may_write:
+                self.control.farewell(now)
+
+    def finish_export(self, deadline: float) -> None:
+        """Export the rest, until `deadline` by the engine's clock: the last thing before the inbox is closed."""
+        if self.shared.health.may_write:
+            self.export.finish(deadline)
+        self.export.stop()

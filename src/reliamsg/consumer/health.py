@@ -1,0 +1,64 @@
+"""Whether a consumer can continue: the error that ended it, and the errors that ``on_error`` is to be told."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+
+from reliamsg.errors import DeadLetterHalt, FatalError, GroupBusy, QuarantineFull
+from reliamsg.runtime.wakeup import Waiters
+
+__all__ = ["Health"]
+
+log = logging.getLogger("reliamsg.consumer")
+
+_INBOX_UNAFFECTED = (GroupBusy, DeadLetterHalt, QuarantineFull)
+"""Errors that end a consumer and say nothing about its inbox."""
+MAX_ERRORS_WAITING = 1_000
+"""Errors that wait for ``on_error``. Beyond that the oldest are only logged."""
+
+
+class Health:
+    """Records failures. Its attributes may be read without the consumer's lock."""
+
+    def __init__(self, lock: threading.RLock, changed: Waiters) -> None:
+        self._lock = lock
+        self._changed = changed
+        self.fatal: FatalError | None = None
+        """What ended the consumer."""
+        self.closed = False
+        """The inbox is about to be closed: nothing is committed any more."""
+        self._errors: deque[BaseException] = deque(maxlen=MAX_ERRORS_WAITING)
+
+    @property
+    def may_write(self) -> bool:
+        """Whether the inbox can be relied on: nothing ended the consumer, or what did was not about the inbox."""
+        return self.fatal is None or isinstance(self.fatal, _INBOX_UNAFFECTED)
+
+    def fail(self, error: FatalError) -> None:
+        """End the consumer. An error of the inbox replaces an earlier one of another kind: the commits that would
+        still follow must not be made. Takes the lock, unless the caller holds it."""
+        with self._lock:
+            if self.fatal is None or (self.may_write and not isinstance(error, _INBOX_UNAFFECTED)):
+                self.fatal = error
+                self._errors.append(error)
+                log.error("%s", error)
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Nothing is committed from now on, so nobody may wait for it."""
+        with self._lock:
+            self.closed = True
+            self._changed.notify_all()
+
+    def report(self, error: BaseException) -> None:
+        """Have ``on_error`` told of an error. Under the lock."""
+        self._errors.append(error)
+
+    def take_errors(self) -> list[BaseException]:
+        """What ``on_error`` is to be told, once."""
+        with self._lock:
+            found = list(self._errors)
+            self._errors.clear()
+        return found

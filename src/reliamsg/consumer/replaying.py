@@ -1,0 +1,107 @@
+"""Taking deliveries in again that are in quarantine, as many at a time as memory bears. On the inbox's thread."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from reliamsg.consumer.quarantine import TOO_MANY_STREAMS
+from reliamsg.consumer.shared import Shared
+from reliamsg.consumer.site import SiteReceiver
+from reliamsg.errors import FatalError, InboxWriteError
+from reliamsg.store.quarantine import QuarantinedDelivery, Selection
+from reliamsg.wire.data import Frame, FrameError, open_frame
+
+__all__ = ["Replayer"]
+
+log = logging.getLogger("reliamsg.consumer")
+
+PAGE_BYTES = 1024 * 1024
+MAX_BYTES = 4 * 1024 * 1024
+"""Of replayed deliveries that are neither settled nor held in the inbox."""
+
+
+class Replayer:
+    """Feeds what is marked for a replay to the core."""
+
+    def __init__(self, shared: Shared, sites: Mapping[str, SiteReceiver]) -> None:
+        self._shared = shared
+        self._sites = sites
+        self._more = True
+        """There may be marked deliveries that are not being taken in."""
+
+    def step(self, now: float) -> bool:
+        """Take in what there is room for; returns whether to call again at once."""
+        shared = self._shared
+        with shared.lock:
+            if (
+                shared.role.barred
+                or shared.durability.write_error is not None
+                or shared.health.fatal is not None
+            ):
+                return False
+            marks, roomless = list(shared.quarantine.marks), tuple(shared.quarantine.roomless)
+        try:
+            if marks:
+                self._mark(marks)
+            if roomless:
+                self._requalify(roomless)
+            return self._more and self._feed(now)
+        except InboxWriteError as error:
+            log.warning("%s: the quarantine is left for now: %s", shared.inbox.path, error)
+        except FatalError as error:
+            with shared.lock:
+                shared.health.fail(error)
+        return False
+
+    def _mark(self, marks: list[tuple[Selection, bool]]) -> None:
+        shared = self._shared
+        for which, replay in marks:
+            changed = 0 if which.ids == () else shared.inbox.quarantine.mark(which, replay)
+            self._more |= replay
+            with shared.lock:
+                shared.quarantine.marks.popleft()
+            if changed and replay:
+                log.info("%s: %d deliveries leave the quarantine", shared.inbox.path, changed)
+
+    def _requalify(self, roomless: tuple[int, ...]) -> None:
+        shared = self._shared
+        before = shared.inbox.quarantine.requalify(roomless, TOO_MANY_STREAMS)
+        with shared.lock:
+            shared.quarantine.requalified(before)
+            del shared.quarantine.roomless[: len(roomless)]
+
+    def _feed(self, now: float) -> bool:
+        shared = self._shared
+        with shared.lock:
+            room = MAX_BYTES - shared.core.waiting.replayed_bytes
+            but = set(shared.quarantine.replaying)
+            full = shared.absent.is_full
+        if room <= 0 or full:
+            return False
+        rows = shared.inbox.quarantine.page(but, min(room, PAGE_BYTES))
+        self._more = bool(rows)
+        found = [(row, _opened(row)) for row in rows]
+        left: list[int] = []
+        with shared.lock:
+            wall = shared.wall_us()
+            for row, frame in found:
+                if frame is None:
+                    left.append(row.id)
+                    continue
+                site = self._sites.get(row.site) or next(iter(self._sites.values()))
+                shared.quarantine.begin(row)
+                if not site.replayed(row, frame, now, wall):
+                    left.append(row.id)
+            if left:
+                shared.quarantine.leave(Selection(ids=tuple(left)))
+            shared.buffers.queue_touched()
+        return self._more
+
+
+def _opened(row: QuarantinedDelivery) -> Frame | None:
+    try:
+        return open_frame(row.frame)
+    except FrameError as error:
+        log.error("delivery %d in quarantine is damaged: %s", row.id, error)
+        return None

@@ -1,0 +1,213 @@
+"""What a consumer's worker does, and how it is ended."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from reliamsg.consumer.engine import ConsumerEngine
+from reliamsg.consumer.operating import Operating
+from reliamsg.errors import FatalError, InboxLocked, ReliamsgError
+from reliamsg.runtime.callbacks import CallbackThread
+from reliamsg.runtime.wakeup import Waiters, Wakeup
+from reliamsg.runtime.worker import Worker
+
+__all__ = ["MOST_IDLE_S", "Opener", "Runner"]
+
+log = logging.getLogger("reliamsg.consumer")
+
+MOST_IDLE_S = 1.0
+"""The engine is stepped this often even if nothing happens."""
+LEAST_END_S = 0.1
+"""The worker has this long for its last step, even if there is no time left."""
+LEAST_GOODBYE_S = 0.5
+"""A connection has this long to be closed, and ``on_error`` to be told, even if there is no time left."""
+
+
+log = logging.getLogger("reliamsg.consumer")
+
+
+class Opener:
+    """Calls `attempt` every `every` seconds, on a thread of its own, for as long as it raises InboxLocked."""
+
+    def __init__(self, attempt: Callable[[], None], every: float, name: str) -> None:
+        self._attempt = attempt
+        self._every = every
+        self._ended = self._cancelled = False
+        self._waiters = Waiters()
+        self._wakeup = Wakeup()
+        self._lock = threading.Lock()
+        self.error: BaseException | None = None
+        """Why there will be no further attempt, where that is no success."""
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def done(self) -> bool:
+        """Whether the inbox is open."""
+        return self._ended and self.error is None
+
+    def wait(self, timeout: float) -> bool:
+        """Wait for up to `timeout` seconds until the inbox is open; raises what makes that impossible."""
+        self._waiters.wait(lambda: self._ended, timeout)
+        if self.error is not None:
+            raise self.error
+        return self.done
+
+    def cancel(self) -> bool:
+        """No further attempt begins; returns whether the inbox is open. Waits for one that has begun."""
+        self._cancelled = True
+        self._wakeup.set()
+        with self._lock:
+            return self.done
+
+    def _run(self) -> None:
+        while not self._ended:
+            with self._lock:
+                if self._cancelled:
+                    return
+                self._try()
+            if not self._ended:
+                self._wakeup.wait(self._every)
+
+    def _try(self) -> None:
+        try:
+            self._attempt()
+        except InboxLocked as error:
+            log.debug("%s", error)
+            return
+        except BaseException as error:  # noqa: BLE001  (raised by the next call that waits)
+            self.error = error
+        self._ended = True
+        self._waiters.notify_all()
+
+
+class _Work:
+    """The steps of a consumer: its engine, what operators ask of it, and what ``on_error`` is told."""
+
+    def __init__(self, engine: ConsumerEngine, callbacks: CallbackThread) -> None:
+        self._engine = engine
+        self._callbacks = callbacks
+        self._operating = Operating(engine)
+        self._stopped = False
+        self._close_by: float | None = None
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the application asked to end."""
+        return self._stopped
+
+    # -- what the application calls -----------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Do what operators asked for while the inbox was closed, and let the sites connect."""
+        self._operating.step(self._engine.shared.clock())
+        self._engine.start()
+
+    def stop(self) -> None:
+        """Have everybody who waits for messages look up. Takes no lock: safe in a signal handler."""
+        self._stopped = True
+        self._engine.shared.changed.notify_all()
+
+    def close_at_end(self, deadline: float) -> None:
+        """Have the worker itself close, after its last step."""
+        self._close_by = deadline
+
+    # -- what the worker calls ----------------------------------------------------------------------------
+
+    def step(self) -> float | None:
+        """See :class:`~reliamsg.runtime.worker.Work`."""
+        shared = self._engine.shared
+        deadline = self._engine.step(shared.clock())
+        self._operating.step(shared.clock())
+        self._report_errors()
+        if self._stopped:
+            shared.changed.notify_all()
+        return deadline
+
+    def fail(self, error: FatalError) -> None:
+        """See :class:`~reliamsg.runtime.worker.Work`."""
+        self._engine.shared.health.fail(error)
+        self._report_errors()
+
+    def finish(self) -> None:
+        """See :class:`~reliamsg.runtime.worker.Work`."""
+        if self._close_by is not None:
+            self.close(self._close_by)
+
+    def _report_errors(self) -> None:
+        """Have ``on_error`` called with what happened since the last time."""
+        for error in self._engine.shared.health.take_errors():
+            self._callbacks.report(error)
+        self._callbacks.start()
+
+    # -- after the last step ------------------------------------------------------------------------------
+
+    def close(self, deadline: float) -> bool:
+        """Commit, disconnect, and give the inbox up; returns whether the stop was clean."""
+        engine, shared = self._engine, self._engine.shared
+        try:
+            # First what the application acknowledged, so that the brokers still hear of it.
+            engine.flush(shared.clock())
+            engine.say_goodbye(shared.clock())
+            engine.standby.close_given_up()
+            for site in engine.sites.values():
+                site.close(lambda: max(LEAST_GOODBYE_S, deadline - time.monotonic()))
+            engine.flush(shared.clock(), closing=True)
+            engine.finish_export(shared.clock() + deadline - time.monotonic())
+        except ReliamsgError as error:
+            log.error("%s", error)
+        self._report_errors()
+        with shared.lock:
+            clean = shared.health.may_write and shared.durability.write_error is None
+        shared.health.close()
+        shared.inbox.close()
+        self._callbacks.close(max(LEAST_GOODBYE_S, deadline - time.monotonic()))
+        return clean
+
+
+class Runner:
+    """Runs an engine until it is closed."""
+
+    def __init__(self, engine: ConsumerEngine, worker: Worker, callbacks: CallbackThread) -> None:
+        """`worker`: what the engine wakes. It is started here."""
+        self._engine = engine
+        self._worker = worker
+        self._work = _Work(engine, callbacks)
+        self._close_lock = threading.Lock()
+        self._closed = False
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the application asked to end."""
+        return self._work.stopped
+
+    def start(self) -> None:
+        """Once; :meth:`stop` may have been called before."""
+        self._work.start()
+        self._worker.start(self._work)
+
+    def stop(self) -> None:
+        """Have everybody who waits for messages look up. Takes no lock: safe in a signal handler."""
+        self._work.stop()
+        self._worker.wake()
+
+    def close(self, timeout: float) -> bool:
+        """Commit, disconnect, and give the inbox up. Returns whether the stop was clean; only once."""
+        with self._close_lock:
+            if self._closed:
+                return False
+            self._closed = True
+        deadline = time.monotonic() + max(0.0, timeout)
+        self.stop()
+        if self._worker.is_current:  # it has collected a consumer that nobody closed
+            self._work.close_at_end(deadline)
+        if self._worker.end(max(LEAST_END_S, timeout)):
+            return self._work.close(deadline)
+        if not self._worker.is_current:
+            # It hangs in a write. The inbox can't be closed under it; the process's end will release it.
+            log.error("%s: still being written; not closed cleanly", self._engine.shared.inbox.path)
+            self._engine.shared.health.close()
+        return False

@@ -1,0 +1,712 @@
+"""One site as the consumer sees it: what its transport tells, and what is counted about it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Container, Sequence
+from typing import Literal
+
+from reliamsg.config import Site
+from reliamsg.consumer.buffer import BufferedBatch
+from reliamsg.consumer.intake import Rejected, Unsequenced, examine, examine_repair
+from reliamsg.consumer.latest_statuses import LatestStatuses
+from reliamsg.consumer.quarantine import FAR_EPOCH, HELD, TOO_MANY_STREAMS
+from reliamsg.consumer.shared import Shared
+from reliamsg.keys import KeyRing
+from reliamsg.message import Stream
+from reliamsg.protocol.ranges import Span
+from reliamsg.protocol.receiver.incoming import Incoming
+from reliamsg.protocol.receiver.unacked import QUARANTINE
+from reliamsg.store.inbox_rows import HeldFrame
+from reliamsg.store.quarantine import QuarantinedDelivery, Selection
+from reliamsg.transport.base import Delivery, ReceiverTransport, SenderTransport, is_refusal
+from reliamsg.wire.data import Frame, FrameError, Origin, Records, encode, open_frame
+from reliamsg.wire.limits import MAX_FRAME_BYTES
+
+__all__ = ["SILENT_S", "Feeding", "SiteReceiver", "SiteState"]
+
+log = logging.getLogger("reliamsg.consumer")
+
+SiteState = Literal["connecting", "connected", "listening", "unreachable", "refused", "busy", "closed"]
+
+Connection = ReceiverTransport | SenderTransport
+
+SILENT_S = 60.0
+"""A queue is suspected when repairs of its topic came for so long, through the same site, and nothing else did."""
+
+Topic = tuple[str, int]
+"""With its partition."""
+
+GATHER_S = 0.01
+"""The engine is told of arrivals that are not urgent within so long."""
+
+ASKED_WITHIN_S = 3.0
+"""A broker that says that a queue is empty was asked at most so long ago."""
+
+MAX_LATE_BYTES = 64 * 1024 * 1024
+"""Late messages that wait in the inbox until the application has seen them; any more are only counted."""
+
+TRY_AGAIN_S = 30.0
+"""What could not be taken in from the quarantine, though there was room for its stream, gives way to others so long."""
+NO_ROOM_S = 0.05
+"""The same of what a gap had held, and finds no room: that may be there as soon as the application goes on."""
+ANSWER_TRIES = 4
+"""A producer that was asked so often, which takes 7 s, is not expected to answer soon."""
+LOOK_AGAIN_S = 1.0
+"""Whether it has answered is looked at so often."""
+LOG_EVERY_S = 1.0
+"""Rejected deliveries of one kind are logged at most so often, with their number."""
+_UNUSABLE = "unusable deliveries set aside"
+_UNHEARD = "statuses of streams not taken in, to be asked for again"
+_NOT_KEPT = "late batches not kept, since there are too many"
+
+
+class Connections:
+    """What there is, and who takes its events. Everything under the consumer's lock, unless it says otherwise."""
+
+    def __init__(self) -> None:
+        self.transport: ReceiverTransport | None = None
+        """What the site is read with; None while it is not."""
+        self.reading: object | None = None
+        """Who takes its events: whatever else still calls belongs to a connection that was given up."""
+        self.listener: SenderTransport | None = None
+        """What listens, under a throw-away name."""
+        self.listening: object | None = None
+        """Who takes its events."""
+        self.listens_aside = False
+        """What listens beside a connection that tries to read is connected."""
+        self.given_up: list[Connection] = []
+        """What is to be closed, by whoever takes it out: without the lock, since closing waits for events, which may
+        wait for the lock."""
+
+    @property
+    def all(self) -> list[Connection]:
+        """Every connection that there is."""
+        return [each for each in (self.listener, self.transport) if each is not None]
+
+    def read_with(self, transport: ReceiverTransport, events: object) -> None:
+        """There is one to read with, which is not started yet."""
+        self.transport, self.reading = transport, events
+
+    def listen_with(self, listener: SenderTransport, events: object) -> None:
+        """There is one that listens, which is not started yet."""
+        self.listener, self.listening = listener, events
+
+    def note_aside(self, connected: bool) -> None:
+        """What listens beside a connection that tries to read was connected, or disconnected."""
+        self.listens_aside = connected
+
+    def stop_listening(self) -> None:
+        """Give up what listens."""
+        if self.listener is not None:
+            self.given_up.append(self.listener)
+        self.listening = self.listener = None
+        self.listens_aside = False
+
+    def give_up(self) -> None:
+        """Give up all that there is."""
+        self.given_up += self.all
+        self.reading = self.listening = self.listener = self.transport = None
+        self.listens_aside = False
+
+
+class Deferred:
+    """Those of one site, at most as many as its broker lets wait. Under the consumer's lock."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[Delivery, Frame]] = []
+        self._moves = 0
+        self.retry_at = float("inf")
+        """When to look at them again, whatever happens until then."""
+
+    def put(self, delivery: Delivery, frame: Frame, retry_at: float = float("inf")) -> None:
+        """It is looked at again when any stream has gone on, and at `retry_at`."""
+        self.waiting.append((delivery, frame))
+        self.retry_at = min(self.retry_at, retry_at)
+
+    def take(self, moves: int, now: float) -> list[tuple[Delivery, Frame]]:
+        """What is to be looked at again: put back what has to wait still. `moves`: how often streams went on so far."""
+        if moves == self._moves and now < self.retry_at:
+            return []
+        self._moves, self.retry_at = moves, float("inf")
+        again, self.waiting = self.waiting, []
+        return again
+
+    def clear(self) -> None:
+        """The connection is gone: the broker delivers them again."""
+        self.waiting.clear()
+        self.retry_at = float("inf")
+
+
+class Feeding:
+    """Of one site: what came through queues, and what only by repair. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._starved_since: dict[Topic, float] = {}
+
+    def came(self, topic: Topic) -> None:
+        """Its queue brought something."""
+        self._starved_since.pop(topic, None)
+
+    def repaired(self, topic: Topic, now: float, seen_empty_at: float) -> bool:
+        """Something missing came by repair. Returns whether the queue is suspected, `SILENT_S` apart: it brought
+        nothing all that time, and not because something waited in it."""
+        since = self._starved_since.setdefault(topic, now)
+        if now - since < SILENT_S or seen_empty_at < since:
+            return False
+        self._starved_since[topic] = now
+        return True
+
+
+class SiteReceiver:
+    """One site: takes the events of its connections (see :mod:`~reliamsg.consumer.connector`), all under the
+    consumer's lock but :meth:`received` and :meth:`repaired`."""
+
+    def __init__(
+        self,
+        shared: Shared,
+        site: Site,
+        statuses: LatestStatuses,
+        topics: Container[tuple[str, int]],
+        *,
+        keep_late: bool,
+        unsequenced: bool,
+        keys: KeyRing | None = None,
+    ) -> None:
+        self.shared = shared
+        self.site = site
+        self.name = site.name
+        self.connections = Connections()
+        self.state: SiteState = "connecting"
+        self.endpoint = ""
+        self.error = ""
+        """Why the site is not connected; empty while it is."""
+        self.closing = False
+        """The connection is being ended from here."""
+        self.received_messages = 0
+        self.duplicate_messages = 0
+        self.repaired_messages = 0
+        """That came from a producer in answer to a request."""
+        self.connected_at = 0.0
+        self.greeted = False
+        """Producers were called for on this connection."""
+        self.echoed_at: float | None = None
+        """When an own heartbeat came back last on this connection."""
+        self.echoes_since: float | None = None
+        """The same of the first one."""
+        # An own heartbeat came back; a control frame of whomever came in, so the site lets its users see them.
+        self.ever_echoed = self.ever_heard = False
+        self.drained_at = float("-inf")
+        """When its queue was seen empty last."""
+        self.lost_at: float | None = None
+        """When the connection that it was read with was lost last."""
+        self.busy_since: float | None = None
+        self.rejected: dict[str, int] = {}
+        """Reason → deliveries."""
+        self._statuses = statuses
+        self._topics = topics
+        self._keep_late = keep_late
+        self._unsequenced = unsequenced
+        self._keys = keys
+        self._feeding = Feeding()
+        self.deferred = Deferred()
+        """Too far ahead of their streams, or of epochs that their producers were asked about, with no room in
+        quarantine."""
+        self._early: list[Delivery] = []
+        """Arrived before it was known whether another inbox reads; at most as many as the broker lets wait."""
+        self._unreported: dict[tuple[str, str], int] = {}
+        """By what was done, and why."""
+        self._unlogged: dict[tuple[str, str], int] = {}
+        self._logged_at: dict[tuple[str, str], float] = {}
+
+    # -- its connection -----------------------------------------------------------------------------------
+
+    def connects(self) -> None:
+        """It is about to be connected."""
+        self.state = "connecting"
+
+    def connected(self, endpoint: str, session_present: bool | None) -> None:
+        """It is being read."""
+        self._up("connected", endpoint)
+        self.busy_since = None
+        self.shared.core.waiting.connected(self.name)
+        detail: dict[str, object] = {"session_present": session_present}
+        if session_present is False and self.lost_at is not None:
+            # What was confirmed here by then and has not arrived is lost.
+            heard = self._statuses.journal(self.name, self.lost_at)
+            detail |= {"heard": heard} if heard else {}
+        self.shared.journal.note("connected", site=self.name, detail=detail)
+        self.shared.role.locks.review()
+        self.shared.agenda.due(0.0)
+        log.info("site %s: connected to %s", self.name, endpoint)
+
+    def listens(self, endpoint: str) -> None:
+        """It is being listened to, and not read."""
+        self._up("listening", endpoint)
+        self.shared.agenda.due(0.0)
+        log.info("site %s: listening to %s", self.name, endpoint)
+
+    def listens_aside(self) -> None:
+        """It is being listened to beside a connection that tries to read."""
+        self.connections.note_aside(True)
+        self.greeted = False
+        self.shared.agenda.due(0.0)
+
+    def greet(self, greeted: bool) -> None:
+        """Producers were called for on this connection, or have to be once more."""
+        self.greeted = greeted
+
+    def _up(self, state: SiteState, endpoint: str) -> None:
+        self.state, self.endpoint, self.error = state, endpoint, ""
+        self.connected_at = self.shared.clock()
+        self.greeted = False
+        self.echoed_at = self.echoes_since = None
+
+    def disconnected(self, reason: str) -> None:
+        """Its connection is gone, of either kind."""
+        was_read = self.state == "connected"
+        self.state, self.error = "connecting", reason
+        self.busy_since = None
+        self.echoed_at = self.echoes_since = None
+        self.deferred.clear()
+        self._early.clear()
+        if was_read:
+            self.lost_at = self.shared.clock()
+            self.shared.core.waiting.disconnected(self.name)
+            self.shared.absent.disconnected(self.name)
+            self.shared.durability.pending.disconnected(self.name)
+            self.shared.journal.note("disconnected", site=self.name, reason=reason)
+            level = logging.INFO if self.closing else logging.WARNING
+            log.log(level, "site %s: disconnected: %s", self.name, reason)
+        self.shared.role.locks.review()
+        self.shared.agenda.due(0.0)
+
+    def give_up(self, reason: str) -> None:
+        """Have nothing to do with any connection any more; what there was is to be closed."""
+        if self.connections.all:
+            self.disconnected(reason)
+            self.connections.give_up()
+
+    def close(self, timeout: Callable[[], float]) -> None:
+        """Close all connections, without the lock; `timeout` says how long each may take, in seconds."""
+        self.closing = True
+        for connection in self.connections.all:
+            connection.close(timeout())
+        self.state = "closed"
+
+    def unreachable(self, endpoint: str, reason: str, credentials: bool) -> None:
+        """An attempt to connect failed."""
+        changed = reason != self.error
+        self.busy_since = None  # whoever held the group there may be gone as well
+        self.state = "refused" if credentials or is_refusal(reason) else "unreachable"
+        self.endpoint, self.error = endpoint, reason
+        self.shared.role.locks.review()
+        if changed:
+            log.warning("site %s: %s: %s", self.name, endpoint, reason)
+
+    def busy(self, holder: str) -> None:
+        """Another client holds the group's lock there."""
+        self.state, self.error = "busy", holder
+        if self.busy_since is None:
+            self.busy_since = self.shared.clock()
+            log.warning("site %s: another consumer reads for this group: %s", self.name, holder)
+        self.shared.role.locks.review()
+        self.shared.agenda.due(0.0)
+
+    def drained(self) -> None:
+        """Its queue was seen empty.
+
+        What a producer's journal, as far as it told of it before the broker was asked, says to be confirmed here has
+        arrived by now, or was lost. Brokers are asked a moment before they answer.
+        """
+        now = self.shared.clock()
+        heard = self._statuses.journal(self.name, max(self.drained_at, now - ASKED_WITHIN_S))
+        self.drained_at = now
+        detail = {"count": 1, "heard": heard} if heard else {"count": 1}
+        self.shared.journal.note("drained", site=self.name, detail=detail)
+
+    # -- the control plane --------------------------------------------------------------------------------
+
+    def tell(self, address: str, body: bytes) -> bool:
+        """Send a control frame, if there is a connection; False where it was dropped at once."""
+        connection = self._open
+        return connection is not None and connection.tell(address, body)
+
+    @property
+    def can_tell(self) -> bool:
+        """Whether there is a connection to send control frames over."""
+        return self._open is not None
+
+    @property
+    def _open(self) -> Connection | None:
+        if self.connections.listens_aside or self.state == "listening":
+            return self.connections.listener
+        return self.connections.transport if self.state == "connected" else None
+
+    def control_frame_came(self) -> None:
+        """A control frame came in: this site lets its users see them."""
+        self.ever_heard = True
+
+    def echo(self, now: float) -> None:
+        """An own heartbeat came back."""
+        self.ever_echoed = True
+        self.echoed_at = now
+        if self.echoes_since is None:
+            self.echoes_since = now
+
+    def refuse_status(self, reason: str) -> None:
+        """A status told of a stream that there is no room for."""
+        self._count(_UNHEARD, reason)
+
+    def repaired(self, address: str, body: bytes) -> None:
+        """A batch came at the group's own address. It has no broker to keep it: what is not taken in now is asked
+        for again."""
+        shared = self.shared
+        what = examine_repair(body, self._topics, MAX_FRAME_BYTES, self._keys)
+        with shared.lock:
+            if shared.role.barred:
+                return
+            now, wall = shared.clock(), shared.wall_us()
+            if isinstance(what, Rejected):
+                if what.frame is not None:
+                    self._undecodable(what.frame)
+                self.set_aside(address, body, what.reason)
+            elif shared.admission.has_room_for_repair(what, now):
+                self._take_repair(address, what, now, wall)
+            shared.buffers.queue_touched()
+            shared.agenda.due(now if shared.core.effects.urgent else now + GATHER_S)
+
+    def _take_repair(self, address: str, frame: Frame, now: float, wall: int) -> None:
+        shared, envelope = self.shared, frame.envelope
+        stream = envelope.stream
+        if shared.absent.may_know(stream):
+            shared.absent.wait(
+                stream,
+                None,
+                lambda room: self._take_repair(address, frame, shared.clock(), wall) if room else None,
+            )
+            return
+        if shared.admission.quarantine_comes_first(stream):
+            return
+        moves = shared.core.effects.moves
+        arrival = shared.core.receive(_incoming(self.name, stream, frame, repair=True), now, wall)
+        if shared.core.effects.moves != moves:
+            shared.buffers.settled_elsewhere(stream)
+        for first, last in arrival.new:
+            self.repaired_messages += last - first + 1
+        if arrival.new:
+            shared.buffers.of(stream).take_in(BufferedBatch.of(frame, arrival.new, self.name, now, wall))
+            self._look_at_queue((stream.topic, stream.partition), now)
+        if arrival.quarantine:
+            self.set_aside(address, frame.data, "conflict")
+        elif arrival.late:
+            self._late(stream, frame, arrival.late, wall)
+        elif not (arrival.new or arrival.refused or arrival.deferred or arrival.far):
+            self.duplicate_messages += envelope.count
+
+    def _look_at_queue(self, topic: tuple[str, int], now: float) -> None:
+        """What a producer sends again through this site its queue should have brought."""
+        transport = self.connections.transport
+        if transport is not None and self._feeding.repaired(topic, now, self.drained_at):
+            log.info("site %s: of %s only repairs come: its queue is bound once more", self.name, topic[0])
+            transport.renew(*topic)
+
+    # -- Member -------------------------------------------------------------------------------------------
+
+    def give_way(self) -> None:
+        """See :class:`~reliamsg.consumer.site_locks.LockedSite`."""
+        if self.connections.transport is not None:
+            self.connections.transport.reconnect("another consumer reads for this group")
+
+    def admit(self) -> None:
+        """See :class:`~reliamsg.consumer.site_locks.LockedSite`."""
+        early, self._early = self._early, []
+        if early:
+            self.received(early, self.connections.reading)
+        self.shared.changed.notify_all()  # handing out may go on as well
+
+    def _must_wait(self, deliveries: Sequence[Delivery]) -> bool:
+        """Keep deliveries for later, if another inbox may be reading."""
+        locks = self.shared.role.locks
+        if self.shared.role.barred or not (locks.decided or self.site.protocol == "mqtt"):
+            self._early += deliveries
+            return True
+        return False
+
+    # -- what arrives -------------------------------------------------------------------------------------
+
+    def received(self, deliveries: Sequence[Delivery], reading: object) -> None:
+        """See :class:`~reliamsg.transport.base.ReceiverEvents`. `reading`: who took the event."""
+        shared = self.shared
+        with shared.lock:
+            if reading is not self.connections.reading or self._must_wait(deliveries):
+                return
+        # Looking at bytes needs no lock, and takes longer than all that does.
+        found = [
+            (delivery, examine(delivery, self._topics, MAX_FRAME_BYTES, self._keys))
+            for delivery in deliveries
+        ]
+        release: list[object] = []
+        with shared.lock:
+            if reading is not self.connections.reading or self._must_wait(deliveries):
+                return
+            now, wall = shared.clock(), shared.wall_us()
+            for delivery, what in found:
+                if isinstance(what, Rejected):
+                    self._reject(delivery, what)
+                elif isinstance(what, Unsequenced):
+                    self._without_identity(delivery, what, now, wall)
+                elif self._arrive(delivery, what, now, wall):
+                    release.append(delivery.token)
+            shared.buffers.queue_touched()
+            shared.agenda.due(now if shared.core.effects.urgent else now + GATHER_S)
+            transport = self.connections.transport
+        if release and transport is not None:
+            transport.acknowledge(release)
+
+    @property
+    def pending(self) -> int:
+        """How many deliveries the broker must keep for now."""
+        waiting = self.shared.core.waiting.pending(self.name) + self.shared.absent.pending(self.name)
+        return waiting + len(self.deferred.waiting)
+
+    def retry_deferred(self, now: float) -> None:
+        """Take in what was too far ahead of its stream, if any stream has gone on, and what waits for a producer's
+        answer; under the lock."""
+        shared = self.shared
+        while self.deferred.waiting and (again := self.deferred.take(shared.core.effects.moves, now)):
+            for delivery, frame in again:
+                if self._arrive(delivery, frame, now, shared.wall_us()):
+                    shared.durability.pending.tokens.append((self.name, delivery.token))
+
+    def _arrive(
+        self, delivery: Delivery, frame: Frame, now: float, wall: int, stream: Stream | None = None
+    ) -> bool:
+        """Place a sound frame; returns whether its broker may forget it at once."""
+        shared, envelope = self.shared, frame.envelope
+        stream = stream or envelope.stream
+        if shared.absent.may_know(stream):
+            shared.absent.wait(stream, self.name, lambda room: self._loaded(delivery, frame, stream, room))
+            shared.agenda.due(now)
+            return False
+        if shared.admission.quarantine_comes_first(stream):
+            # What came before it is there. Were it taken in first, the stream might begin with it.
+            self._refuse(delivery, frame, stream)
+            return False
+        if stream in shared.core.effects.holding and not shared.admission.has_room_behind_hold(stream, frame):
+            if not shared.admission.leave_to_producer(self.name, stream, frame, delivery.token, now):
+                self.quarantine(delivery, frame, HELD, stream)
+            return False
+        moves = shared.core.effects.moves
+        arrival = shared.core.receive(_incoming(self.name, stream, frame, delivery.token), now, wall)
+        if shared.core.effects.moves != moves:
+            shared.buffers.settled_elsewhere(stream)
+        self._feeding.came((envelope.topic, envelope.partition))
+        if arrival.refused:
+            self._refuse(delivery, frame, stream)
+        elif arrival.deferred:
+            self.deferred.put(delivery, frame)
+            return False
+        elif arrival.far:
+            self._keep_far(delivery, frame, stream, now)
+            return False
+        for first, last in arrival.new:
+            self.received_messages += last - first + 1
+        if arrival.new:
+            shared.buffers.of(stream).take_in(BufferedBatch.of(frame, arrival.new, self.name, now, wall))
+        if arrival.quarantine:
+            self._quarantine(delivery, "conflict")
+        elif arrival.late:
+            self._late(stream, frame, arrival.late, wall)
+        elif not arrival.new and not arrival.refused:
+            self.duplicate_messages += envelope.count
+        return arrival.release
+
+    def _loaded(self, delivery: Delivery, frame: Frame, stream: Stream, there_is_room: bool) -> None:
+        """A delivery's stream was looked for in the inbox."""
+        shared = self.shared
+        if not there_is_room:
+            self._refuse(delivery, frame, stream)
+        elif self._arrive(delivery, frame, shared.clock(), shared.wall_us(), stream):
+            shared.durability.pending.tokens.append((self.name, delivery.token))
+
+    def _keep_far(self, delivery: Delivery, frame: Frame, stream: Stream, now: float) -> None:
+        """Keep what is of an epoch that is far ahead; where there is no room, its broker does, as long as its producer
+        can be expected to answer."""
+        shared = self.shared
+        if shared.admission.put_in_quarantine(
+            FAR_EPOCH, self.name, stream, frame, delivery.token, shared.wall_us()
+        ):
+            return
+        if shared.core.challenges.tries(stream) < ANSWER_TRIES:
+            self.deferred.put(delivery, frame, now + LOOK_AGAIN_S)
+        else:
+            shared.admission.fail_for_want_of_room(FAR_EPOCH, stream)
+
+    def quarantine(self, delivery: Delivery, frame: Frame, reason: str, stream: Stream | None = None) -> bool:
+        """Have a sound delivery kept in the inbox, so that its broker may forget it; where there is no room for it
+        reading stops, and False is returned."""
+        stream = stream or frame.envelope.stream
+        shared = self.shared
+        if shared.admission.put_in_quarantine(
+            reason, self.name, stream, frame, delivery.token, shared.wall_us()
+        ):
+            return True
+        shared.admission.fail_for_want_of_room(reason, stream)
+        return False
+
+    def replayed(self, row: QuarantinedDelivery, frame: Frame, now: float, wall: int) -> bool:
+        """Take in what was in quarantine, as if it arrived again; False if it has to stay as it is."""
+        shared, envelope = self.shared, frame.envelope
+        if shared.absent.may_know(row.stream):
+            shared.absent.wait(row.stream, QUARANTINE, lambda room: self._replay_loaded(row, frame, room))
+            return True
+        if row.reason == HELD and not shared.admission.has_room_after_hold(row.stream, frame):
+            shared.quarantine.held[row.stream] = now + NO_ROOM_S
+            shared.core.kept(row.stream, row.epoch, row.first, now)
+            return False
+        if row.reason == FAR_EPOCH:  # an answer, or an operator, has decided
+            shared.core.vouch(row.stream, envelope.epoch)
+        shared.quarantine.took_in(row)
+        moves = shared.core.effects.moves
+        arrival = shared.core.receive(
+            _incoming(row.site, row.stream, frame, row.id, replayed=True), now, wall
+        )
+        if shared.core.effects.moves != moves:
+            shared.buffers.settled_elsewhere(row.stream)
+        if arrival.refused or arrival.deferred or arrival.far:
+            if row.reason == TOO_MANY_STREAMS and not arrival.refused:
+                shared.quarantine.put_off[row.stream] = now + TRY_AGAIN_S
+            elif row.reason == FAR_EPOCH and arrival.refused:  # it is believed, and that is all that it lacks
+                self.shared.admission.report_no_room()
+                shared.quarantine.lacks_room(row.id)
+                return True
+            return False
+        if arrival.new:
+            shared.buffers.of(row.stream).take_in(BufferedBatch.of(frame, arrival.new, row.site, now, wall))
+        if arrival.release:
+            shared.durability.pending.unquarantined.append(row.id)
+        if arrival.quarantine:
+            self.set_aside("", frame.data, "conflict")
+        elif arrival.late:
+            self._late(row.stream, frame, arrival.late, wall)
+        return True
+
+    def _replay_loaded(self, row: QuarantinedDelivery, frame: Frame, there_is_room: bool) -> None:
+        shared = self.shared
+        if not there_is_room and row.reason == FAR_EPOCH and not shared.core.horizon.is_far(row.epoch):
+            self.shared.admission.report_no_room()
+            shared.quarantine.lacks_room(row.id)
+        elif not (there_is_room and self.replayed(row, frame, shared.clock(), shared.wall_us())):
+            shared.quarantine.leave(Selection(ids=(row.id,)))
+
+    def _refuse(self, delivery: Delivery, frame: Frame, stream: Stream) -> None:
+        """There is no room for another stream. Were it left with the broker it would hold up all others."""
+        self.shared.quarantine.put_off.pop(stream, None)
+        self.shared.admission.report_no_room()
+        self.quarantine(delivery, frame, TOO_MANY_STREAMS, stream)
+
+    def _late(self, stream: Stream, frame: Frame, spans: Sequence[Span], wall: int) -> None:
+        """Keep what came late for the application to see; it is journalled in any case."""
+        shared = self.shared
+        for part in BufferedBatch.of(frame, spans, self.name, 0.0, wall) if self._keep_late else ():
+            if shared.inbox.late_bytes + shared.durability.pending.late_bytes >= MAX_LATE_BYTES:
+                self._count(_NOT_KEPT, "late")
+                continue
+            shared.durability.pending.keep_late(
+                HeldFrame(stream, part.epoch, part.first, part.last, self.name, wall, part.stored())
+            )
+
+    def _without_identity(self, delivery: Delivery, what: Unsequenced, now: float, wall: int) -> None:
+        if not self._unsequenced:
+            self._reject(delivery, Rejected("unsequenced"))
+            return
+        stream = Stream("", what.topic, what.partition)
+        headers = dict(delivery.headers) or None
+        # A local frame, for the inbox alone: no producer can have this name.
+        data = encode(
+            Origin(Stream("unsequenced", what.topic, what.partition), 1, 0),
+            self.shared.core.assign(stream),
+            (wall, wall),
+            Records([delivery.body], None, None if headers is None else [headers]),
+        )
+        try:
+            frame = open_frame(data)
+        except FrameError as error:  # with its headers and our envelope it is over the limit
+            self._reject(delivery, Rejected(error.reason))
+            return
+        if self._arrive(delivery, frame, now, wall, stream):
+            raise AssertionError("a new number can't be a duplicate")
+
+    def _reject(self, delivery: Delivery, what: Rejected) -> None:
+        """Set a delivery aside that can't be used. Its broker may forget it when that is committed."""
+        if what.frame is not None:
+            self._undecodable(what.frame)
+        self._quarantine(delivery, what.reason)
+        self.shared.durability.pending.tokens.append((self.name, delivery.token))
+
+    def _undecodable(self, frame: Frame) -> None:
+        envelope = frame.envelope
+        self.shared.core.undecodable(
+            envelope.stream,
+            envelope.epoch,
+            envelope.incarnation,
+            envelope.seq,
+            envelope.last,
+            self.shared.clock(),
+        )
+
+    def _quarantine(self, delivery: Delivery, reason: str) -> None:
+        self.set_aside(delivery.address, delivery.body, reason)
+
+    def set_aside(self, address: str, data: bytes, reason: str) -> None:
+        """Keep bytes that can't be used, within bounds, and count them."""
+        self._count(_UNUSABLE, reason)
+        kept = self.shared.samples.admit(self.name, address, reason, data)
+        if kept is not None:
+            self.shared.durability.pending.quarantine.append(kept)
+
+    def _count(self, what: str, reason: str) -> None:
+        self.rejected[reason] = self.rejected.get(reason, 0) + 1
+        self._unreported[what, reason] = self._unreported.get((what, reason), 0) + 1
+
+    def report_rejected(self, now: float, everything: bool = False) -> None:
+        """Journal what was rejected since the last commit, and log it, each reason at most once a second."""
+        if not self._unlogged and not self._unreported:
+            return
+        for (what, reason), count in self._unreported.items():
+            self.shared.journal.note("rejected", site=self.name, reason=reason, detail={"count": count})
+            self._unlogged[what, reason] = self._unlogged.get((what, reason), 0) + count
+        self._unreported.clear()
+        for (what, reason), count in list(self._unlogged.items()):
+            if everything or now - self._logged_at.get((what, reason), -LOG_EVERY_S) >= LOG_EVERY_S:
+                self._logged_at[what, reason] = now
+                del self._unlogged[what, reason]
+                log.warning("site %s: %s: %d (%s)", self.name, what, count, reason)
+
+
+def _incoming(
+    site: str,
+    stream: Stream,
+    frame: Frame,
+    token: object = None,
+    *,
+    repair: bool = False,
+    replayed: bool = False,
+) -> Incoming:
+    """What arrived, as the core sees it. Only of repairs, and of what is replayed, the size matters."""
+    envelope = frame.envelope
+    return Incoming(
+        site,
+        stream,
+        envelope.epoch,
+        envelope.incarnation,
+        envelope.previous,
+        envelope.seq,
+        envelope.last,
+        token,
+        repair,
+        len(frame.data) if repair or replayed else 0,
+        replayed,
+        envelope.ts_last,
+    )

@@ -1,0 +1,218 @@
+"""What a publish returns: where its messages are now."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Literal
+
+from reliamsg import forks
+from reliamsg.arguments import check_callback, check_choice, check_timeout, unrun
+from reliamsg.errors import ConfirmTimeout, ForkedError, ReliamsgError
+from reliamsg.message import MessageId
+from reliamsg.producer.confirmations import ConfirmationTracker
+from reliamsg.producer.removals import Messages
+from reliamsg.producer.status import MessageState
+from reliamsg.runtime.wakeup import Waiters
+
+__all__ = ["Commit", "Location", "Receipt"]
+
+
+class Commit:
+    """One transaction of the outbox, and whether it has succeeded."""
+
+    __slots__ = ("done", "error", "tracker", "waiters")
+
+    def __init__(self, tracker: ConfirmationTracker) -> None:
+        self.tracker = tracker
+        self.done = False
+        """Whether the outcome is known."""
+        self.error: ReliamsgError | None = None
+        self.waiters = Waiters()
+
+    def wait(self, timeout: float | None) -> bool:
+        """Wait until the outcome is known, at most `timeout` seconds; returns whether it is."""
+        return self.done or self.waiters.wait(lambda: self.done, timeout)
+
+    def wait_durable(self, timeout: float | None) -> None:
+        """Wait until it has succeeded; raises its error, or :class:`ConfirmTimeout`."""
+        if not self.done and not self.wait(timeout):
+            raise ConfirmTimeout(f"not on the disk within {timeout} s; it may still be stored and sent")
+        if self.error is not None:
+            raise self.error
+
+    def finish(self, error: ReliamsgError | None) -> None:
+        """The outcome is known: wake all threads that wait for it."""
+        self.error = error
+        self.done = True
+        self.waiters.notify_all()
+
+
+class Location:
+    """Where consecutive messages of one topic are stored. Known once their commit has succeeded."""
+
+    __slots__ = ("_rows", "_seqs", "commit", "epoch", "seq", "topic")
+
+    epoch: int
+    seq: int
+    """The sequence number of the first message."""
+    _seqs: Sequence[int]
+    """The first sequence number of each row of the topic in this commit ..."""
+    _rows: Sequence[int]
+    """... and the row's id."""
+
+    def __init__(self, commit: Commit, topic: str) -> None:
+        self.commit = commit
+        self.topic = topic
+
+    def stored(self, epoch: int, seq: int, seqs: Sequence[int], rows: Sequence[int]) -> None:
+        """The messages were stored, by the transaction that is about to finish. `seqs` and `rows`: where each row of
+        the topic starts, and its id."""
+        self.epoch, self.seq, self._seqs, self._rows = epoch, seq, seqs, rows
+
+    def messages(self, offset: int, count: int) -> Messages:
+        """`count` of these messages from the one at `offset` on."""
+        first = self.seq + offset
+        last = first + count - 1
+        rows, seqs = self._rows, self._seqs
+        start, end = rows[bisect_right(seqs, first) - 1], rows[bisect_right(seqs, last) - 1]
+        return Messages(self.topic, self.epoch, first, last, start, end)
+
+
+class Receipt:
+    """One publish: of one message, or with ``publish_many`` of several consecutive ones.
+
+    A receipt keeps no message in memory, and need not be kept. Its methods may be called from any thread. In a child
+    process after ``fork()`` all but :attr:`durable`, :attr:`id` and :attr:`ids` raise :class:`ForkedError`.
+    """
+
+    __slots__ = ("_count", "_location", "_offset")
+
+    def __init__(self, location: Location, offset: int, count: int) -> None:
+        """It is for `count` messages, the first of which is at `offset` of `location`."""
+        self._location = location
+        self._offset = offset
+        self._count = count
+
+    @property
+    def _tracker(self) -> ConfirmationTracker:
+        tracker = self._location.commit.tracker
+        if tracker.generation != forks.generation:  # nothing moves here, and a lock may be held forever
+            raise ForkedError("this receipt is of a producer of the parent process")
+        return tracker
+
+    @property
+    def _messages(self) -> Messages:
+        return self._location.messages(self._offset, self._count)
+
+    @property
+    def commit(self) -> Commit:
+        """The transaction that stores the messages."""
+        return self._location.commit
+
+    @property
+    def durable(self) -> bool:
+        """Whether the messages are committed and fsynced."""
+        commit = self._location.commit
+        return commit.done and commit.error is None
+
+    @property
+    def id(self) -> MessageId | None:
+        """The identity of the message, of the first one with ``publish_many``; None before it is durable.
+
+        It is final once any site was sent the message: before that, a group may report a later owner of this
+        producer's name, and the epoch is raised above that one's.
+        """
+        if not self.durable:
+            return None
+        location = self._location
+        return location.commit.tracker.identity(location.topic, location.epoch, location.seq + self._offset)
+
+    @property
+    def ids(self) -> tuple[MessageId, ...]:
+        """The identities of all messages; empty before they are durable."""
+        first = self.id
+        return () if first is None else tuple(first._replace(seq=first.seq + n) for n in range(self._count))
+
+    @property
+    def done(self) -> bool:
+        """Whether the confirm policy is met for all messages, except those that were removed before it was
+        (:meth:`Producer.remove`). False if all of them were. Once True it stays True."""
+        return self.durable and self._tracker.is_published(self._messages)
+
+    @property
+    def sites(self) -> dict[str, MessageState]:
+        """The state of the messages at each site; of several messages, of the first that is not confirmed among those
+        that were not removed. ``removed``: some were removed before the site had confirmed them, and it has all others.
+        See :data:`MessageState`."""
+        tracker = self._tracker
+        return tracker.site_states(self._messages if self.durable else None)
+
+    @property
+    def counted(self) -> tuple[str, ...]:
+        """The sites that had confirmed when the policy was met; empty before."""
+        return self._tracker.counted(self._messages) if self.done else ()
+
+    def wait(
+        self, timeout: float | None = None, until: Literal["durable", "confirmed", "consumed"] = "confirmed"
+    ) -> None:
+        """Block until the messages are that far, at most `timeout` seconds (None: without limit).
+
+        ``durable``: committed and fsynced here; raises :class:`OutboxWriteError` when they were not stored.
+        ``confirmed``: the confirm policy is met. Raises :class:`ConfirmTimeout`, with each site's state, when
+        the time is over: that is no failure, the messages stay in the outbox and are sent again.
+        ``consumed``: every group that was named for the topic when they were published has acknowledged them
+        durably, or declared them missing. Raises :class:`ConfirmTimeout` with the groups that are behind, and
+        :class:`ConfigError` where no group is named, or without ``release="consumed"``.
+
+        Messages that were removed with :meth:`Producer.remove` are not waited for. Once all others are that far,
+        :class:`MessageRemoved` is raised, with the numbers of those that were removed before they were; if all were
+        removed, at once. What was removed only after it was confirmed (or consumed) counts as that.
+
+        Raises also what stopped the producer, :class:`ClosedError` when it is closed meanwhile, and
+        :class:`ForkedError` in a child process.
+        """
+        check_choice("until", until, ("durable", "confirmed", "consumed"))
+        check_timeout("timeout", timeout)
+        tracker, location = self._tracker, self._location
+        start = tracker.now()
+        location.commit.wait_durable(timeout)
+        if until == "durable":
+            return
+        left = None if timeout is None else max(0.0, timeout - (tracker.now() - start))
+        messages = location.messages(self._offset, self._count)
+        if until == "confirmed":
+            tracker.wait_published(messages, left)
+        else:
+            tracker.wait_consumed(messages, left)
+
+    def add_done_callback(self, callback: Callable[[Receipt], object]) -> None:
+        """Call ``callback(receipt)`` once the confirm policy is met, or when the messages could not be
+        stored. Messages that are removed are not waited for; look at :attr:`done`.
+
+        Callbacks run one at a time on a thread of the producer's own; one that raises is logged and reported
+        to ``on_error``. Callbacks of messages that are not confirmed when the producer is closed are not
+        called.
+        """
+        check_callback("callback", callback, optional=False)
+        self._tracker.call_later(partial(self._call_when_done, callback))
+
+    def _call_when_done(self, callback: Callable[[Receipt], object]) -> None:
+        """On the thread of callbacks."""
+        commit = self._location.commit
+        commit.wait(None)  # a commit away, or an error when the producer is closed
+        if commit.error is None and commit.tracker.watch(
+            self._messages, partial(self._call_when_done, callback)
+        ):
+            return
+        mistake = unrun("the receipt's callback", callback(self))
+        if mistake is not None:
+            raise mistake
+
+    def __repr__(self) -> str:
+        if self._location.commit.tracker.generation != forks.generation:
+            state = "of the parent process"
+        else:
+            state = "done" if self.done else "durable" if self.durable else "not stored yet"
+        return f"<Receipt {self.id or self._location.topic} {state}>"

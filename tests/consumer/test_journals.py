@@ -1,0 +1,153 @@
+"""What a consumer's journal proves without anybody's log, also after unclean stops; and in which order it says it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+from reliamsg.checker import check_directory
+from reliamsg.consumer.buffer import DeliverySlice
+from reliamsg.consumer.deliveries import GapItem
+from reliamsg.lab import Mosquitto
+from reliamsg.protocol.receiver.rules import Rules
+from reliamsg.store.database import open_readonly
+from reliamsg.store.journal import JournalRow, read_journal
+from reliamsg.wire.data import CONTENT_TYPE
+from tests.consumer.tools import Bench, send, seqs
+from tests.runs.harness import SiteSpec, run_in, wait_for
+
+
+def rows(path: Path, *kinds: str) -> list[JournalRow]:
+    with closing(open_readonly(path)) as connection:
+        return [row for row in read_journal(connection) if row.kind in kinds]
+
+
+def test_journals_alone_are_complete_after_a_kill(
+    tmp_path: Path, unique: str, make_mosquitto: Callable[..., Mosquitto]
+) -> None:
+    sites: list[SiteSpec] = [(name, make_mosquitto(name=name).url, {}) for name in ("dc1", "dc2")]
+    with run_in(tmp_path / "run") as run:
+        consumer = run.consumer("auditors", sites, [unique], batch=10, delay=0.0005).start()
+        # From then on the sites keep messages for the group. The first row may have left the inbox by now.
+        wait_for(
+            lambda: {row.site for row in run.rows(consumer) if row.kind == "connected"} == {"dc1", "dc2"},
+            30, "connected",
+        )  # fmt: skip
+        producer = run.producer("till", sites, unique, ["auditors"], 6_000, rate=2_000, chunk=20).start()
+        delivered = run.delivered(consumer)
+        for goal in (500, 1_500, 3_000):
+            wait_for(lambda goal=goal: delivered() >= goal, 30, f"{goal} messages are handed out")
+            consumer.kill()
+            consumer.start()
+        producer.wait_ended(60)
+        wait_for(lambda: set(range(1, 6_001)) <= set(run.outcome(consumer)["till"]), 60, "all are handed out")
+        consumer.stop()
+        journals = tmp_path / "journals"
+        shutil.copytree(run.journals, journals)
+        for path in run.directory.glob("*.db"):
+            shutil.copy(path, journals / path.name)
+    report = check_directory(journals)
+    assert report.logs == 0
+    assert report.verdict == "complete", report.text()
+    assert report.messages.delivered == {"auditors": 6_000}
+
+
+def test_redelivered_rows_end_where_the_journal_ended(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "inbox.db")
+    send(bench.network["dc1"], 1, 100)
+    bench.settle()
+    got = bench.take(30, ack=False)
+    for message in got[:20]:
+        message.ack()
+    bench.settle(0.3)  # 1 to 30 are journalled by now
+    more = bench.engine.deliveries.take(1, 256)
+    assert isinstance(more, DeliverySlice)
+    while more.next() is not None:
+        pass
+    bench.reopen()
+    again = bench.take()
+    assert seqs(again) == list(range(21, 101))
+    bench.close()
+    found = [(r.kind, r.first, r.last, r.reason) for r in rows(bench.path, "delivered", "redelivered")]
+    assert found == [
+        ("delivered", 1, 30, ""), ("redelivered", 21, 30, ""), ("redelivered", 31, 100, "unjournalled")
+    ]  # fmt: skip
+
+
+def test_closed_is_the_last_that_is_said(tmp_path: Path) -> None:
+    """Also where the last commit finds much to do, since the machine stood still before it."""
+    bench = Bench(tmp_path / "inbox.db")
+    send(bench.network["dc1"], 1, 10)
+    bench.network["dc2"].inject("orders", b"noise", content_type=CONTENT_TYPE)
+    bench.network.run_pending()
+    bench.now += 1.0
+    bench.engine.flush(bench.now, closing=True)
+    said = rows(bench.path, "received", "rejected", "buffered", "closed")
+    assert [row.kind for row in said] == ["received", "rejected", "buffered", "closed"]
+
+
+def test_a_gap_is_journalled_after_everything_before_it(tmp_path: Path) -> None:
+    """The second half of an accepted gap is passed while messages before it are still being given out."""
+    bench = Bench(tmp_path / "inbox.db", gap_timeout=5.0)
+    send(bench.network["dc1"], 1, 10)
+    send(bench.network["dc1"], 21, 30)
+    bench.settle()
+    assert seqs(bench.take()) == list(range(1, 11))
+    bench.settle(6.0)
+    item = bench.engine.deliveries.take(1, 10)
+    assert isinstance(item, GapItem)
+    send(bench.network["dc2"], 14, 16)
+    bench.settle()
+    assert bench.engine.deliveries.accept(item.gap)  # 11 to 13 at once, 17 to 20 when their turn comes
+    bench.settle()
+    chunk = bench.engine.deliveries.take(1, 10)
+    assert isinstance(chunk, DeliverySlice)
+    bench.settle(0.5)
+    for expected in (14, 15, 16):
+        message = chunk.next()
+        assert message is not None
+        assert message.seq == expected
+        message.ack()
+    bench.settle(0.5)
+    bench.engine.deliveries.release(chunk)
+    assert seqs(bench.take()) == list(range(21, 31))
+    bench.close()
+    found = [(r.kind, r.first, r.last) for r in rows(bench.path, "delivered", "declared")]
+    assert found == [
+        ("delivered", 1, 10), ("declared", 11, 13), ("delivered", 14, 16), ("declared", 17, 20),
+        ("delivered", 21, 30),
+    ]  # fmt: skip
+    for row in rows(bench.path, "declared"):
+        assert row.reason == "expired"
+        assert row.detail is not None
+        assert 5.0 <= row.detail["elapsed"] < 6.0
+
+
+def test_a_consumer_is_in_its_journal_before_it_does_anything(tmp_path: Path) -> None:
+    class Killed(Bench):
+        def settle(self, seconds: float = 0.02) -> None:
+            """As where the process dies before its thread ran for the first time."""
+
+    bench = Killed(tmp_path / "inbox.db")
+    bench.crash()
+    assert len(rows(bench.path, "opened")) == 1
+
+
+def test_the_journal_says_how_gaps_are_treated(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "inbox.db", gap_timeout=5.0, skip_gaps=True)
+    send(bench.network["dc1"], 1, 10)
+    send(bench.network["dc1"], 21, 30)
+    bench.settle()
+    bench.take()
+    bench.settle(6.0)
+    assert seqs(bench.take()) == list(range(21, 31))
+    bench.close()
+    (opened,) = rows(bench.path, "opened")
+    assert opened.detail is not None
+    assert opened.detail["gap_timeout"] == 5.0
+    assert (opened.detail["begin"], opened.detail["on_gap"]) == (Rules().begin, "hold")
+    report = check_directory(tmp_path)
+    assert not report.of_kind("gap_closed_early")
+    assert not report.of_kind("gap_closed_late")

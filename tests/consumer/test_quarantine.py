@@ -1,0 +1,121 @@
+"""The quarantine: committed before brokers forget, replayed as if it arrived again, and bounded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from reliamsg.consumer.site import SiteReceiver
+from reliamsg.errors import QuarantineFull
+from reliamsg.message import Stream
+from reliamsg.store.quarantine import Selection
+from reliamsg.transport.base import Delivery
+from reliamsg.wire.data import Frame
+from tests.consumer.tools import TOPIC, Bench, send, seqs
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path / "inbox.db", gap_timeout=5.0, sites=("dc1", "dc2"))
+
+
+@pytest.fixture
+def refusing(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Everything that arrives goes into quarantine."""
+
+    def arrive(self: SiteReceiver, delivery: Delivery, frame: Frame, *_: object) -> bool:
+        self.quarantine(delivery, frame, "test")
+        return False
+
+    monkeypatch.setattr(SiteReceiver, "_arrive", arrive)
+    return monkeypatch
+
+
+def test_what_is_quarantined_is_acknowledged_once_committed_and_survives(
+    bench: Bench, refusing: pytest.MonkeyPatch
+) -> None:
+    for site in ("dc1", "dc2"):
+        send(bench.network[site], 1, 5)
+        send(bench.network[site], 6, 9)
+    bench.settle()
+    assert bench.queued() == {"dc1": 0, "dc2": 0}
+    found = bench.inbox.quarantine.select(Selection())
+    assert [(one.first, one.last, one.reason) for one in found] == [(1, 5, "test"), (6, 9, "test")]
+    used = bench.engine.shared.quarantine.total
+    refusing.undo()
+    bench.reopen()
+    assert bench.take() == []
+    assert bench.engine.shared.quarantine.total == used
+    bench.engine.shared.quarantine.replay(Selection(reason="test"))
+    bench.settle()
+    assert seqs(bench.take()) == list(range(1, 10))
+    bench.settle(2.0)
+    assert bench.inbox.quarantine.select(Selection()) == []
+    assert bench.engine.shared.quarantine.total == 0
+
+
+def test_a_crash_in_the_middle_of_a_replay_loses_nothing_and_goes_on(
+    bench: Bench, refusing: pytest.MonkeyPatch
+) -> None:
+    send(bench.network["dc1"], 1, 5)
+    send(bench.network["dc1"], 6, 9)
+    bench.settle()
+    refusing.undo()
+    bench.engine.shared.quarantine.replay(Selection(stream=Stream("p", TOPIC)))
+    bench.settle()
+    taken = bench.take(3)
+    assert seqs(taken) == [1, 2, 3]
+    assert len(bench.inbox.quarantine.select(Selection())) == 2
+    bench.reopen()
+    bench.settle()
+    rest = bench.take()
+    assert sorted({*seqs(taken), *seqs(rest)}) == list(range(1, 10))
+    assert [m.seq for m in rest if not m.redelivered and m.seq <= 3] == []
+    bench.settle(2.0)
+    assert bench.inbox.quarantine.select(Selection()) == []
+
+
+def test_a_second_replay_is_a_duplicate(bench: Bench, refusing: pytest.MonkeyPatch) -> None:
+    send(bench.network["dc1"], 1, 5)
+    bench.settle()
+    refusing.undo()
+    send(bench.network["dc2"], 1, 5)
+    bench.settle()
+    assert seqs(bench.take()) == [1, 2, 3, 4, 5]
+    bench.engine.shared.quarantine.replay(Selection())
+    bench.settle()
+    assert bench.take() == []
+    assert bench.inbox.quarantine.select(Selection()) == []
+
+
+def test_a_full_quarantine_ends_reading_and_drops_nothing(
+    tmp_path: Path, refusing: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path / "small.db")
+    bench.settings["max_quarantine_bytes"] = 10_000
+    bench.reopen(clean=True)
+    for number in range(1, 31):
+        send(bench.network["dc1"], number, number)
+    bench.settle()
+    errors = bench.engine.shared.health.take_errors()
+    bench.engine.flush(bench.now)
+    bench.network.run_pending()
+    kept = len(bench.inbox.quarantine.select(Selection()))
+    assert kept + bench.queued()["dc1"] == 30, "nothing is dropped"
+    assert 5 <= kept < 30, "there is a limit"
+    (error,) = errors
+    assert isinstance(error, QuarantineFull)
+    assert "p/orders" in str(error)
+
+
+def test_one_reason_at_one_site_leaves_room_for_others(bench: Bench, refusing: pytest.MonkeyPatch) -> None:
+    shared = bench.engine.shared
+    send(bench.network["dc1"], 1, 1)
+    bench.settle()
+    frame = next(iter(bench.inbox.quarantine.select(Selection())))
+    quarantine = shared.quarantine
+    while quarantine._room.take("flood dc1", 1_000_000):
+        pass
+    assert quarantine.limit // 2 - 2_000_000 < quarantine.total <= quarantine.limit // 2 + frame.size + 512
+    assert quarantine._room.take("other dc1", 1_000_000)
