@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from math import inf
 
 from reliamsg.config import JournalExport, Site
 from reliamsg.errors import (
@@ -47,7 +48,7 @@ from reliamsg.producer.streams import StreamInfo
 from reliamsg.protocol.ranges import RangeSet, Span
 from reliamsg.protocol.sender.fencing import Verdict
 from reliamsg.protocol.sender.sender import Sender
-from reliamsg.protocol.sender.window import Lane, SiteLimits
+from reliamsg.protocol.sender.window import SendQueue, SiteLimits
 from reliamsg.runtime.callbacks import CallbackThread
 from reliamsg.runtime.environment import Environment
 from reliamsg.runtime.export_step import ExportStep, JournalSource
@@ -78,7 +79,7 @@ class ProducerEngine:
         """When an announcement is due."""
         self._reported = False
         self._outbox, self._pages = outbox, PageCache(outbox.page)
-        self._requested: list[tuple[RowReader, Lane, int]] = []
+        self._requested: list[tuple[RowReader, SendQueue, int]] = []
         """Pages to read."""
         self._tail = TailCache()
         self._room = environment.room if environment.room is not None else Waiters()
@@ -187,7 +188,7 @@ class ProducerEngine:
                     window.confirmed.add(row, row)
                 else:
                     window.confirmed.remove(row, row)
-            window.restore_lane(parked.stream_id, parked.cursor, parked.attempts, parked.reason)
+            window.restore_queue(parked.stream_id, parked.cursor, parked.attempts, parked.reason)
 
     def _begin(self) -> None:
         core, now = self.shared.core, self.shared.clock.now()
@@ -362,7 +363,7 @@ class ProducerEngine:
             self.commands.refuse(shared.fatal)
             self._report_fatal()
             return None
-        if now >= shared.check_at:
+        if now >= shared.core.next_deadline():
             self._check_confirms(now)
         try:
             if self.groups.moved:
@@ -382,7 +383,6 @@ class ProducerEngine:
             for name, parked in timed.overdue.items():
                 self.sites[name].overdue(parked)
             self.tracker.decided(timed.published)
-            self._next_check()
         for name in timed.overdue:
             self.sites[name].transport.reconnect("a confirm is overdue")
         for name in timed.retrying:
@@ -479,24 +479,23 @@ class ProducerEngine:
                 or not self.accumulator.empty
             ):
                 return now
-            times = [self._next_check(), self.maintenance.deadline(now), self._announce_at, exporting]
+            times = [
+                shared.core.next_deadline(),
+                self.maintenance.deadline(now),
+                self._announce_at,
+                exporting,
+            ]
             if not gate.is_settled:
                 times.append(gate.deadline(now))
             if not repairs.is_idle:
                 times.append(repairs.deadline(now))
             if len(shared.streams.by_stream) != control.listened:
                 times.append(control.listen_at)
-        earliest: float | None = None
+        earliest = inf
         for time in times:
-            if time is not None and (earliest is None or time < earliest):
+            if time is not None and time < earliest:
                 earliest = time
-        return earliest
-
-    def _next_check(self) -> float | None:
-        """When a confirm will be overdue, or a parked stream be tried again. With the lock held."""
-        at = self.shared.core.next_deadline()
-        self.shared.set_check(at)
-        return at
+        return None if earliest == inf else earliest
 
     # -- commits and pages ------------------------------------------------------------------------------------
 
@@ -560,9 +559,9 @@ class ProducerEngine:
         packed.stored(rows)
         return rows
 
-    def _request_page(self, reader: RowReader, lane: Lane, first: int) -> None:
+    def _request_page(self, reader: RowReader, queue: SendQueue, first: int) -> None:
         """A site is behind. Called with the lock held."""
-        self._requested.append((reader, lane, first))
+        self._requested.append((reader, queue, first))
         self.shared.wake()
 
     def _read_pages(self) -> None:
@@ -570,16 +569,16 @@ class ProducerEngine:
         with lock:
             requested, self._requested = self._requested, []
             top = self.shared.top
-        for reader, lane, first in requested:
+        for reader, queue, first in requested:
             try:
-                rows = self._pages.page(first, lane.stream_id)
+                rows = self._pages.page(first, queue.stream_id)
             except ReliamsgError as error:
                 self._fail_or_retry(error)
                 with lock:
-                    reader.forget(lane)
+                    reader.forget(queue)
                 continue
             with lock:
-                reader.loaded(lane, first, rows, top)
+                reader.loaded(queue, first, rows, top)
         self._wake_sites()
 
     # -- failing and closing ----------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ class Maintenance:
     def _has_progress(self) -> bool:
         shared = self._shared
         return bool(
-            shared.confirmed_rows
+            shared.core.confirmed_rows
             or not shared.journal.empty
             or not self._tracker.unjournalled.empty
             or self._groups.progressed
@@ -74,11 +74,11 @@ class Maintenance:
         shared, tracker = self._shared, self._tracker
         is_early = now < self._stored_at + PROGRESS_S and now < self._retention.not_before
         if now < self._pause_until or (
-            is_early and shared.confirmed_rows < PROGRESS_ROWS and not tracker.recount
+            is_early and shared.core.confirmed_rows < PROGRESS_ROWS and not tracker.recount
         ):
             return
         with shared.lock:
-            is_due = shared.confirmed_rows >= PROGRESS_ROWS or now >= self._stored_at + PROGRESS_S
+            is_due = shared.core.confirmed_rows >= PROGRESS_ROWS or now >= self._stored_at + PROGRESS_S
             store = is_due and self._has_progress()
             recount = tracker.take_recount()
         try:
@@ -117,7 +117,7 @@ class Maintenance:
             entries += progress
             proofs = shared.presence.take_changes()
             streams = shared.streams.by_stream
-            confirmed = shared.take_confirmed()
+            confirmed = shared.core.take_confirmed()
             cursor = shared.core.confirms.cursor
         try:
             self._outbox.progress(
@@ -133,7 +133,7 @@ class Maintenance:
                 shared.journal.put_back(entries)
                 self._groups.put_back(positions)
                 shared.presence.put_back(proofs)
-                shared.add_confirmed(confirmed)
+                shared.core.add_confirmed(confirmed)
                 self._tracker.put_back(published)
             raise
 
@@ -187,8 +187,8 @@ class Maintenance:
 
 def _cursors(window: SiteWindow) -> Cursors:
     parked = [
-        Parked(lane.stream_id, lane.cursor, lane.attempts, lane.reason)
-        for lane in window.lanes.values()
-        if lane.stream_id is not None
+        Parked(queue.stream_id, queue.cursor, queue.attempts, queue.reason)
+        for queue in window.queues.values()
+        if queue.stream_id is not None
     ]
     return Cursors(window.main.cursor, parked)
