@@ -20,7 +20,7 @@ MUTANTS = (
         "told-durable-before-commit",
         "producer/engine.py",
         "        rows = outbox.append(packed.batches, packed.entries, wall_us, clock.now_us())",
-        "        batch.commit.finish(None)\n"
+        "        batch.finish(None)\n"
         "        rows = outbox.append(packed.batches, packed.entries, wall_us, clock.now_us())",
         "P1: publish() returns before the message is committed",
         ByTest(

@@ -23,10 +23,11 @@ from reliamsg.errors import (
     ReliamsgError,
 )
 from reliamsg.message import MessageId, Stream
-from reliamsg.producer.accumulator import Accumulator, CommitBatch, Run
+from reliamsg.producer.accumulator import Accumulator
 from reliamsg.producer.admission import QUEUE_BYTES, Admission
 from reliamsg.producer.announcements import Announcements
 from reliamsg.producer.commands import WriterCommands
+from reliamsg.producer.commit import CommitBatch, Run
 from reliamsg.producer.confirmations import ConfirmationTracker
 from reliamsg.producer.connectivity import Connectivity
 from reliamsg.producer.control import ControlHandler
@@ -75,8 +76,6 @@ class ProducerEngine:
         source = JournalSource("producer", outbox.producer, outbox.path, outbox.exported)
         self.export = ExportStep(journal, source, environment)
         self._export_by = float("-inf")
-        self._announce_at: float | None = None
-        """When an announcement is due."""
         self._reported = False
         self._outbox, self._pages = outbox, PageCache(outbox.page)
         self._requested: list[tuple[RowReader, SendQueue, int]] = []
@@ -373,7 +372,7 @@ class ProducerEngine:
                 self.maintenance.run(now)
         except ReliamsgError as error:
             self._fail_or_retry(error)
-        return self._deadline(now, self._export(now) if self.export.has_target else None)
+        return self._deadline(now, self._export(now) if self.export.has_target else inf)
 
     def _check_confirms(self, now: float) -> None:
         """Reconnect where a confirm is overdue, and have parked streams tried again."""
@@ -402,20 +401,12 @@ class ProducerEngine:
             self._listen(control.addresses(now))
         if not gate.is_settled and gate.hello_due(now):
             self.announcements.hello(now)
-        self._announce_at = self.announcements.timetable.next_deadline()
-        if self._announce_at is not None and self._announce_at <= now:
+        if self.announcements.timetable.due_at <= now:
             self.announcements.run(now)
-            self._announce_at = self.announcements.timetable.next_deadline()
-        if not self.repairs.is_idle:
-            self._repair(now)
+        if not self.repairs.is_idle and self.repairs.deadline(now) <= now:
+            self.repairs.run(now)
         if now >= control.forget_at:
             control.forget(now)
-
-    def _repair(self, now: float) -> None:
-        at = self.repairs.deadline(now)
-        if at is not None and at <= now:
-            self.repairs.run(now)
-            self._announce_at = self.announcements.timetable.next_deadline()
 
     def _judge(self, now: float) -> None:
         """Open the gate, renumber what is behind it, or stop."""
@@ -454,20 +445,20 @@ class ProducerEngine:
         for site in self.sites.values():
             site.transport.wake()
 
-    def _export(self, now: float) -> float | None:
+    def _export(self, now: float) -> float:
         """Export the journal; returns when there will be more."""
         if self.shared.fatal is not None:
-            return None
+            return inf
         try:
             stepped = self.export.step(now)
         except FatalError as error:
             self.fail(error)
-            return None
+            return inf
         if stepped.full_changed:
             self.accumulator.hold(self.export.full)
-        return stepped.deadline
+        return inf if stepped.deadline is None else stepped.deadline
 
-    def _deadline(self, now: float, exporting: float | None) -> float | None:
+    def _deadline(self, now: float, exporting: float) -> float | None:
         shared, control, gate, repairs = self.shared, self.control, self.gate, self.repairs
         with shared.lock:
             if (
@@ -480,22 +471,17 @@ class ProducerEngine:
             ):
                 return now
             times = [
-                shared.core.next_deadline(),
-                self.maintenance.deadline(now),
-                self._announce_at,
+                shared.core.next_deadline(), self.maintenance.deadline(), self.announcements.timetable.due_at,
                 exporting,
-            ]
+            ]  # fmt: skip
             if not gate.is_settled:
                 times.append(gate.deadline(now))
             if not repairs.is_idle:
                 times.append(repairs.deadline(now))
             if len(shared.streams.by_stream) != control.listened:
                 times.append(control.listen_at)
-        earliest = inf
-        for time in times:
-            if time is not None and time < earliest:
-                earliest = time
-        return None if earliest == inf else earliest
+        earliest = min(times)
+        return None if earliest == inf else max(earliest, now)
 
     # -- commits and pages ------------------------------------------------------------------------------------
 

@@ -61,18 +61,17 @@ class Maintenance:
             or shared.presence.changed
         )
 
-    def deadline(self, now: float) -> float | None:
+    def deadline(self) -> float:
         """When :meth:`run` will have something to do. Called with the lock held."""
-        at = self._retention.deadline(now)
+        at = self._retention.due_at
         if self._has_progress():
-            progress = self._stored_at + PROGRESS_S
-            at = progress if at is None else min(at, progress)
-        return None if at is None else max(at, self._pause_until)
+            at = min(at, self._stored_at + PROGRESS_S)
+        return max(at, self._pause_until)
 
     def run(self, now: float) -> None:
         """Do what is due. What the disk refuses is raised, and tried again later."""
         shared, tracker = self._shared, self._tracker
-        is_early = now < self._stored_at + PROGRESS_S and now < self._retention.not_before
+        is_early = now < self._stored_at + PROGRESS_S and now < self._retention.due_at
         if now < self._pause_until or (
             is_early and shared.core.confirmed_rows < PROGRESS_ROWS and not tracker.recount
         ):

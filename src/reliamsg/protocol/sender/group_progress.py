@@ -58,10 +58,6 @@ class Member:
     gap: Span3 | None = None
     """Epoch, first and last number of the gap that held it up at its latest report."""
 
-    def answer(self, now: float, nonces: tuple[bytes, ...]) -> None:
-        """It was sent its own position, in answer to `nonces`."""
-        self.answered_at, self.nonces = now, nonces
-
     def renumber(self, epochs: Mapping[int, int]) -> None:
         """Epochs have new numbers."""
         self.since = epochs.get(self.since[0], self.since[0]), self.since[1]
