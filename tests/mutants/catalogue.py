@@ -1056,8 +1056,8 @@ MUTANTS = (
     Mutant(
         "held-frame-dropped",
         "store/inbox.py",
-        "freed += self._drop_held(connection, stream_id, row.epoch, 0, row.position - 1)",
-        "freed += self._drop_held(connection, stream_id, row.epoch, 0, row.position)",
+        "self._drop_held(connection, stream_id, row.epoch, 0, row.position - 1)",
+        "self._drop_held(connection, stream_id, row.epoch, 0, row.position)",
         "P5: the inbox deletes the batch that ends with the next message",
         ByTest(
             "store/test_inbox.py::test_a_full_disk_loses_nothing_and_works_again_when_there_is_room",

@@ -59,7 +59,8 @@ class JournalBuffer:
 
     def _add_limited(self, entry: Entry) -> None:
         self._added.append(entry)
-        self._limit()
+        if len(self._returned) + len(self._added) > (self._max_rows or 0):
+            self._limit()
 
     def _limit(self) -> None:
         """Discard the older half if there are too many: not one by one, because each time shifts the others."""

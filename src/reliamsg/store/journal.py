@@ -241,7 +241,9 @@ class Journal:
         """Accept the writes since the previous call, whose transaction was committed, or forget them."""
         if committed:
             self._tips.update(self._staged)
-            if len(self._tips) > MAX_TIPS:  # a row without a tip is followed by another row instead of being extended
+            if (
+                len(self._tips) > MAX_TIPS
+            ):  # a row without a tip is followed by another row instead of being extended
                 self._tips = dict(islice(self._tips.items(), MAX_TIPS // 2, None))
             self.newest_lsn = max(self.newest_lsn, self._last_lsn)
         else:
