@@ -115,7 +115,7 @@ def test_help_names_every_benchmark() -> None:
 def test_a_name_that_there_is_not() -> None:
     shown = run_benchmarks("nonsense")
     assert shown.returncode == 2
-    assert "there is no benchmark 'nonsense'" in shown.stderr
+    assert "unknown benchmark 'nonsense'" in shown.stderr
 
 
 def test_all_leaves_out_what_takes_long() -> None:
