@@ -1,4 +1,4 @@
-"""Segments as evidence: put together, and each way in which they can be damaged."""
+"""Segments as evidence: combining them, and each way in which they can be damaged."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from tests.checker.histories import make
 from tests.checker.test_files import save_all
 
 ROWS = 5
-"""In a segment, at most."""
+"""Maximum rows in a segment."""
 
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
-    """The outboxes, inboxes and logs of a run in which all went well."""
+    """The outboxes, inboxes and logs of a faultless run."""
     save_all(tmp_path / "files", make(7, boots=2))
     return tmp_path / "files"
 
@@ -68,7 +68,7 @@ def broken(report: Report) -> list[str]:
 
 
 def facts(report: Report) -> dict[str, object]:
-    """What must not depend on the form of the journals."""
+    """Results that must not depend on the form of the journals."""
     return {name: value for name, value in report.as_dict().items() if name not in ("seconds", "evidence")}
 
 
@@ -105,7 +105,7 @@ def test_segments_and_what_the_file_still_holds(files: Path, tmp_path: Path) -> 
 
 
 def cut_short(path: Path, target: Path, segments: int) -> None:
-    """Export only the first segments of a file, and crash before it notes the last: it is in both."""
+    """Export only the first segments of a file, and crash before the last is recorded: it is in both."""
     rows = find_rows(path)
     parent = noted = None
     for i in range(segments):
@@ -135,7 +135,7 @@ def client_of(path: Path) -> tuple[Role, str]:
 
 
 Damage = Callable[[Path, list[Path]], str]
-"""Spoils segments of one client, below a directory; returns what must be said of it."""
+"""Damages segments of one client below a directory; returns the expected lines."""
 
 
 def edited(_: Path, segments: list[Path]) -> str:
@@ -208,7 +208,7 @@ def missing_at_the_start(_: Path, segments: list[Path]) -> str:
 
 
 def put(path: Path, data: bytes) -> Path:
-    """Replace a segment by other bytes, under the name that they ask for."""
+    """Replace a segment by other bytes, under the name that matches them."""
     name = parse_name(path.name)
     assert name is not None
     path.unlink()
@@ -218,7 +218,7 @@ def put(path: Path, data: bytes) -> Path:
 
 
 def given_up(_: Path, segments: list[Path]) -> str:
-    """The client gave up what the second segment holds, and says so in a row of its last."""
+    """The client discarded the rows of the second segment, and says so in a row of its last."""
     first, last = spans(segments[1])
     segments[1].unlink()
     header, rows = decode(segments[-1].read_bytes())
@@ -259,7 +259,7 @@ def test_the_same_segment_twice_is_counted(journals: Path) -> None:
 
 
 def test_a_last_segment_that_is_not_there(journals: Path) -> None:
-    """Nothing shows that it exists: what it may say is open."""
+    """Nothing shows that it exists: its content is open."""
     of(journals, "producer", "B")[-1].unlink()
     report = check_directory(journals)
     assert report.verdict == "unknown", report.text()
@@ -289,7 +289,7 @@ def test_files_that_are_neither(journals: Path) -> None:
 
 
 def test_a_file_that_is_none(journals: Path) -> None:
-    """A name that leads nowhere."""
+    """A link that leads nowhere."""
     (journals / "role=group" / "client=primary" / "lost.ndjson").symlink_to("nowhere")
     report = check_directory(journals)
     assert report.verdict == "unknown"

@@ -75,7 +75,8 @@ class ConsumerJournal:
         self._accepted.append(gap)
 
     def process_terminated(self, may_be_replaced: bool) -> None:
-        """Its process is gone, with everything that it had not committed. `may_be_replaced`: its files may be replaced."""
+        """Its process is gone, with everything that it had not committed. `may_be_replaced`: its files may be
+        replaced."""
         if may_be_replaced or self._accepted:
             self.report()
         for gap in self._accepted:

@@ -1,4 +1,5 @@
-"""Judges the errors of clients: those that terminate them, those that they report, and those that must never be raised."""
+"""Judges the errors of clients: those that terminate them, those that they report, and those that must never be
+raised."""
 
 from __future__ import annotations
 

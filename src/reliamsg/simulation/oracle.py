@@ -443,7 +443,8 @@ class Oracle:
                 self._note_start(group, self.operations[body], self._only_quarantined_by(group, message))
 
     def _only_quarantined_by(self, group: str, message: MessageId) -> str:
-        """The one of a group's several consumers that has a message in its quarantine, if the others do not know of it."""
+        """The one of a group's several consumers that has a message in its quarantine, if the others do not
+        know of it."""
         stream, consumers = stream_of(message), self._consumers(group)
         if (group, stream) in self._starts or len(consumers) == 1:
             return ""
@@ -839,7 +840,8 @@ class Oracle:
         return start is not None and start <= (message.epoch, message.seq)
 
     def not_delivered(self, group: str) -> list[MessageId]:
-        """Durable messages that should have been delivered to a group and were not, whether or not that was declared."""
+        """Durable messages that should have been delivered to a group and were not, whether or not that was
+        declared."""
         return [
             operation.message
             for operation in self.operations.values()
