@@ -96,14 +96,14 @@ def cloned(journals: Path) -> None:
 
 
 CUT = " complete rows instead of "
-OTHER_BYTES = "edited or damaged: its bytes are not those that its name promises"
+OTHER_BYTES = "edited or damaged: its content does not match the hash in its name"
 DAMAGE: list[tuple[Callable[[Path], None], str]] = [
     (truncated, CUT),
     (edited, OTHER_BYTES),
     (reordered, OTHER_BYTES),
     (missing_in_the_middle, " are missing"),
     (missing_at_the_end, "a journal ends without being closed"),
-    (foreign, "foreign: it lies among those of group"),
+    (foreign, "misplaced: it is among those of group"),
     (newer, "written by a newer version (format 2): upgrade reliamsg"),
     (no_segment, "neither a journal's segment nor an application's log"),
     (cloned, "a journal ends without being closed"),

@@ -46,7 +46,7 @@ def test_what_is_empty_is_named_wherever_it_lies(spark: SparkSession, tmp_path: 
         found = {row["name"]: row["problem"] for row in segments(spark, journals).collect()}
         assert found.keys() == {whole.path.rpartition("/")[2], path.name, "notes.ndjson"}
         assert found[whole.path.rpartition("/")[2]] is None
-        assert "its bytes are not those that its name promises" in found[path.name]
+        assert "its content does not match the hash in its name" in found[path.name]
 
 
 def test_a_directory_with_nothing_else(spark: SparkSession, tmp_path: Path) -> None:

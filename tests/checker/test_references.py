@@ -23,7 +23,7 @@ NO_OPENING = f"no journal of the opening {STRANGER:016x} of producer A"
 NO_EPOCH = f"no journal of epoch {E3} of producer A"
 NO_PRODUCER, NO_GROUP = "no journal of producer B", "no journal of group h"
 LACKS_ROWS = f"the journal of the opening {INC[E2]:016x} of producer A lacks rows that it had"
-LACKS = f"the journal of epoch {E2} of producer A lacks messages that others tell of"
+LACKS = f"the journal of epoch {E2} of producer A lacks messages to which others refer"
 
 
 def sound() -> History:

@@ -78,7 +78,7 @@ TOLD = {
     [
         ("a warning\n" + json.dumps(TOLD), ""),
         (json.dumps({**TOLD, "streams": 7}), "streams: the checker says 0, the audit 7"),
-        ("reliamsg: Spark can't start: no memory", "came to no end: reliamsg: Spark can't start: no memory"),
+        ("reliamsg: Spark can't start: no memory", "did not finish: reliamsg: Spark can't start: no memory"),
         ("", "no output"),
     ],
 )

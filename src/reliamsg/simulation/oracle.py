@@ -497,7 +497,7 @@ class Oracle:
                         continue  # whether it is safe with its producer was judged then
                     self.violate(
                         "let_go_unsafe",
-                        f"{message} is missing at {consumer}, and its broker was told to forget it",
+                        f"{message} is missing at {consumer}, and its broker was allowed to delete it",
                     )
                     return
 
@@ -777,7 +777,9 @@ class Oracle:
                 and first <= message.seq <= (last or message.seq)
                 and self.owes(group, operation)
             ):
-                self.violate("skipped", f"{message} at {group}: it follows what the group had received")
+                self.violate(
+                    "skipped", f"{message} at {group}: it follows messages that the group had received"
+                )
 
     def _done(self, group: str, message: MessageId) -> bool:
         return (
