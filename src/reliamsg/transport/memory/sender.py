@@ -72,13 +72,12 @@ class MemorySender(MemorySession[SenderEvents]):
             self._events.blocked(blocked)
         heard = self._hear(connection)
         self._ask_for_groups()
-        sent = False
-        while blocked is None and (outgoing := self._events.pull()):
+        outgoing = self._events.pull() if blocked is None else ()
+        if outgoing:  # what is left is pulled next time, once what is confirmed by then has made room
             self.broker.publish(connection, outgoing, self.site.max_frame_bytes)
-            sent = True
         results = self.broker.results(connection)
         self._tell(results)
-        return bool(heard or sent or results)
+        return bool(heard or outgoing or results)
 
     def _tell(self, results: Sequence[tuple[int, tuple[Outcome, str] | None]]) -> None:
         """Confirms that follow each other go in one call, everything in the broker's order."""
