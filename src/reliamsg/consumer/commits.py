@@ -101,7 +101,11 @@ class Committer:
         if shared.durability.write_error is not None and now < self._retry_at and not closing:
             return None
         due, _ = shared.core.waiting.overdue(now)
-        spilled, spilling = self._spill(due, now)
+        self._full, self.short_of_room = now < self._spill_at, False
+        full = self._full or shared.inbox.held_bytes >= self._usual_bytes
+        if full != shared.durability.inbox_full:
+            shared.durability.note_room(full)
+        spilled, spilling = self._spill(due) if due and not self._full else ([], [])
         at = self._due_at(now)
         # What could not be written may have gone since, with a connection; only a commit shows that there is room.
         error = shared.durability.write_error
@@ -110,7 +114,8 @@ class Committer:
             return None
         shared.buffers.report_all()
         for site in self._sites.values():
-            site.report_rejected(now, closing)
+            if site.any_rejected:
+                site.report_rejected(now, closing)
         snapshot = shared.core.snapshot(closing)
         for waiting in spilling:
             shared.core.waiting.spilling(waiting, True)
@@ -120,10 +125,8 @@ class Committer:
         entries = shared.journal.take()
         sync = shared.durability.sync_wanted
         batch = self._batch(snapshot, pending, entries)
-        batch.entries += [
-            Entry("buffered", stream, b.epoch, 0, b.first, b.last, b.site, shared.group)
-            for stream, b in spilled
-        ]
+        for stream, b in spilled:
+            batch.entries.append(Entry("buffered", stream, b.epoch, 0, b.first, b.last, b.site, shared.group))
         if closing:
             batch.entries.append(Entry("closed", group=shared.group))
         return _Plan(snapshot, batch, pending, entries, spilled, spilling, sync)
@@ -158,19 +161,12 @@ class Committer:
             return self._committed_at + JOURNAL_EVERY_S
         return None
 
-    def _spill(
-        self, due: list[Waiting], now: float
-    ) -> tuple[list[tuple[Stream, BufferedBatch]], list[Waiting]]:
+    def _spill(self, due: list[Waiting]) -> tuple[list[tuple[Stream, BufferedBatch]], list[Waiting]]:
         """Choose what to persist early: whole batches, even if only a part is due."""
         shared = self._shared
         spilled: list[tuple[Stream, BufferedBatch]] = []
         spilling: list[Waiting] = []
         size = before = shared.inbox.held_bytes
-        self._full = now < self._spill_at
-        self.short_of_room = False
-        shared.durability.note_room(self._full or size >= self._usual_bytes)
-        if self._full or not due:
-            return spilled, spilling
         planned: defaultdict[int, RangeSet] = defaultdict(RangeSet)
         for waiting in due:
             if size - before >= self._spill_limit:
@@ -228,12 +224,11 @@ class Committer:
     def commit(self, plan: _Plan, now: float) -> bool:
         """Write a plan, without the lock, and apply it. False if it could not be written."""
         shared = self._shared
-        spills = bool(plan.spilled)
-        plan.batch.held.extend(
-            HeldFrame(stream, b.epoch, b.first, b.last, b.site, b.received_us, b.stored())
-            for stream, b in plan.spilled
-        )
-        kept = [open_frame(row.frame) for row in plan.batch.held]
+        spills, kept = bool(plan.spilled), []
+        for stream, b in plan.spilled:
+            held = HeldFrame(stream, b.epoch, b.first, b.last, b.site, b.received_us, b.stored())
+            plan.batch.held.append(held)
+            kept.append(open_frame(held.frame))
         try:
             left = shared.inbox.commit(
                 plan.batch,
@@ -285,7 +280,8 @@ class Committer:
             for site, token in (*shared.core.committed(plan.snapshot), *plan.pending.tokens):
                 released[site].append(token)
             shared.durability.pending.unquarantined.extend(map(int, map(str, released.pop(QUARANTINE, ()))))
-            shared.quarantine.committed([one.delivery for one in plan.pending.quarantined], left)
+            if plan.pending.quarantined or left.known or left.removed:
+                shared.quarantine.committed([one.delivery for one in plan.pending.quarantined], left)
             for one in plan.pending.quarantined:
                 if one.token is not None:
                     released[one.site].append(one.token)
@@ -293,11 +289,12 @@ class Committer:
                 shared.buffers.shed(MAX_CACHED_BYTES // 2)
             if plan.spilled or plan.pending.quarantined or shared.clock() >= self._spill_at + RETRY_WRITE_S:
                 self._reported = False
-                shared.durability.stores_again()
+                if shared.durability.spill_error is not None:
+                    shared.durability.stores_again()
             if shared.durability.write_error is not None:
                 self._written()
-            shared.durability.committed(plan.sync)
             self._committed_at = shared.clock()
+            shared.durability.committed(plan.sync, self._committed_at + COMMIT_EVERY_S)
             shared.buffers.queue_touched()
             shared.changed.notify_all()
         for name, tokens in released.items():
@@ -383,7 +380,7 @@ def _add_change(batch: Batch, change: StreamChange) -> None:
     stream = change.stream
     if change.history:
         batch.streams.append(HistoryRow(stream, change.parts.epochs.joined, _history(change)))
-    finished = {known.epoch for known in change.finished}
+    finished = [known.epoch for known in change.finished] if change.finished else ()
     for item in change.epochs:
         known = item.known
         if known.epoch not in finished:
@@ -393,13 +390,15 @@ def _add_change(batch: Batch, change: StreamChange) -> None:
                     item.last, item.entered, let_go=item.let_go,
                 )
             )  # fmt: skip
-    batch.finished.extend((stream, epoch) for epoch in finished)
+    for epoch in finished:
+        batch.finished.append((stream, epoch))
     if change.gap is not None:
         (epoch, first, last), elapsed, waited = change.gap
         batch.gaps.append(GapRow(stream, epoch, first, last, elapsed, waited))
     else:
         batch.no_gap.append(stream)
-    batch.attempts.extend((stream, epoch, seq, count) for (epoch, seq), count in change.attempts.items())
+    for (epoch, seq), count in change.attempts.items():
+        batch.attempts.append((stream, epoch, seq, count))
 
 
 def _history(change: StreamChange) -> History:

@@ -251,7 +251,8 @@ class Control:
         if shared.role.lease.is_own(heartbeat):
             site.echo(now)
             if reading and heartbeat.role == "active" and shared.role.lease.came_back(heartbeat, now):
-                shared.changed.notify_all()  # handing out may go on
+                shared.changed.notify_all()  # deliveries may go on
+            shared.role.look()
             if not reading or shared.role.standing_by:
                 shared.agenda.due(now)
             return
@@ -262,6 +263,7 @@ class Control:
             if not shared.role.barred and now - self._answered_at >= often:
                 self._answered_at = now
                 self.say(now)
+            shared.role.look()
             shared.agenda.due(now)
 
     def say(self, now: float, wants_all: bool = False) -> None:
@@ -331,43 +333,45 @@ class Control:
 
     def step(self, now: float, full: bool) -> None:
         """Tell what is due. `full`: there is no room but for what can be handed out at once."""
-        shared = self.shared
+        shared, core = self.shared, self.shared.core
         if shared.role.barred:
-            shared.core.moved.clear()
+            core.moved.clear()
             self._unanswered.clear()
             self._strangers.clear()
             self._roomless.clear()
             return
-        self._ask(shared.core.asks(now, full, lambda stream: shared.quarantine.holds(stream, HELD)))
+        if core.effects.ask_queue:
+            self._ask(core.asks(now, full, lambda stream: shared.quarantine.holds(stream, HELD)))
         if self._roomless:
             self._hear_again(now)
-        self._challenge(now)
-        for stream in sorted(shared.core.moved):
-            if stream.producer:
-                self._unanswered.setdefault(stream.producer, {})[stream] = None
-        shared.core.moved.clear()
+        self._challenge(core.challenges.due(now))
         if self._all_wanted:
             self._all_wanted = False
-            self._tell_standbys(stream for stream in shared.core.streams if stream.producer)
-        if (self._unanswered or self._strangers) and now >= self._told_at + TELL_EVERY_S:
+            self._tell_standbys(stream for stream in core.streams if stream.producer)
+        if now >= self._told_at + TELL_EVERY_S and (core.moved or self._unanswered or self._strangers):
+            for stream in sorted(core.moved):
+                if stream.producer:
+                    self._unanswered.setdefault(stream.producer, {})[stream] = None
+            core.moved.clear()
             self._told_at = now
             self._tell_producers(bool(shared.role.lease.standbys(now)))
 
     def deadline(self) -> float | None:
         """When there will be something to tell."""
+        core = self.shared.core
         if self.shared.role.barred:
             return None
-        asked = self.shared.core.challenges.deadline()
-        if not (self._unanswered or self._strangers):
+        asked = core.challenges.deadline()
+        if not (core.moved or self._unanswered or self._strangers):
             return asked
         told = self._told_at + TELL_EVERY_S
         return told if asked is None else min(asked, told)
 
-    def _challenge(self, now: float) -> None:
+    def _challenge(self, streams: Iterable[Stream]) -> None:
         """Ask producers for answers: a state that names the stream is enough. Each has a nonce of its own, since the
         answer to the one before may have been lost."""
         by_producer: dict[str, list[StreamState]] = {}
-        for stream in self.shared.core.challenges.due(now):
+        for stream in streams:
             state = _stream_state(stream, self.shared.core.report(stream))
             by_producer.setdefault(stream.producer, []).append(state)
             if self.shared.core.challenges.tries(stream) == REPORT_TRY:

@@ -67,22 +67,22 @@ class DeadLetters:
         self._late_above = 0
         self._replays: deque[DeadLetter] = deque()
         self._returned: deque[ReplayItem] = deque()
-        """Replays that nobody took."""
+        """Replays that no one took."""
+        self.waiting = False
+        """There is something to show to the application."""
 
-    @property
-    def waiting(self) -> bool:
-        """Whether there is anything to show."""
-        return bool(self._replays or self._returned or self._again or self._late)
-
-    def take(self) -> LateItem | ReplayItem | None:
-        """What to show to the application next."""
+    def take(self) -> LateItem | ReplayItem:
+        """The first item that is :attr:`waiting`."""
         if self._returned:
-            return self._returned.popleft()
-        if self._replays:
-            return self._replayed(self._replays.popleft())
-        if self._again:
-            return self._again.popleft()
-        return self._late_item(self._late.popleft()) if self._late else None
+            item: LateItem | ReplayItem = self._returned.popleft()
+        elif self._replays:
+            item = self._replayed(self._replays.popleft())
+        elif self._again:
+            item = self._again.popleft()
+        else:
+            item = self._late_item(self._late.popleft())
+        self.waiting = bool(self._returned or self._replays or self._again or self._late)
+        return item
 
     # -- late messages ------------------------------------------------------------------------------------
 
@@ -102,6 +102,7 @@ class DeadLetters:
                 self._late_above = row.id
                 self._late.append(row)
             if rows:
+                self.waiting = True
                 shared.changed.notify_all()
 
     def _late_item(self, row: HeldFrame) -> LateItem:
@@ -124,6 +125,7 @@ class DeadLetters:
                 self._again.append(item)
             else:
                 self._returned.append(item)
+            self.waiting = True
             self._shared.changed.notify_all()
 
     def late_seen(self, number: int) -> None:
@@ -167,6 +169,7 @@ class DeadLetters:
         """Deliver a dead letter again, out of order. Takes the lock."""
         with self._shared.lock:
             self._replays.append(letter)
+            self.waiting = True
             self._shared.changed.notify_all()
 
     def _replayed(self, letter: DeadLetter) -> ReplayItem:

@@ -116,6 +116,8 @@ class Durability:
         """Commits that somebody waits for are numbered; the highest number that is wanted."""
         self.synced = 0
         """The highest number that is durable."""
+        self.commits_at = 0.0
+        """The next commit is not made before, unless it is urgent."""
         self.write_error: InboxWriteError | None = None
         """Why the inbox can't be written, or read, at present. Nothing is delivered meanwhile."""
         self.spill_error: InboxWriteError | None = None
@@ -154,8 +156,10 @@ class Durability:
     def want_soon(self) -> int:
         """The same, with a step at once. Takes the lock."""
         with self._lock:
+            self.sync_wanted += 1
+            self.awaited = True
             self._agenda.due(0.0)
-            return self.want()
+            return self.sync_wanted
 
     def is_durable(self, number: int) -> bool:
         """Whether a commit that was demanded is durable. Raises an error where it will not be, or not before the disk
@@ -181,8 +185,10 @@ class Durability:
 
     # -- what became of commits ---------------------------------------------------------------------------
 
-    def committed(self, number: int) -> None:
-        """The commit that was taken when `number` was the highest number wanted is durable."""
+    def committed(self, number: int, next_at: float) -> None:
+        """The commit that was taken when `number` was the highest number wanted is durable. The next one is made at
+        `next_at` at the earliest."""
+        self.commits_at = next_at
         self.synced = max(self.synced, number)
         self.awaited = self.sync_wanted > self.synced
 

@@ -29,7 +29,8 @@ class Health:
         """What ended the consumer."""
         self.closed = False
         """The inbox is about to be closed: nothing is committed any more."""
-        self._errors: deque[BaseException] = deque(maxlen=MAX_ERRORS_WAITING)
+        self.errors: deque[BaseException] = deque(maxlen=MAX_ERRORS_WAITING)
+        """Those that ``on_error`` has yet to be told."""
 
     @property
     def may_write(self) -> bool:
@@ -42,7 +43,7 @@ class Health:
         with self._lock:
             if self.fatal is None or (self.may_write and not isinstance(error, _INBOX_UNAFFECTED)):
                 self.fatal = error
-                self._errors.append(error)
+                self.errors.append(error)
                 log.error("%s", error)
             self._changed.notify_all()
 
@@ -54,11 +55,11 @@ class Health:
 
     def report(self, error: BaseException) -> None:
         """Have ``on_error`` told of an error. Under the lock."""
-        self._errors.append(error)
+        self.errors.append(error)
 
     def take_errors(self) -> list[BaseException]:
         """What ``on_error`` is to be told, once."""
         with self._lock:
-            found = list(self._errors)
-            self._errors.clear()
+            found = list(self.errors)
+            self.errors.clear()
         return found

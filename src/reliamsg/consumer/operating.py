@@ -26,14 +26,15 @@ class Operating:
     def __init__(self, engine: ConsumerEngine) -> None:
         self._engine = engine
         self._box = RequestBox(engine.shared.inbox.path)
-        self._looked_at = float("-inf")
+        self.looks_at = float("-inf")
+        """When :meth:`step` looks for requests again."""
 
     def step(self, now: float) -> None:
         """Carry out what was asked since the last time. Each request is answered when it is durable; one that fails
         for want of room on the disk stays."""
-        if now < self._looked_at + EVERY_S or not self._engine.shared.health.may_write:
+        self.looks_at = now + EVERY_S
+        if not self._engine.shared.health.may_write:
             return
-        self._looked_at = now
         for name, request in self._box.waiting():
             try:
                 answer = self._carry_out(request, now)

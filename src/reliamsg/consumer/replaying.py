@@ -30,6 +30,12 @@ class Replayer:
         self._more = True
         """There may be marked deliveries that are not being taken in."""
 
+    @property
+    def is_needed(self) -> bool:
+        """Whether :meth:`step` may have something to do."""
+        quarantine = self._shared.quarantine
+        return self._more or bool(quarantine.marks or quarantine.roomless)
+
     def step(self, now: float) -> bool:
         """Take in what there is room for; returns whether to call again at once."""
         shared = self._shared

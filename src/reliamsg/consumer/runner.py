@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from reliamsg.consumer.engine import ConsumerEngine
+from reliamsg.consumer.engine import MOST_IDLE_S, ConsumerEngine
 from reliamsg.consumer.operating import Operating
 from reliamsg.errors import FatalError, InboxLocked, ReliamsgError
 from reliamsg.runtime.callbacks import CallbackThread
@@ -18,8 +18,6 @@ __all__ = ["MOST_IDLE_S", "Opener", "Runner"]
 
 log = logging.getLogger("reliamsg.consumer")
 
-MOST_IDLE_S = 1.0
-"""The engine is stepped this often even if nothing happens."""
 LEAST_END_S = 0.1
 """The worker has this long for its last step, even if there is no time left."""
 LEAST_GOODBYE_S = 0.5
@@ -120,9 +118,11 @@ class _Work:
     def step(self) -> float | None:
         """See :class:`~reliamsg.runtime.worker.Work`."""
         shared = self._engine.shared
-        deadline = self._engine.step(shared.clock())
-        self._operating.step(shared.clock())
-        self._report_errors()
+        deadline, now = self._engine.step_when_due(shared.clock()), shared.clock()
+        if now >= self._operating.looks_at:
+            self._operating.step(now)
+        if shared.health.errors:
+            self._report_errors()
         if self._stopped:
             shared.changed.notify_all()
         return deadline
