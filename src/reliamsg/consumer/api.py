@@ -308,7 +308,7 @@ class Consumer:
     def _given_here(self) -> list[Message]:
         """What was taken for this thread and not returned: to be filled, and emptied with what is returned."""
         self._check()
-        if self._decisions.running_here:
+        if self._decisions.deciding and self._decisions.running_here:
             raise ConfigError(
                 "on_gap and on_late can't ask for messages: the call that they are called in does so, once they return"
             )
@@ -317,7 +317,7 @@ class Consumer:
     def _some(self, given: list[Message], most: int, timeout: float | None) -> bool:
         """Take the next messages of a stream, at most `most`, once there are any; see :meth:`get`."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        if not self._await_inbox(deadline):
+        if self._opener is not None and not self._await_inbox(deadline):
             return False
         engine = self._engine
         while not self._next(given, most):

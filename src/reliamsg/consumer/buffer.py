@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import Protocol
 
+import msgspec
+
 from reliamsg import forks
 from reliamsg.consumer.journalling import ConsumerJournal
 from reliamsg.errors import ForkedError
@@ -32,49 +34,32 @@ __all__ = ["BufferedBatch", "DeliverySlice", "SettlementListener", "StreamBuffer
 _NO_HEADERS: dict[str, str] = {}
 
 
-class _Contents:
+class _Contents(msgspec.Struct, eq=False):
     """A frame, and its messages once they are decoded; the batches that are parts of the frame share it."""
 
-    __slots__ = ("frame", "records")
-
-    def __init__(self, frame: Frame) -> None:
-        self.frame = frame
-        self.records: Records | None = None
+    frame: Frame
+    records: Records | None = None
 
 
-class BufferedBatch:
+class BufferedBatch(msgspec.Struct, eq=False):
     """Numbers `first` to `last` of a frame. No other batch in memory holds any of them.
 
     The inbox has all of them or none. Where something is true of a part of a frame only, for example because another
     site delivered the rest, that part is a batch of its own.
     """
 
-    __slots__ = (
-        "_contents", "dropped", "epoch", "first", "incarnation", "last", "persisted", "received_at", "received_us",
-        "site", "size",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        contents: _Contents,
-        span: tuple[int, int],
-        site: str,
-        received_at: float,
-        received_us: int,
-        size: int,
-    ) -> None:
-        self._contents = contents
-        self.epoch = contents.frame.envelope.epoch
-        self.incarnation = contents.frame.envelope.incarnation
-        self.first, self.last = span
-        self.site = site
-        self.received_at = received_at
-        self.received_us = received_us
-        self.persisted = False
-        self.dropped = False
-        """Its bytes turned out unreadable, and it left the buffer."""
-        self.size = size
-        """Bytes in memory; where several batches share a frame, this one's part of them."""
+    contents: _Contents
+    epoch: int
+    first: int
+    last: int
+    site: str
+    received_at: float
+    received_us: int
+    size: int
+    """Bytes in memory; where several batches share a frame, this one's part of them."""
+    persisted: bool = False
+    dropped: bool = False
+    """Its bytes turned out unreadable, and it left the buffer."""
 
     @classmethod
     def of(
@@ -82,13 +67,17 @@ class BufferedBatch:
     ) -> list[BufferedBatch]:
         """Batches of parts of one frame, which stays in memory until the inbox has all of them."""
         contents, size = _Contents(frame), len(frame.data)
+        epoch = frame.envelope.epoch
         if len(spans) == 1:
-            return [cls(contents, spans[0], site, received_at, received_us, size)]
+            return [cls(contents, epoch, *spans[0], site, received_at, received_us, size)]
         total = sum(last - first + 1 for first, last in spans)
         return [
-            cls(contents, span, site, received_at, received_us, size * (span[1] - span[0] + 1) // total)
-            for span in spans
-        ]
+            cls(
+                contents, epoch, first, last, site, received_at, received_us,
+                size * (last - first + 1) // total,
+            )
+            for first, last in spans
+        ]  # fmt: skip
 
     @classmethod
     def read(cls, row: HeldFrame) -> BufferedBatch:
@@ -99,11 +88,11 @@ class BufferedBatch:
 
     @property
     def frame(self) -> Frame:
-        return self._contents.frame
+        return self.contents.frame
 
     def records(self, *, trusted: bool = False) -> Records:
         """The frame's messages, decoded once. Raises FrameError. `trusted`: see :meth:`Frame.records`."""
-        contents = self._contents
+        contents = self.contents
         if contents.records is None:
             contents.records = contents.frame.records(trusted=trusted)
         return contents.records
@@ -111,12 +100,12 @@ class BufferedBatch:
     @property
     def stored_size(self) -> int:
         """About how many bytes :meth:`stored` will be."""
-        frame = self._contents.frame
+        frame = self.contents.frame
         return len(frame.data) * (self.last - self.first + 1) // frame.envelope.count
 
     def stored(self) -> bytes:
         """The frame for the inbox to keep: where this is a part of a frame, only that part. Takes time to make."""
-        frame = self._contents.frame
+        frame = self.contents.frame
         if (self.first, self.last) == (frame.envelope.seq, frame.envelope.last):
             return frame.data
         try:
@@ -128,8 +117,8 @@ class BufferedBatch:
         """The inbox has it, as this frame."""
         self.persisted = True
         self.size = len(stored.data)
-        if stored.data is not self._contents.frame.data:
-            self._contents = _Contents(stored)
+        if stored.data is not self.contents.frame.data:
+            self.contents = _Contents(stored)
 
 
 class SettlementListener(Protocol):

@@ -212,7 +212,8 @@ class Committer:
         batch = Batch(
             discarded=pending.discarded, late=pending.late, seen_late=pending.seen_late, dead=pending.dead,
             revived=pending.revived, quarantine=pending.quarantine,
-            quarantined=[one.delivery for one in pending.quarantined], unquarantined=pending.unquarantined,
+            quarantined=[one.delivery for one in pending.quarantined] if pending.quarantined else [],
+            unquarantined=pending.unquarantined,
             entries=list(entries), standing=self._shared.durability.standing, takeovers=self._shared.core.takeover,
         )  # fmt: skip
         for change in snapshot.changes:

@@ -66,7 +66,7 @@ class Reading:
 
     def drained(self) -> None:
         with self._site.shared.lock:
-            if self._current():
+            if self._site.connections.reading is self:
                 self._site.drained()
 
     def heard(self, address: str, body: bytes) -> None:

@@ -344,7 +344,8 @@ class Control:
             self._ask(core.asks(now, full, lambda stream: shared.quarantine.holds(stream, HELD)))
         if self._roomless:
             self._hear_again(now)
-        self._challenge(core.challenges.due(now))
+        if challenged := core.challenges.due(now):
+            self._challenge(challenged)
         if self._all_wanted:
             self._all_wanted = False
             self._tell_standbys(stream for stream in core.streams if stream.producer)
@@ -367,7 +368,7 @@ class Control:
         told = self._told_at + TELL_EVERY_S
         return told if asked is None else min(asked, told)
 
-    def _challenge(self, streams: Iterable[Stream]) -> None:
+    def _challenge(self, streams: Sequence[Stream]) -> None:
         """Ask producers for answers: a state that names the stream is enough. Each has a nonce of its own, since the
         answer to the one before may have been lost."""
         by_producer: dict[str, list[StreamState]] = {}

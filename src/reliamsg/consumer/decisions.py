@@ -30,13 +30,13 @@ class Decisions:
         self._on_gap = on_gap
         self._on_late = on_late
         self._calls = calls
-        self._deciding: set[int] = set()
+        self.deciding: set[int] = set()
         """Threads in which one of the two runs."""
 
     @property
     def running_here(self) -> bool:
         """Whether one of the two runs in this thread."""
-        return threading.get_ident() in self._deciding
+        return threading.get_ident() in self.deciding
 
     def decide(self, item: GapItem, deliveries: Deliveries) -> None:
         """Do with a gap as the application wants; raises GapError where it wants that."""
@@ -74,10 +74,10 @@ class Decisions:
         """A callback that asked for messages would be called about the same once more."""
         thread = threading.get_ident()
         try:
-            self._deciding.add(thread)
+            self.deciding.add(thread)
             return callback(about)
         finally:
-            self._deciding.discard(thread)
+            self.deciding.discard(thread)
 
 
 def _skip(item: GapItem, deliveries: Deliveries) -> None:

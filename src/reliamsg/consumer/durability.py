@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from dataclasses import dataclass, field
+from functools import partial
 
 from reliamsg.consumer.agenda import Agenda
 from reliamsg.consumer.health import Health
@@ -180,7 +181,7 @@ class Durability:
         """Wait until everything that the application has said so far is durable. `calls` makes the calls of an
         application that may be interrupted."""
         number = self.want_soon() if calls is None else calls.call(self.want_soon)
-        while not self._changed.wait(lambda: self.is_durable(number), 1.0):
+        while not self._changed.wait(partial(self.is_durable, number), 1.0):
             pass
 
     # -- what became of commits ---------------------------------------------------------------------------

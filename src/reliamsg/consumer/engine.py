@@ -220,7 +220,10 @@ class ConsumerEngine:
             self._committer.commit(plan, now)
         if shared.buffers.pages:
             self._committer.page_in(PAGE_BYTES, now)
-        more = self._replayer.is_needed and self._replayer.step(now)
+        quarantine = shared.quarantine
+        more = bool(self._replayer.more or quarantine.marks or quarantine.roomless) and self._replayer.step(
+            now
+        )
         if self._loader.is_needed(now):
             self._loader.load(now)
         if self.settings.keep_late:
@@ -233,8 +236,6 @@ class ConsumerEngine:
         """Plan the next step, and return when it is due. `exporting`: when there is more to export; `more`: there is
         work left."""
         shared = self.shared
-        # From here on acknowledgements wake the worker; earlier ones are seen below.
-        shared.agenda.step_ends(None)
         timers = [
             exporting,
             self._tick(now),
@@ -262,6 +263,9 @@ class ConsumerEngine:
             if at is not None and (deadline is None or at < deadline):
                 deadline = at
         shared.agenda.step_ends(deadline)
+        if shared.buffers.acknowledged:  # earlier acknowledgements did not wake the worker
+            shared.agenda.due(durability.commits_at)
+            return shared.agenda.wakes_at
         return deadline
 
     def _export(self, now: float) -> float | None:

@@ -332,8 +332,9 @@ class SiteReceiver:
         What a producer's journal, as far as it told of it before the broker was asked, says to be confirmed here has
         arrived by now, or was lost. Brokers are asked a moment before they answer.
         """
-        now = self.shared.clock()
-        heard = self._statuses.journal(self.name, max(self.drained_at, now - ASKED_WITHIN_S))
+        now, heard = self.shared.clock(), None
+        if self._statuses.news[self.name]:
+            heard = self._statuses.journal(self.name, max(self.drained_at, now - ASKED_WITHIN_S))
         self.drained_at = now
         detail = {"count": 1, "heard": heard} if heard else {"count": 1}
         self.shared.journal.note("drained", site=self.name, detail=detail)
