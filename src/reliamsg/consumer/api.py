@@ -32,9 +32,8 @@ from reliamsg.arguments import (
 from reliamsg.config import JournalExport, Site, check_name, check_sites, journal_export
 from reliamsg.consumer.buffer import DeliverySlice, fail
 from reliamsg.consumer.dead_letters import LateItem, ReplayItem
-from reliamsg.consumer.decisions import Decisions, OnGap
 from reliamsg.consumer.deliveries import GapItem, Item
-from reliamsg.consumer.dispatcher import Dispatcher
+from reliamsg.consumer.dispatcher import Decisions, Dispatcher, OnGap
 from reliamsg.consumer.engine import ConsumerEngine, EngineSettings
 from reliamsg.consumer.runner import MOST_IDLE_S, Opener, Runner
 from reliamsg.consumer.status import ConsumerStatus, Remaining, remaining, status_of, waiting_status

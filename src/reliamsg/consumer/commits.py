@@ -10,6 +10,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from reliamsg.consumer.buffer import BufferedBatch, StreamBuffer
 from reliamsg.consumer.durability import Pending
@@ -182,12 +183,8 @@ class Committer:
             # What came of a stream before a gap held it must not use up windows for as long as that lasts.
             state = shared.core.streams[waiting.stream]
             fills_head = state.is_held or (known is state.epochs.current and waiting.first <= known.cursor)
-            if (
-                spans
-                and not fills_head
-                and size >= self._usual_bytes
-                and not self._takes_reserve(waiting, size)
-            ):
+            crowds = bool(spans) and not fills_head and size >= self._usual_bytes
+            if crowds and not self._takes_reserve(waiting, size):
                 self._full = self.short_of_room = True
                 continue
             buffer = shared.buffers.of(waiting.stream)
@@ -231,12 +228,8 @@ class Committer:
             plan.batch.held.append(held)
             kept.append(open_frame(held.frame))
         try:
-            left = shared.inbox.commit(
-                plan.batch,
-                shared.wall_us(),
-                microseconds(now),
-                (lambda: self._probe("spill")) if spills else None,
-            )
+            before = partial(self._probe, "spill") if spills else None
+            left = shared.inbox.commit(plan.batch, shared.wall_us(), microseconds(now), before)
         except InboxWriteError as error:
             self._failed(plan, error)
             return False
@@ -405,18 +398,13 @@ def _add_change(batch: Batch, change: StreamChange) -> None:
 def _history(change: StreamChange) -> History:
     epochs, closed, takeover = change.parts.epochs, change.parts.gaps.closed, change.parts.takeover
     history, uncertainty = epochs.history, takeover.uncertainty
+    superseded = [(epoch, list(seen)) for epoch, seen in history.superseded.items()]
+    doubt, link = (
+        (None, None) if uncertainty is None else ((uncertainty.after, uncertainty.end), uncertainty.link)
+    )
     return History(
         [(f.epoch, f.incarnation, f.last) for f in history.finished],
-        history.floor,
-        [(epoch, list(seen)) for epoch, seen in history.superseded.items()],
-        closed.spans(),
-        closed.forgotten,
-        epochs.unheard,
-        None if uncertainty is None else (uncertainty.after, uncertainty.end),
-        change.vouched,
+        history.floor, superseded, closed.spans(), closed.forgotten, epochs.unheard, doubt, change.vouched,
         list(change.accepted),
-        takeover.number,
-        epochs.joined_after,
-        sorted(history.unended),
-        None if uncertainty is None else uncertainty.link,
-    )
+        takeover.number, epochs.joined_after, sorted(history.unended), link,
+    )  # fmt: skip

@@ -78,6 +78,8 @@ STRANGERS_AT_ONCE = 50
 ANSWER_EVERY_S = 0.02
 """Heartbeats of others are answered at most so often."""
 
+_Role = Literal["active", "standby", "call"]
+
 
 def control_addresses(group: str, topics: Iterable[tuple[str, int]]) -> tuple[str, ...]:
     """The addresses that the inboxes of a group listen to; `topics`: each with its partition."""
@@ -371,13 +373,10 @@ class Control:
     def _challenge(self, streams: Sequence[Stream]) -> None:
         """Ask producers for answers: a state that names the stream is enough. Each has a nonce of its own, since the
         answer to the one before may have been lost."""
-        by_producer: dict[str, list[StreamState]] = {}
         for stream in streams:
-            state = _stream_state(stream, self.shared.core.report(stream))
-            by_producer.setdefault(stream.producer, []).append(state)
             if self.shared.core.challenges.tries(stream) == REPORT_TRY:
                 self._report_far(stream)
-        for producer, states in by_producer.items():
+        for producer, states in self._states(streams).items():
             nonce = self.shared.inbox.random_bytes(CHALLENGE_BYTES)
             self._challenges[nonce] = None
             if len(self._challenges) > MAX_CHALLENGES:
@@ -452,12 +451,16 @@ class Control:
         return self.shared.core.report(stream)
 
     def _tell_standbys(self, streams: Iterable[Stream]) -> None:
+        for producer, states in self._states(streams).items():
+            self._tell(self._state(self._own_address, producer, "active", self._nonce, states))
+
+    def _states(self, streams: Iterable[Stream]) -> dict[str, list[StreamState]]:
+        """The states of streams, by producer."""
         by_producer: dict[str, list[StreamState]] = {}
         for stream in streams:
             state = _stream_state(stream, self.shared.core.report(stream))
             by_producer.setdefault(stream.producer, []).append(state)
-        for producer, states in by_producer.items():
-            self._tell(self._state(self._own_address, producer, "active", self._nonce, states))
+        return by_producer
 
     def _to_producer(self, producer: str, states: list[StreamState]) -> State:
         return self._state(producer_address(producer), producer, "active", self._nonce, states)
@@ -472,19 +475,11 @@ class Control:
     ) -> State:
         self._number += 1
         shared = self.shared
+        takeover_ms = 0 if producer else int(shared.role.lease.takeover_timeout * 1000)
         return State(
-            VERSION,
-            self.group,
-            shared.role.lease.inbox,
-            self._number,
-            shared.wall_us(),
-            to,
-            producer,
-            role,
-            nonce,
-            states,
-            0 if producer else int(shared.role.lease.takeover_timeout * 1000),
-        )
+            VERSION, self.group, shared.role.lease.inbox, self._number, shared.wall_us(), to, producer, role, nonce,
+            states, takeover_ms,
+        )  # fmt: skip
 
     def _tell(self, state: State) -> None:
         frames = encode_state(state, self._keys)
@@ -505,21 +500,14 @@ def _merged(streams: Sequence[StreamStatus]) -> Iterable[StreamStatus]:
 
 
 def _announced(status: Status, stream: StreamStatus, group: str, late: bool) -> Announced:
+    chain = tuple((link.epoch, link.incarnation, link.first, link.last) for link in stream.chain)
+    # The list of removed ranges may continue in the next frame, with the same number.
+    number = status.number if len(stream.removed) < MAX_SPANS else 0
     return Announced(
-        Stream(status.producer, stream.topic, stream.partition),
-        status.epoch,
-        status.incarnation,
-        tuple((link.epoch, link.incarnation, link.first, link.last) for link in stream.chain),
-        tuple(stream.removed),
-        stream.since.get(group),
-        stream.reached if is_group(status.to) else None,
-        interval_of(status),
-        status.lsn,
-        # What is removed may go on in the next frame, with the same number.
-        status.number if len(stream.removed) < MAX_SPANS else 0,
-        late,
-        status.consumed,
-    )
+        Stream(status.producer, stream.topic, stream.partition), status.epoch, status.incarnation, chain,
+        tuple(stream.removed), stream.since.get(group), stream.reached if is_group(status.to) else None,
+        interval_of(status), status.lsn, number, late, status.consumed,
+    )  # fmt: skip
 
 
 def _latest(known: StreamState | None, said: StreamState) -> StreamState:
@@ -537,14 +525,8 @@ def _latest(known: StreamState | None, said: StreamState) -> StreamState:
 
 
 def _stream_state(stream: Stream, report: Report, ask: RepairRequest | None = None) -> StreamState:
+    missing, wanted = (report.missing, ()) if ask is None else (ask.missing, ask.wanted)
     return StreamState(
-        stream.topic,
-        stream.partition,
-        report.position,
-        report.entered,
-        report.high_water,
-        list(report.missing if ask is None else ask.missing),
-        [] if ask is None else list(ask.wanted),
-        list(report.declared),
-        list(report.accepted),
-    )
+        stream.topic, stream.partition, report.position, report.entered, report.high_water, list(missing),
+        list(wanted), list(report.declared), list(report.accepted),
+    )  # fmt: skip

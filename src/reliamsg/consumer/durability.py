@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 
 from reliamsg.consumer.agenda import Agenda
@@ -53,17 +53,8 @@ class Pending:
 
     @property
     def empty(self) -> bool:
-        return not (
-            self.dead
-            or self.revived
-            or self.late
-            or self.seen_late
-            or self.quarantine
-            or self.quarantined
-            or self.unquarantined
-            or self.discarded
-            or self.tokens
-        )
+        """Whether there is nothing to commit."""
+        return not any(map(self.__dict__.__getitem__, _LISTS))
 
     def keep_late(self, frame: HeldFrame) -> None:
         """Keep what arrived late."""
@@ -84,16 +75,12 @@ class Pending:
 
     def put_back(self, earlier: Pending) -> None:
         """The commit of an earlier set failed: its contents come first."""
-        self.dead[:0] = earlier.dead
-        self.revived[:0] = earlier.revived
-        self.late[:0] = earlier.late
         self.late_bytes += earlier.late_bytes
-        self.seen_late[:0] = earlier.seen_late
-        self.quarantine[:0] = earlier.quarantine
-        self.quarantined[:0] = earlier.quarantined
-        self.unquarantined[:0] = earlier.unquarantined
-        self.discarded[:0] = earlier.discarded
-        self.tokens[:0] = earlier.tokens
+        for name in _LISTS:
+            getattr(self, name)[:0] = getattr(earlier, name)
+
+
+_LISTS = tuple(each.name for each in fields(Pending) if each.name != "late_bytes")
 
 
 class Durability:

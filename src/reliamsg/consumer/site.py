@@ -642,14 +642,9 @@ class SiteReceiver:
         self.shared.durability.pending.tokens.append((self.name, delivery.token))
 
     def _undecodable(self, frame: Frame) -> None:
-        envelope = frame.envelope
-        self.shared.core.undecodable(
-            envelope.stream,
-            envelope.epoch,
-            envelope.incarnation,
-            envelope.seq,
-            envelope.last,
-            self.shared.clock(),
+        envelope, core, now = frame.envelope, self.shared.core, self.shared.clock()
+        core.undecodable(
+            envelope.stream, envelope.epoch, envelope.incarnation, envelope.seq, envelope.last, now
         )
 
     def set_aside(self, address: str, data: bytes, reason: str) -> None:
@@ -688,18 +683,8 @@ def _incoming(
     replayed: bool = False,
 ) -> Incoming:
     """What arrived, as the core sees it. Only of repairs, and of what is replayed, the size matters."""
-    envelope = frame.envelope
+    envelope, size = frame.envelope, len(frame.data) if repair or replayed else 0
     return Incoming(
-        site,
-        stream,
-        envelope.epoch,
-        envelope.incarnation,
-        envelope.previous,
-        envelope.seq,
-        envelope.last,
-        token,
-        repair,
-        len(frame.data) if repair or replayed else 0,
-        replayed,
-        envelope.ts_last,
-    )
+        site, stream, envelope.epoch, envelope.incarnation, envelope.previous, envelope.seq, envelope.last, token,
+        repair, size, replayed, envelope.ts_last,
+    )  # fmt: skip

@@ -179,17 +179,11 @@ def remaining(engine: ConsumerEngine, clean: bool) -> Remaining:
 
 
 def _site(engine: ConsumerEngine, site: SiteReceiver) -> SiteStatus:
+    refused = {address for each in site.connections.all for address in each.refused_addresses()}
     return SiteStatus(
-        site.state,
-        site.endpoint,
-        site.error,
-        site.pending,
-        site.received_messages,
-        site.duplicate_messages,
-        dict(site.rejected),
-        site.repaired_messages,
-        tuple(sorted({address for each in site.connections.all for address in each.refused_addresses()})),
-    )
+        site.state, site.endpoint, site.error, site.pending, site.received_messages, site.duplicate_messages,
+        dict(site.rejected), site.repaired_messages, tuple(sorted(refused)),
+    )  # fmt: skip
 
 
 def _stream(state: StreamReceiver) -> StreamStatus:
@@ -198,15 +192,8 @@ def _stream(state: StreamReceiver) -> StreamStatus:
     if state.gaps.clock.target is not None:
         number, first, last = state.gaps.clock.target
         gap = Gap(state.stream, number, max(first, 1), last, "open")
+    held = sum(known.held.total for known in state.epochs.live.values())
     return StreamStatus(
-        epoch,
-        position,
-        sum(known.held.total for known in state.epochs.live.values()),
-        state.epochs.unacknowledged,
-        gap,
-        state.gaps.clock.elapsed,
-        state.epochs.is_failing,
-        state.redelivery.halted,
-        state.gaps.held_by is not None,
-        state.epochs.has_let_go,
-    )
+        epoch, position, held, state.epochs.unacknowledged, gap, state.gaps.clock.elapsed, state.epochs.is_failing,
+        state.redelivery.halted, state.gaps.held_by is not None, state.epochs.has_let_go,
+    )  # fmt: skip
