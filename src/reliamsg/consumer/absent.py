@@ -1,7 +1,7 @@
-"""Streams that are in the inbox and not in memory, and what came for them until they are loaded.
+"""Streams that are in the inbox and not in memory, and the messages and statuses that wait until they are loaded.
 
-Only streams of which something is not settled need memory. The others are loaded when a message or a status of them
-comes: what came waits for that here, so that one query serves a burst of arrivals.
+Only streams with unsettled messages need memory. The others are loaded when a message or a status of them arrives. It
+waits here, so that one query serves a burst of arrivals.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ MAX_STATUSES = 10_000
 """Statuses and repairs that wait; any more are dropped, since they are said, or asked for, again."""
 
 MAX_REPLAYS = 10_000
-"""While so many deliveries from quarantine wait, no others had better be replayed."""
+"""While this many deliveries from the quarantine wait, no others are replayed."""
 
 Take = Callable[[bool], None]
 """Called when the stream is in memory, or (False) there was no room for it there."""
 
 
 class AbsentStreams:
-    """What waits for streams to be loaded. Under the consumer's lock."""
+    """Keeps arrivals until their streams are loaded. Under the consumer's lock."""
 
     def __init__(self, core: GroupReceiver, inbox: Inbox) -> None:
         self._core = core
@@ -60,7 +60,7 @@ class AbsentStreams:
         return stream in self.waiting
 
     def disconnected(self, site: str) -> None:
-        """Its broker delivers again what was not acknowledged."""
+        """The site's broker delivers unacknowledged messages again."""
         for stream in list(self.waiting):
             left = [one for one in self.waiting[stream] if one[0] != site]
             if left:

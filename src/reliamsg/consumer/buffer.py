@@ -122,7 +122,7 @@ class BufferedBatch(msgspec.Struct, eq=False):
 
 
 class SettlementListener(Protocol):
-    """Receives what the application says about messages, on the application's threads."""
+    """Receives the outcomes of messages, on the application's threads."""
 
     def acknowledged(self) -> None:
         """A buffer has queued acknowledgements."""
@@ -308,7 +308,7 @@ class DeliverySlice:
         self.abandoned = False
         """The rest must wait behind an earlier message that failed, or was settled elsewhere."""
         self.done = False
-        """Nobody will take any more from it."""
+        """No more messages are taken from it."""
         self.progress = (offer.first, 0)
         """(next number to deliver, digest sum of those delivered); replaced as one."""
         self._reported = (offer.first, 0)
@@ -361,7 +361,7 @@ class DeliverySlice:
         return messages
 
     def end(self) -> None:
-        """Nobody takes any more from it."""
+        """No more messages are taken from it."""
         self.done = True
 
     def report(self) -> tuple[int, int, int] | None:
@@ -399,7 +399,7 @@ class StreamBuffers:
         self.ready: OrderedDict[StreamBuffer, None] = OrderedDict()
         """Those that may have something to deliver, in this order."""
         self.slices: dict[StreamBuffer, DeliverySlice] = {}
-        """What is with the application."""
+        """Slices that the application has."""
         self.acknowledged: deque[StreamBuffer] = deque()
         """Those with acknowledgements that the core does not know of; appended to without the lock."""
         self.pages: dict[StreamBuffer, tuple[int, int]] = {}
@@ -467,7 +467,7 @@ class StreamBuffers:
         self._journal.forget(stream)
         return True
 
-    # -- what is with the application ---------------------------------------------------------------------
+    # -- slices that the application has ------------------------------------------------------------------
 
     def give(self, portion: DeliverySlice) -> None:
         """The application gets this."""
@@ -526,7 +526,7 @@ class StreamBuffers:
                 self._journal.add_note(note)
             notes.clear()
 
-    # -- what the inbox has as well -----------------------------------------------------------------------
+    # -- frames that the inbox has as well ----------------------------------------------------------------
 
     def prune(self, buffer: StreamBuffer, epoch: int) -> None:
         """Drop frames of an epoch that are settled."""

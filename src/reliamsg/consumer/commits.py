@@ -33,7 +33,7 @@ __all__ = ["MAX_CACHED_BYTES", "Committer", "unreserved"]
 log = logging.getLogger("reliamsg.consumer")
 
 COMMIT_EVERY_S = 0.01
-"""How long acknowledgements are gathered, unless somebody waits for the commit."""
+"""How long acknowledgements are gathered, unless a caller waits for the commit."""
 JOURNAL_EVERY_S = 0.25
 """The same if there are only journal rows to write."""
 MAX_SPILL_BYTES = 8 * 1024 * 1024
@@ -121,7 +121,7 @@ class Committer:
         for waiting in spilling:
             shared.core.waiting.spilling(waiting, True)
             snapshot.also.add(waiting.stream)
-        # Where there was no room on the disk, what is smaller goes first.
+        # Where there was no room on the disk, the smaller part goes first.
         pending = shared.durability.take(small=now < self._spill_at)
         entries = shared.journal.take()
         sync = shared.durability.sync_wanted
@@ -146,7 +146,7 @@ class Committer:
         return at
 
     def _due_at(self, now: float) -> float | None:
-        """When what is to be committed has waited long enough; None if there is nothing."""
+        """When the next commit is due because of waiting changes; None if there are none."""
         shared = self._shared
         if shared.core.effects.urgent or shared.durability.awaited:
             return now
@@ -180,7 +180,7 @@ class Committer:
                 for span in known.unsafe_held(waiting.first, waiting.last)
                 for part in ours.missing(*span)
             ]
-            # What came of a stream before a gap held it must not use up windows for as long as that lasts.
+            # Deliveries that arrived before a gap held their stream must not use up windows while it is held.
             state = shared.core.streams[waiting.stream]
             fills_head = state.is_held or (known is state.epochs.current and waiting.first <= known.cursor)
             crowds = bool(spans) and not fills_head and size >= self._usual_bytes
@@ -194,7 +194,7 @@ class Committer:
                         ours.add(each.first, each.last)
                         spilled.append((waiting.stream, each))
                         size += each.stored_size
-            # What is settled and not committed is released by this commit as well.
+            # Settled messages that are not committed are released by this commit as well.
             shared.core.effects.mark(waiting.stream)
             spilling.append(waiting)
         return spilled, spilling

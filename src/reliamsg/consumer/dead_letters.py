@@ -1,4 +1,4 @@
-"""What is delivered out of order: late messages, and dead letters that are replayed."""
+"""Messages that are delivered out of order: late ones, and dead letters that are replayed."""
 
 from __future__ import annotations
 
@@ -115,7 +115,9 @@ class DeadLetters:
             return LateItem(row.id, messages)
         for seq in range(row.first, row.last + 1):
             body, key, headers = _record(records, seq - frame.envelope.seq)
-            messages.append(Message(*row.stream, row.epoch, seq, body, key, headers, False, False, _Nobody()))
+            messages.append(
+                Message(*row.stream, row.epoch, seq, body, key, headers, False, False, _Settled())
+            )
         return LateItem(row.id, messages)
 
     def put_back(self, item: LateItem | ReplayItem) -> None:
@@ -193,8 +195,8 @@ def _record(records: Records, i: int) -> tuple[bytes, str | None, dict[str, str]
     return records.bodies[i], records.keys[i] if records.keys is not None else None, headers or {}
 
 
-class _Nobody:
-    """What a late message reports to: the message is settled already."""
+class _Settled:
+    """Receives the outcome of a late message, which is settled already."""
 
     def acknowledge(self, message: Message, durable: bool) -> None:
         """Nothing to do."""
@@ -207,7 +209,7 @@ class _Nobody:
 
 
 class _Revival:
-    """What a replayed message reports to."""
+    """Receives the outcome of a replayed message."""
 
     def __init__(self, shared: Shared, number: int) -> None:
         self._shared = shared

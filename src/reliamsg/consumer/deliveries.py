@@ -1,4 +1,4 @@
-"""What the application gets, and what it says about that."""
+"""Delivers messages to the application, and records their outcomes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Item = DeliverySlice | GapItem | LateItem | ReplayItem
 
 
 class Deliveries:
-    """Delivers messages, and records what the application says. Its methods may be called on any thread; implements
+    """Delivers messages, and records their outcomes. Its methods may be called on any thread; implements
     :class:`~reliamsg.consumer.buffer.SettlementListener`."""
 
     def __init__(
@@ -111,7 +111,7 @@ class Deliveries:
         return shared.role.in_charge
 
     def give_back(self, item: Item) -> None:
-        """The application is done with what it took, or will not go on with it."""
+        """The application is done with an item, or will not continue with it."""
         if isinstance(item, DeliverySlice):
             self.release(item)
         elif isinstance(item, LateItem) and item.done:
@@ -205,7 +205,7 @@ class Deliveries:
                 transport.reconnect("a message is needed again")
         shared.agenda.due(now)
 
-    # -- what the application says ------------------------------------------------------------------------
+    # -- outcomes -----------------------------------------------------------------------------------------
 
     def acknowledged(self) -> None:
         """See :class:`~reliamsg.consumer.buffer.SettlementListener`. Needs no lock."""
@@ -232,7 +232,7 @@ class Deliveries:
             if portion is not None:
                 self._buffers.report(portion)
                 portion.abandon()
-            # What an application's mistake keeps from being handled at all must not end in the dead letters.
+            # Messages that were not handled at all, by an application's mistake, must not become dead letters.
             counts = not isinstance(error, NotRun)
             spent = core.fail(message.stream, message.epoch, message.seq, message.seq, now, counts)
             if spent:

@@ -26,7 +26,7 @@ TURN_MESSAGES = 256
 TURN_S = 0.05
 """A stream keeps its worker for this many messages and seconds while others wait."""
 LOOK_EVERY_S = 0.5
-"""Some conditions become true with time alone, and nobody announces them."""
+"""Some conditions become true with time alone, and no notification follows."""
 
 
 T = TypeVar("T")
@@ -201,7 +201,7 @@ class Dispatcher:
             self._raise(error)
 
     def _show_late(self, item: LateItem) -> None:
-        """What is left when this fails is shown by another thread."""
+        """If this fails, another thread shows the rest."""
         try:
             self._decisions.show_late(item)
         finally:
@@ -226,7 +226,7 @@ class Dispatcher:
             self._deliveries.release(portion)
 
     def _handle(self, messages: list[Message], argument: Message | list[Message]) -> bool:
-        """Call the handler; a failure is recorded, and what is no Exception ends ``run()`` as well."""
+        """Call the handler; a failure is recorded, and a BaseException also terminates ``run()``."""
         try:
             result = self._handler(argument)
         except Exception as error:  # noqa: BLE001  (any of the application's own)

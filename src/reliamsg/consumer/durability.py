@@ -1,4 +1,4 @@
-"""What the next commit holds besides the core's snapshot, and whether the inbox can be written."""
+"""The contents of the next commit besides the core's snapshot, and whether the inbox can be written."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Quarantining:
 
 @dataclass
 class Pending:
-    """What the next commit holds besides the core's snapshot."""
+    """The contents of the next commit besides the core's snapshot."""
 
     dead: list[DeadLetter] = field(default_factory=list)
     revived: list[int] = field(default_factory=list)
@@ -62,7 +62,7 @@ class Pending:
         self.late_bytes += len(frame.frame)
 
     def disconnected(self, site: str) -> None:
-        """The site delivers again what was not acknowledged: its tokens are void."""
+        """The site delivers unacknowledged messages again: its tokens are void."""
         self.tokens = [(name, token) for name, token in self.tokens if name != site]
         for one in self.quarantined:
             one.token = None if one.site == site else one.token
@@ -84,7 +84,7 @@ _LISTS = tuple(each.name for each in fields(Pending) if each.name != "late_bytes
 
 
 class Durability:
-    """Follows the inbox's commits: what waits for the next one, who waits for it, and whether commits succeed. Changed
+    """Follows the inbox's commits: the contents of the next one, the callers that wait, and failures. Changed
     under the consumer's lock; its attributes may be read without."""
 
     def __init__(
@@ -99,9 +99,9 @@ class Durability:
         self.standing = inbox.standing
         """How the inbox stands to others of its group, for the next commit to keep."""
         self.awaited = False
-        """Somebody waits for a commit."""
+        """A caller waits for a commit."""
         self.sync_wanted = 0
-        """Commits that somebody waits for are numbered; the highest number that is wanted."""
+        """Commits that a caller waits for are numbered; the highest number that is wanted."""
         self.synced = 0
         """The highest number that is durable."""
         self.commits_at = 0.0
@@ -117,10 +117,10 @@ class Durability:
         self._journal_full = False
         """So much of the journal waits for its target that nothing is delivered."""
 
-    # -- what is to be committed --------------------------------------------------------------------------
+    # -- contents -----------------------------------------------------------------------------------------
 
     def take(self, small: bool) -> Pending:
-        """What the next commit holds; with `small`, what goes into quarantine waits for a later one."""
+        """The contents of the next commit; with `small`, deliveries for the quarantine wait for a later one."""
         taken = self.pending
         self.pending = taken.postpone_quarantined() if small else Pending()
         return taken

@@ -1,7 +1,7 @@
-"""The consumer without threads: what arrives, what is delivered, and when the inbox is written.
+"""The consumer without threads: arrivals, deliveries and commits.
 
 :class:`ConsumerEngine` composes the core, the inbox, and a :class:`~reliamsg.consumer.site.SiteReceiver` for
-each site. Whoever runs it calls :meth:`~ConsumerEngine.step` from one thread, at the time that the last call
+each site. One thread calls :meth:`~ConsumerEngine.step`, at the time that the last call
 returned and whenever ``shared.wake`` is called; messages are taken with :meth:`~ConsumerEngine.take` on any
 thread. Nothing here sleeps, and time comes from the two clocks that it is given.
 """
@@ -54,7 +54,7 @@ __all__ = ["ConsumerEngine", "EngineSettings"]
 log = logging.getLogger("reliamsg.consumer")
 
 MOST_IDLE_S = 1.0
-"""Steps are at most this far apart, where whoever runs the engine calls it at least that often."""
+"""Steps are at most this far apart, if the engine is called at least that often."""
 LOOK_AT_CLOCK_S = 10.0
 """While anything waits whose epoch is far ahead, how often it is checked whether it still is."""
 PAGE_BYTES = 1024 * 1024
@@ -329,18 +329,18 @@ class ConsumerEngine:
             self.shared.health.report(held)
         core.effects.held_up.clear()
 
-    def tell_accepted(self, stream: Stream) -> None:
-        """Announce to other inboxes of the group what was accepted of a stream, so that one that takes over knows.
+    def announce_accepted(self, stream: Stream) -> None:
+        """Announce the accepted ranges of a stream to other inboxes of the group, so that one that takes over knows.
         Call this when the acceptance is durable."""
         with self.shared.lock:
-            self.control.tell_at_once(stream)
+            self.control.announce(stream)
 
     def forget(self, what: Forgetting, now: float) -> int:
-        """Forget streams, durably, but for what is needed to know again what comes of them once more. On the thread of
+        """Forget streams, durably, except for tombstones with which their messages are recognized. On the thread of
         :meth:`step`. Returns how many were forgotten. Others are in use, not settled to their end, or not known, or
-        there is no room for more of what is remembered.
+        there is no room for more tombstones.
 
-        Raises :class:`InboxWriteError`, and then all is as it was, or what is fatal.
+        Raises :class:`InboxWriteError`, and then nothing has changed, or a fatal error.
         """
         shared = self.shared
         with shared.lock:

@@ -16,11 +16,11 @@ __all__ = ["Fullness", "Stalled"]
 log = logging.getLogger("reliamsg.consumer")
 
 REPORT_AFTER_S = 1.0
-"""An inbox that is full for less is nothing that anybody needs to know."""
+"""An inbox that is full for less is not reported."""
 OVER_AFTER_S = 5.0
-"""One that was not full for so long is full for the first time again."""
+"""After this long with room, a full inbox is reported again."""
 LOOK_EVERY_S = 0.5
-"""It takes a look at every stream to know what an inbox is full of."""
+"""Minimal time between two checks of what fills the inbox, each of which visits every stream."""
 MOST_STALLED = 10
 
 Cause = Literal["handler", "failing", "gap", "joining"]

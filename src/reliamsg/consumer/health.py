@@ -48,7 +48,7 @@ class Health:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Nothing is committed from now on, so nobody may wait for it."""
+        """Nothing is committed from now on, so no caller may wait for it."""
         with self._lock:
             self.closed = True
             self._changed.notify_all()

@@ -23,12 +23,12 @@ log = logging.getLogger("reliamsg.consumer")
 AT_ONCE = 1_000
 """Streams that are loaded, or looked at, in one step."""
 SPARED_S = 0.5
-"""Streams that were used within so long stay, as long as there is room."""
+"""Streams that were used within this time stay, as long as there is room."""
 REVIVE_EVERY_S = 0.5
 LOOK_EVERY_S = 0.05
-"""How often it is looked whether a stream has come to what is in quarantine of it."""
+"""How often it is checked whether a stream has reached its messages in the quarantine."""
 REPLAY_AGAIN_S = 5.0
-"""What a gap had held, and could not be taken in when its stream came to it, is tried again after so long."""
+"""When messages behind a gap that could not be taken in, although their stream had reached them, are retried."""
 
 
 class Loader:

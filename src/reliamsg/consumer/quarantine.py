@@ -29,15 +29,15 @@ HELD = "held"
 """Why a delivery is there that lies behind the gap that holds its stream, beyond what such streams may use."""
 
 SHORT_PART = 4
-"""With one part in so many in use, what producers keep is left to them."""
+"""With one part in this many in use, messages that their producers keep are left to them."""
 
 ROW_BYTES = 512
-"""What a row takes besides the frame."""
+"""Size of a row without the frame."""
 
 MAX_SAMPLE_BYTES = 4 * 1024 * 1024
-"""Bytes of unusable messages that are kept; what comes after is only counted."""
+"""Bytes of unusable messages that are kept; later ones are only counted."""
 SAMPLE_ROW_BYTES = 256
-"""What a row takes besides the bytes of the message."""
+"""Size of a row without the message."""
 
 
 class Quarantine:
@@ -75,7 +75,7 @@ class Quarantine:
 
     @property
     def is_short(self) -> bool:
-        """Whether so much is in use that what need not be there had better not be."""
+        """Whether only messages that have to be there should be added."""
         return self.total >= self.limit // SHORT_PART
 
     @property

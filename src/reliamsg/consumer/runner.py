@@ -1,4 +1,4 @@
-"""What a consumer's worker does, and how it is ended."""
+"""The work of a consumer's worker thread, and how it is shut down."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Operating:
         """When :meth:`step` looks for requests again."""
 
     def step(self, now: float) -> None:
-        """Carry out what was asked since the last time. Each request is answered when it is durable; one that fails
+        """Carry out new requests. Each request is answered when it is durable; one that fails
         for want of room on the disk stays."""
         self.looks_at = now + REQUESTS_EVERY_S
         if not self._engine.shared.health.may_write:
@@ -124,7 +124,7 @@ class Operating:
         done = self._engine.deliveries.accept(gap)
         self._make_durable(now)
         if done:
-            self._engine.tell_accepted(gap.stream)
+            self._engine.announce_accepted(gap.stream)
         return Answer(done, f"{gap.stream}: accepted" if done else f"{gap.stream}: this is no gap (any more)")
 
     def _forget(self, request: Request, now: float) -> Answer:
@@ -233,7 +233,7 @@ class _Work:
         """Commit, disconnect, and give the inbox up; returns whether the stop was clean."""
         engine, shared = self._engine, self._engine.shared
         try:
-            # First what the application acknowledged, so that the brokers still hear of it.
+            # Acknowledgements first, so that the brokers still receive them.
             engine.flush(shared.clock())
             engine.say_goodbye(shared.clock())
             engine.standby.close_given_up()
@@ -286,7 +286,7 @@ class Runner:
             self._closed = True
         deadline = time.monotonic() + max(0.0, timeout)
         self.stop()
-        if self._worker.is_current:  # it has collected a consumer that nobody closed
+        if self._worker.is_current:  # it has collected a consumer that was not closed
             self._work.close_at_end(deadline)
         if self._worker.end(max(LEAST_END_S, timeout)):
             return self._work.close(deadline)

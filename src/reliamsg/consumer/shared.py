@@ -1,4 +1,4 @@
-"""What the parts of a consumer share."""
+"""The state that the parts of a consumer share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One site as the consumer sees it: what its transport tells, and what is counted about it."""
+"""One site as the consumer sees it: its connections, its deliveries, and their counts."""
 
 from __future__ import annotations
 
@@ -34,41 +34,41 @@ SiteState = Literal["connecting", "connected", "listening", "unreachable", "refu
 Connection = ReceiverTransport | SenderTransport
 
 SILENT_S = 60.0
-"""A queue is suspected when repairs of its topic came for so long, through the same site, and nothing else did."""
+"""A queue is suspected when only repairs of its topic have arrived through the same site for this long."""
 
 Topic = tuple[str, int]
 """With its partition."""
 
 GATHER_S = 0.01
-"""The engine is told of arrivals that are not urgent within so long."""
+"""Arrivals that are not urgent are processed within this time."""
 
 ASKED_WITHIN_S = 3.0
-"""A broker that says that a queue is empty was asked at most so long ago."""
+"""A broker that reports an empty queue was asked at most this long ago."""
 
 MAX_LATE_BYTES = 64 * 1024 * 1024
 """Late messages that wait in the inbox until the application has seen them; any more are only counted."""
 
 TRY_AGAIN_S = 30.0
-"""What could not be taken in from the quarantine, though there was room for its stream, gives way to others so long."""
+"""How long messages from the quarantine that could not be taken in, despite room for their stream, are put off."""
 NO_ROOM_S = 0.05
-"""The same of what a gap had held, and finds no room: that may be there as soon as the application goes on."""
+"""The same for messages behind a gap that find no room: there may be some as soon as the application continues."""
 ANSWER_TRIES = 4
-"""A producer that was asked so often, which takes 7 s, is not expected to answer soon."""
+"""After this many requests, which take 7 s, a producer is not expected to answer soon."""
 LOOK_AGAIN_S = 1.0
-"""Whether it has answered is looked at so often."""
+"""How often it is checked whether it has answered."""
 LOG_EVERY_S = 1.0
-"""Rejected deliveries of one kind are logged at most so often, with their number."""
+"""Minimal time between two log lines on rejected deliveries of one kind."""
 _UNUSABLE = "unusable deliveries set aside"
-_UNHEARD = "statuses of streams not taken in, to be asked for again"
+_STATUS_REFUSED = "statuses of streams not taken in, to be asked for again"
 _NOT_KEPT = "late batches not kept, since there are too many"
 
 
 class Connections:
-    """What there is, and who takes its events. Everything under the consumer's lock, unless it says otherwise."""
+    """A site's connections, and the receivers of their events. Under the consumer's lock, unless stated otherwise."""
 
     def __init__(self) -> None:
         self.transport: ReceiverTransport | None = None
-        """What the site is read with; None while it is not."""
+        """The connection that the site is read with; None while it is not read."""
         self.reading: object | None = None
         """Who takes its events: whatever else still calls belongs to a connection that was given up."""
         self.listener: SenderTransport | None = None
@@ -221,7 +221,7 @@ class SiteReceiver:
         self.any_rejected = False
         """There is something for :meth:`report_rejected`."""
         self._unreported: dict[tuple[str, str], int] = {}
-        """By what was done, and why."""
+        """By what was done, and the reason."""
         self._unlogged: dict[tuple[str, str], int] = {}
         self._logged_at: dict[tuple[str, str], float] = {}
 
@@ -311,7 +311,7 @@ class SiteReceiver:
     def unreachable(self, endpoint: str, reason: str, credentials: bool) -> None:
         """An attempt to connect failed."""
         changed = reason != self.error
-        self.busy_since = None  # whoever held the group there may be gone as well
+        self.busy_since = None  # the holder of the lock may be gone as well
         self.state = "refused" if credentials or is_refusal(reason) else "unreachable"
         self.endpoint, self.error = endpoint, reason
         self.shared.role.review()
@@ -370,7 +370,7 @@ class SiteReceiver:
 
     def refuse_status(self, reason: str) -> None:
         """A status told of a stream that there is no room for."""
-        self._count(_UNHEARD, reason)
+        self._count(_STATUS_REFUSED, reason)
 
     def repaired(self, address: str, body: bytes) -> None:
         """A batch came at the group's own address. It has no broker to keep it: what is not taken in now is asked
@@ -561,7 +561,7 @@ class SiteReceiver:
         return False
 
     def replayed(self, row: QuarantinedDelivery, frame: Frame, now: float, wall: int) -> bool:
-        """Take in what was in quarantine, as if it arrived again; False if it has to stay as it is."""
+        """Take in a delivery from the quarantine, as if it arrived again; False if it has to stay there."""
         shared, envelope = self.shared, frame.envelope
         if shared.absent.may_know(row.stream):
             shared.absent.wait(row.stream, QUARANTINE, lambda room: self._replay_loaded(row, frame, room))
@@ -603,7 +603,7 @@ class SiteReceiver:
         self.quarantine(delivery, frame, TOO_MANY_STREAMS, stream)
 
     def _late(self, stream: Stream, frame: Frame, spans: Sequence[Span], wall: int) -> None:
-        """Keep what came late for the application to see; it is journalled in any case."""
+        """Keep late messages for the application to see; they are journalled in any case."""
         shared = self.shared
         for part in BufferedBatch.of(frame, spans, self.name, 0.0, wall) if self._keep_late else ():
             if shared.inbox.late_bytes + shared.durability.pending.late_bytes >= MAX_LATE_BYTES:
@@ -682,7 +682,7 @@ def _incoming(
     repair: bool = False,
     replayed: bool = False,
 ) -> Incoming:
-    """What arrived, as the core sees it. Only of repairs, and of what is replayed, the size matters."""
+    """A delivery, as the core sees it. The size matters only for repairs and replayed deliveries."""
     envelope, size = frame.envelope, len(frame.data) if repair or replayed else 0
     return Incoming(
         site, stream, envelope.epoch, envelope.incarnation, envelope.previous, envelope.seq, envelope.last, token,

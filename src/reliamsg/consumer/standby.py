@@ -49,7 +49,7 @@ GRACE_S = 0.25
 LOOK_EVERY_S = 0.1
 """How often phases other than ``active`` are checked, besides whenever a control frame arrives."""
 PROMPT_S = 1.0
-"""A standby that takes over within this time of a goodbye knows that nobody read in between."""
+"""A standby that takes over within this time of a goodbye knows that no other inbox read in between."""
 CLOSE_S = 1.0
 """How long closing a connection that is given up may take."""
 
