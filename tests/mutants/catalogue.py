@@ -679,9 +679,8 @@ MUTANTS = (
     Mutant(
         "quarantine-overtaken",
         "consumer/site.py",
-        "        if shared.admission.quarantine_comes_first(stream):\n"
-        "            # What came before it is there. Were it taken in first, the stream might "
-        "begin with it.\n"
+        "        if shared.quarantine.any_roomless and shared.admission.quarantine_comes_first(stream):\n"
+        "            # Earlier messages are there. Were this one taken in first, the stream might begin with it.\n"
         "            self._refuse(delivery, frame, stream)\n"
         "            return False\n",
         "",
@@ -802,18 +801,19 @@ MUTANTS = (
     Mutant(
         "durable-before-commit",
         "consumer/commits.py",
-        "        batch = self._batch(snapshot, pending, entries)\n        batch.entries += [",
+        "        batch = self._batch(snapshot, pending, entries)\n",
         "        batch = self._batch(snapshot, pending, entries)\n"
-        "        shared.durability.committed(sync)\n"
-        "        batch.entries += [",
+        "        shared.durability.committed(sync, now)\n",
         "P4: ack(durable=True) returns before the commit",
         BySimulator("redelivered_after_ack"),
     ),
     Mutant(
         "durable-with-the-commit-before",
         "consumer/commits.py",
-        "            shared.durability.committed(plan.sync)\n",
-        "            shared.durability.committed(shared.durability.sync_wanted)\n",
+        "            shared.durability.committed(plan.sync, self._committed_at + COMMIT_EVERY_S)\n",
+        "            shared.durability.committed(\n"
+        "                shared.durability.sync_wanted, self._committed_at + COMMIT_EVERY_S\n"
+        "            )\n",
         "P4: an acknowledgement counts as durable with a commit that began before it",
         ByTest(
             "consumer/test_failed_commits.py::test_what_is_to_be_durable_while_a_commit_is_written_is_so"
@@ -1211,8 +1211,8 @@ MUTANTS = (
     Mutant(
         "dead-letter-lost",
         "consumer/durability.py",
-        "        self.dead[:0] = earlier.dead\n",
-        "",
+        "        for name in _LISTS:\n",
+        "        for name in _LISTS[1:]:\n",
         "P5: a message that was given up while the disk was full is lost",
         ByTest(
             "consumer/test_failed_commits.py::test_a_dead_letter_that_a_failed_commit_should_have_held"
