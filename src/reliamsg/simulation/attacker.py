@@ -67,7 +67,7 @@ class Attacker:
             faults = self._faults.at(broker.name)
             for name, attack in attacks.items():
                 # Dice are thrown even where nothing can be done, so they are thrown as often whatever else happens.
-                if faults.bites(name) and broker.up:
+                if faults.bites(name) and broker.model.up:
                     attack(broker, faults.random(name))
 
     def _struck(self, name: str, broker: Broker, what: str, producer: str = "") -> None:

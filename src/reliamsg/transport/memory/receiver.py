@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from reliamsg.config import Site
 from reliamsg.transport.base import Binding, ReceiverEvents, Token
-from reliamsg.transport.memory.broker import Connection, MemoryBroker, Refused
+from reliamsg.transport.memory.broker import MemoryBroker, Refused
+from reliamsg.transport.memory.connection import Connection
 from reliamsg.transport.memory.session import MemorySession
 from reliamsg.transport.mqtt.receive_window import AckOrder, ReceiveWindow, window_of
 

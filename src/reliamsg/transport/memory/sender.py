@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from reliamsg.config import Site
 from reliamsg.transport.base import Binding, Outcome, SenderEvents
-from reliamsg.transport.memory.broker import Connection, MemoryBroker
+from reliamsg.transport.memory.broker import MemoryBroker
+from reliamsg.transport.memory.connection import Connection
 from reliamsg.transport.memory.session import MemorySession
 
 __all__ = ["MemorySender"]
@@ -61,8 +62,7 @@ class MemorySender(MemorySession[SenderEvents]):
             self._events.found(self.broker.evidence(bindings))
 
     def _declare(self) -> None:
-        # At MQTT sites only a group's own client can make its session.
-        if self.broker.protocol == "amqp" and self.site.declare == "create":
+        if self.site.declare == "create":
             self.broker.declare(self._bindings)
 
     def _flow(self, connection: Connection) -> bool:

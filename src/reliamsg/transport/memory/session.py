@@ -15,7 +15,8 @@ from typing import Generic, TypeVar
 
 from reliamsg.config import Site
 from reliamsg.transport.base import ReceiverEvents, SenderEvents
-from reliamsg.transport.memory.broker import Connection, MemoryBroker, Refused
+from reliamsg.transport.memory.broker import MemoryBroker, Refused
+from reliamsg.transport.memory.connection import Connection
 
 __all__ = ["MemorySession"]
 
@@ -101,7 +102,7 @@ class MemorySession(ABC, Generic[E]):
                 self.broker.listen(self._connection, self._addresses)
 
     def _hear(self, connection: Connection) -> bool:
-        heard = self.broker.control.heard(connection)
+        heard = self.broker.heard(connection)
         for address, body in heard:
             self._events.heard(address, body)
         return bool(heard)
