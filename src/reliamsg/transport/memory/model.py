@@ -15,6 +15,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import takewhile
 from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -90,8 +91,7 @@ class BrokerSession:
 
     def __init__(self, client: str, can_be_refused: bool = True) -> None:
         """`can_be_refused`: whether its protocol has an answer that refuses a message."""
-        self.client = client
-        self.can_be_refused = can_be_refused
+        self.client, self.can_be_refused = client, can_be_refused
         self.addresses: frozenset[str] = frozenset()
         """Control addresses that it listens at."""
         self.queues: tuple[QueueKey, ...] = ()
@@ -124,53 +124,6 @@ class BrokerSession:
     def abandon(self) -> None:
         """Its client is gone, and the broker does not notice yet."""
         self.abandoned = True
-
-    def read(self, queues: Iterable[QueueKey]) -> None:
-        """Begin to read."""
-        self.queues = tuple(queues)
-
-    def add_part(self, message: Outgoing, fate: Fate) -> Answer | None:
-        """Return the answer to a batch that `message` completes, if there is one."""
-        parts, refusal, answered = self._partial.pop(message.token, ((), None, True))
-        parts, refusal, answered = (*parts, message), refusal or fate.refusal, answered and fate.answered
-        if message.parts_left:
-            self._partial[message.token] = parts, refusal, answered
-            return None
-        return Answer(message.token, refusal, parts, fate.delay) if answered else None
-
-    def add_delivery(self, queue: QueueKey, delivery: Delivery) -> Delivery:
-        """Note a delivery; returns it with its token."""
-        self._numbers += 1
-        self._unacknowledged[self._numbers] = queue, delivery
-        self._seen_empty = False
-        return msgspec.structs.replace(delivery, token=(self, self._numbers))
-
-    def acknowledge(self, numbers: Iterable[int], in_order: bool) -> list[tuple[QueueKey, Delivery]]:
-        """Remove and return what is acknowledged now."""
-        waiting, acknowledged = self._unacknowledged, self._acknowledged
-        acknowledged.update(number for number in numbers if number in waiting)
-        done: list[int] = []
-        if in_order:
-            for number in waiting:  # PUBACKs are sent in the order of the PUBLISHes
-                if number not in acknowledged:
-                    break
-                done.append(number)
-        else:
-            done = sorted(acknowledged)
-        acknowledged.difference_update(done)
-        return [waiting.pop(number) for number in done]
-
-    def turned_empty(self, waiting: bool) -> bool:
-        """Whether its queues are empty now and were not the last time; `waiting`: whether they hold anything."""
-        turned = not (waiting or self._seen_empty)
-        self._seen_empty = self._seen_empty or turned
-        return turned
-
-    def take_deliveries(self) -> list[tuple[QueueKey, Delivery]]:
-        """Remove and return deliveries that are not acknowledged, in order."""
-        taken = self.deliveries
-        self._unacknowledged.clear()
-        return taken
 
 
 S = TypeVar("S", bound=BrokerSession)
@@ -219,9 +172,10 @@ class BrokerModel(Generic[S]):
         if session not in self._readers:
             return False
         del self._readers[session]
-        for queue, delivery in reversed(session.take_deliveries()):
+        for queue, delivery in reversed(session.deliveries):
             if queue in self.queues:
                 self.queues[queue].appendleft(msgspec.structs.replace(delivery, redelivered=True))
+        session._unacknowledged.clear()
         return True
 
     def reader_of(self, queues: Iterable[QueueKey]) -> S | None:
@@ -236,7 +190,7 @@ class BrokerModel(Generic[S]):
         for queue in queues:
             self.create(queue)
         self._readers[session] = None
-        session.read(queues)
+        session.queues = tuple(queues)
         return existed
 
     # -- groups ---------------------------------------------------------------------------------------------
@@ -283,7 +237,13 @@ class BrokerModel(Generic[S]):
     def publish(self, session: S, message: Outgoing, largest: int | None = None) -> Published:
         """A message arrived. `largest`: the largest body that is accepted, in bytes."""
         fate = self._fate(session, message, largest)
-        return Published(fate.copies, session.add_part(message, fate))
+        parts, refusal, answered = session._partial.pop(message.token, ((), None, True))
+        parts, refusal, answered = (*parts, message), refusal or fate.refusal, answered and fate.answered
+        if message.parts_left:
+            session._partial[message.token] = parts, refusal, answered
+            return Published(fate.copies, None)
+        answer = Answer(message.token, refusal, parts, fate.delay) if answered else None
+        return Published(fate.copies, answer)
 
     def _fate(self, session: S, message: Outgoing, largest: int | None) -> Fate:
         fate = self._faults.before_routing(message)
@@ -317,18 +277,35 @@ class BrokerModel(Generic[S]):
                 at = self._faults.pick(len(queue))
                 delivery = queue[at]
                 del queue[at]
-                found.append(session.add_delivery(key, delivery))
+                session._numbers += 1
+                session._unacknowledged[session._numbers] = key, delivery
+                found.append(msgspec.structs.replace(delivery, token=(session, session._numbers)))
+        session._seen_empty = session._seen_empty and not found
         return found
 
     def turned_empty(self, session: S) -> bool:
         """AMQP: whether a reader's queues are all empty, reported once each time they become so."""
-        if self.protocol == "mqtt" or not self.delivers or session not in self._readers:
+        if (
+            self.protocol == "mqtt"
+            or session._seen_empty
+            or not self.delivers
+            or session not in self._readers
+        ):
             return False
-        return session.turned_empty(any(map(self.queues.get, session.queues)))
+        session._seen_empty = not any(map(self.queues.get, session.queues))
+        return session._seen_empty
 
     def acknowledge(self, session: S, numbers: Iterable[int]) -> list[tuple[QueueKey, Delivery]]:
         """A client acknowledges deliveries, by the numbers in their tokens; returns those that are deleted."""
-        return session.acknowledge(numbers, self.protocol == "mqtt") if session in self._readers else []
+        if session not in self._readers:
+            return []
+        waiting, acknowledged = session._unacknowledged, session._acknowledged
+        acknowledged.update(number for number in numbers if number in waiting)
+        done = sorted(acknowledged)
+        if self.protocol == "mqtt":  # PUBACKs are sent in the order of the PUBLISHes
+            done = list(takewhile(acknowledged.__contains__, waiting))
+        acknowledged.difference_update(done)
+        return [waiting.pop(number) for number in done]
 
     def listeners(self, address: str) -> list[S]:
         """Who listens at a control address."""

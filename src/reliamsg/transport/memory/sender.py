@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
 
 from reliamsg.config import Site
-from reliamsg.transport.base import Binding, Outcome, SenderEvents
+from reliamsg.transport.base import Binding, SenderEvents
 from reliamsg.transport.memory.broker import MemoryBroker
 from reliamsg.transport.memory.connection import Connection
+from reliamsg.transport.memory.model import Refusal
 from reliamsg.transport.memory.session import MemorySession
 
 __all__ = ["MemorySender"]
@@ -80,16 +83,12 @@ class MemorySender(MemorySession[SenderEvents]):
         self._tell(results)
         return bool(heard or sent or results)
 
-    def _tell(self, results: Sequence[tuple[int, tuple[Outcome, str] | None]]) -> None:
-        """Confirms that follow each other go in one call, everything in the broker's order."""
-        confirmed: list[int] = []
-        for token, refusal in results:
+    def _tell(self, results: Sequence[tuple[int, Refusal | None]]) -> None:
+        """Report outcomes in the broker's order, successive confirms in one call."""
+        for refusal, group in groupby(results, key=itemgetter(1)):
+            tokens = [token for token, _ in group]
             if refusal is None:
-                confirmed.append(token)
-                continue
-            if confirmed:
-                self._events.confirmed(confirmed)
-                confirmed = []
-            self._events.refused(token, *refusal)
-        if confirmed:
-            self._events.confirmed(confirmed)
+                self._events.confirmed(tokens)
+            else:
+                for token in tokens:
+                    self._events.refused(token, *refusal)

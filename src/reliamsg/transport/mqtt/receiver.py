@@ -10,12 +10,7 @@ from collections.abc import Sequence
 
 from reliamsg.config import Credentials, Endpoint, Site
 from reliamsg.errors import ConfigError
-from reliamsg.transport.base import (
-    Binding,
-    Delivery,
-    ReceiverEvents,
-    Token,
-)
+from reliamsg.transport.base import Binding, Delivery, ReceiverEvents, Token
 from reliamsg.transport.mqtt.codec import Publish
 from reliamsg.transport.mqtt.connection import MqttConnection
 from reliamsg.transport.mqtt.connector import Connector

@@ -12,14 +12,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from reliamsg.config import Endpoint, Site
-from reliamsg.transport.base import (
-    Binding,
-    Evidence,
-    Mark,
-    Outcome,
-    Outgoing,
-    SenderEvents,
-)
+from reliamsg.transport.base import Binding, Evidence, Mark, Outcome, Outgoing, SenderEvents
 from reliamsg.transport.mqtt.codec import encode_properties, forbidden
 from reliamsg.transport.mqtt.connection import MqttConnection
 from reliamsg.transport.mqtt.group_prober import GroupProber
