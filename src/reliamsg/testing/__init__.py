@@ -4,7 +4,7 @@ The project tests itself with the same. The pytest fixtures are in :mod:`reliams
 """
 
 from reliamsg.injection import inject
+from reliamsg.testing.memory_broker import MemoryBroker
 from reliamsg.testing.memory_network import MemoryNetwork
-from reliamsg.transport.memory.broker import MemoryBroker
 
 __all__ = ["MemoryBroker", "MemoryNetwork", "inject"]

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Literal
 
 from reliamsg.config import Site
-from reliamsg.transport.memory.broker import MemoryBroker
+from reliamsg.testing.memory_broker import MemoryBroker
 from reliamsg.transport.memory.host import MemoryHost
 from reliamsg.transport.memory.registry import network_names, register, unregister
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from reliamsg.config import Site
 from reliamsg.transport.base import Binding, ReceiverEvents, SenderEvents
-from reliamsg.transport.memory.broker import MemoryBroker
+from reliamsg.transport.memory.broker import LocalBroker
 from reliamsg.transport.memory.receiver import MemoryReceiver
 from reliamsg.transport.memory.sender import MemorySender
 
@@ -19,7 +19,7 @@ T = TypeVar("T", bound="MemorySender | MemoryReceiver")
 class MemoryHost:
     """One broker in memory, and the transports to it."""
 
-    def __init__(self, broker: MemoryBroker, *, threaded: bool = True) -> None:
+    def __init__(self, broker: LocalBroker, *, threaded: bool = True) -> None:
         self.broker = broker
         self._threaded = threaded
         self._transports: list[MemorySender | MemoryReceiver] = []

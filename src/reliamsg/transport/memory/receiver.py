@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from reliamsg.config import Site
 from reliamsg.transport.base import Binding, ReceiverEvents, Token
-from reliamsg.transport.memory.broker import MemoryBroker, Refused
+from reliamsg.transport.memory.broker import LocalBroker, Refused
 from reliamsg.transport.memory.connection import Connection
 from reliamsg.transport.memory.session import MemorySession
 from reliamsg.transport.mqtt.receive_window import AckOrder, ReceiveWindow, window_of
@@ -21,7 +21,7 @@ class MemoryReceiver(MemorySession[ReceiverEvents]):
     def __init__(
         self,
         site: Site,
-        broker: MemoryBroker,
+        broker: LocalBroker,
         bindings: Sequence[Binding],
         events: ReceiverEvents,
         *,

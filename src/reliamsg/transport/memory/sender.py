@@ -8,7 +8,7 @@ from operator import itemgetter
 
 from reliamsg.config import Site
 from reliamsg.transport.base import Binding, SenderEvents
-from reliamsg.transport.memory.broker import MemoryBroker
+from reliamsg.transport.memory.broker import LocalBroker
 from reliamsg.transport.memory.connection import Connection
 from reliamsg.transport.memory.model import Refusal
 from reliamsg.transport.memory.session import MemorySession
@@ -22,7 +22,7 @@ class MemorySender(MemorySession[SenderEvents]):
     def __init__(
         self,
         site: Site,
-        broker: MemoryBroker,
+        broker: LocalBroker,
         producer_id: str,
         bindings: Sequence[Binding],
         events: SenderEvents,

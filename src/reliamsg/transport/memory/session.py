@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 
 from reliamsg.config import Site
 from reliamsg.transport.base import ReceiverEvents, SenderEvents
-from reliamsg.transport.memory.broker import MemoryBroker, Refused
+from reliamsg.transport.memory.broker import LocalBroker, Refused
 from reliamsg.transport.memory.connection import Connection
 
 __all__ = ["MemorySession"]
@@ -33,7 +33,7 @@ class MemorySession(ABC, Generic[E]):
     nothing else can make it succeed.
     """
 
-    def __init__(self, site: Site, broker: MemoryBroker, events: E, client: str, *, threaded: bool) -> None:
+    def __init__(self, site: Site, broker: LocalBroker, events: E, client: str, *, threaded: bool) -> None:
         self.site = site
         self.broker = broker
         self.client = client

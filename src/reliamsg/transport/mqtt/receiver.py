@@ -18,7 +18,7 @@ from reliamsg.transport.mqtt.fallback_session import FallbackSession
 from reliamsg.transport.mqtt.receive_window import AckOrder, ReceiveWindow, window_of
 from reliamsg.transport.mqtt.session import MqttSession
 from reliamsg.transport.mqtt.topology import proofs_of, subscribe, topics_of
-from reliamsg.transport.session import Ended
+from reliamsg.transport.session import Ended, log_in
 from reliamsg.wire.address import client_id, control_id, is_control, substitute_id
 
 __all__ = ["MqttReceiver"]
@@ -140,10 +140,9 @@ class MqttReceiver(MqttSession[ReceiverEvents]):
         """Request the session during the fallback; return whether it can be read again."""
 
         def session(endpoint: Endpoint, until: float) -> MqttConnection | Ended:
-            try:
-                login = self.site.login()
-            except Exception as error:  # noqa: BLE001 - the application's callable may raise anything
-                return Ended(type(error).__name__, credentials=True)
+            login = log_in(self.site)
+            if isinstance(login, Ended):
+                return login
             return self._subscribed(self._connector, endpoint, login, until)
 
         self._found = self._fallback.check(session)
