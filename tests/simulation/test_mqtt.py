@@ -235,7 +235,7 @@ def test_who_stops_reading_while_the_window_is_full_is_convicted(
     """As the receivers of earlier states did: their own heartbeats lay behind what they did not read."""
 
     def has_room(receiver: SimulatedReceiver) -> bool:
-        return len(receiver._held) < window_of(receiver.site)
+        return len(receiver._window) < window_of(receiver.site)
 
     monkeypatch.setattr(SimulatedReceiver, "_reads", property(has_room))
     assert "stalled" in run(full(seed)).kinds

@@ -40,7 +40,7 @@ from reliamsg.transport.base import (
 )
 from reliamsg.transport.memory.model import Refusal, queue_of
 from reliamsg.transport.mqtt.control import CHECK_SECONDS, ControlListener
-from reliamsg.transport.mqtt.receive_window import AckOrder, ReceiveWindow, window_of
+from reliamsg.transport.mqtt.receive_window import ReceiveWindow, window_of
 from reliamsg.wire.address import is_created
 
 __all__ = ["SimulatedReceiver", "SimulatedSender", "SimulatedTransports"]
@@ -138,7 +138,7 @@ class _Transport:
         self.close(0.0)
 
     @property
-    def _window(self) -> int:
+    def _prefetch(self) -> int:
         """How many deliveries the broker may send ahead."""
         return 0
 
@@ -167,7 +167,7 @@ class _Transport:
         refusal = self.broker.model.login_refusal
         session = Session(
             connection, self.client, lambda event: self._call(self._on_event, connection, event), sends=self._sends,
-            prefetch=self._window, can_be_refused=self.site.protocol == "amqp" or self.site.mqtt_version != "3.1.1",
+            prefetch=self._prefetch, can_be_refused=self.site.protocol == "amqp" or self.site.mqtt_version != "3.1.1",
         )  # fmt: skip
         client = connection.client
         attempt = self._attempts
@@ -469,11 +469,10 @@ class SimulatedReceiver(_Transport):
     ) -> None:
         super().__init__(host, site, broker, client, events)
         self._queues = tuple(map(queue_of, bindings))
-        self._held = AckOrder()
-        self._receive_window = ReceiveWindow(window_of(site), self._held)
+        self._window = ReceiveWindow(window_of(site))
 
     @property
-    def _window(self) -> int:
+    def _prefetch(self) -> int:
         """How many deliveries the broker may send ahead. MQTT 3.1.1 has no way to tell it."""
         if self.site.protocol == "mqtt" and self.site.mqtt_version == "3.1.1":
             return UNLIMITED
@@ -486,8 +485,8 @@ class SimulatedReceiver(_Transport):
         mine = [token[1] for token in tokens if isinstance(token, tuple) and token[0] is self._session]
         if self._mqtt is not None:
             for number in mine:
-                self._held.acknowledge(number)
-            mine = self._held.release()
+                self._window.acknowledge(number)
+            mine = self._window.release()
             self._executor.after(0.0, self._check_room, connection)
         connection.site.send(self.broker.acknowledge, self._session, mine)
 
@@ -495,7 +494,7 @@ class SimulatedReceiver(_Transport):
         """MQTT: there may be room again."""
         if self.connection is connection:
             connection.client.read(self._reads)
-            if self._receive_window.has_room_again:
+            if self._window.has_room_again:
                 self._renew(connection, "there is room again for messages that were not taken")
 
     @property
@@ -515,8 +514,7 @@ class SimulatedReceiver(_Transport):
         self.broker.feed()
 
     def _notify_connected(self, existed: bool) -> None:
-        self._held = AckOrder()
-        self._receive_window = ReceiveWindow(window_of(self.site), self._held, self._host.held_bytes)
+        self._window = ReceiveWindow(window_of(self.site), self._host.held_bytes)
         self._events.connected(self._endpoint(), existed)
 
     def _notify_disconnected(self, reason: str, renewing: bool) -> None:
@@ -543,12 +541,12 @@ class SimulatedReceiver(_Transport):
         found = []
         for delivery in deliveries:
             size = len(delivery.body)
-            if self._receive_window.admits(size):
-                assert isinstance(delivery.token, tuple)  # the broker's
-                number = self._held.received(delivery.token[1], size)
-                found.append(msgspec.structs.replace(delivery, token=(self._session, number)))
-            else:
+            assert isinstance(delivery.token, tuple)  # the broker's
+            number = self._window.receive(delivery.token[1], size)
+            if number is None:
                 self._host.note("drops a message: it holds too many")
+            else:
+                found.append(msgspec.structs.replace(delivery, token=(self._session, number)))
         return found
 
 

@@ -1,4 +1,4 @@
-"""For tests of applications: brokers in memory that fail when told to, and what else tests put into clients.
+"""For tests of applications: brokers in memory that fail on demand, and replacements to put into clients.
 
 The project tests itself with the same. The pytest fixtures are in :mod:`reliamsg.testing.pytest_plugin`.
 """

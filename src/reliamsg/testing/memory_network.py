@@ -16,7 +16,7 @@ __all__ = ["MemoryNetwork"]
 
 
 class MemoryNetwork:
-    """Sites whose brokers are in the memory of this process, and fail when told to.
+    """Sites whose brokers are in the memory of this process, and fail on demand.
 
     ::
 

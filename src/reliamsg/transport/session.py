@@ -58,7 +58,7 @@ class Ended:
     credentials: bool = False
     """The broker refused the login."""
     reported: bool = False
-    """The events were told already (a busy group, for example)."""
+    """The events were called already (a busy group, for example)."""
     renewing: bool = False
     """The transport closed the connection itself, to open a new one."""
     steady: bool = False
@@ -106,7 +106,7 @@ def _result(state: RetryCallState) -> Ended:
 
 
 class EventGate(Generic[E]):
-    """Where a transport's events go, and whether they were last told of a connection or of its end."""
+    """Where a transport's events go, and whether the latest one reported a connection or its end."""
 
     def __init__(self, events: E) -> None:
         self.events: E = events

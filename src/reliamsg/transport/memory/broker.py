@@ -61,13 +61,13 @@ class LocalBroker:
         self.max_frame_bytes: int | None = None
         """Messages with a larger body are refused."""
         self.window: int | None = None
-        """What it tells senders about its own limit of unconfirmed messages."""
+        """The limit of unconfirmed messages that it announces to senders."""
         self.max_inflight: int | None = None
         """MQTT: how many messages it sends ahead of acknowledgements, as a broker does whose client can't tell it a
         limit (3.1.1); None: as many as the client asks for."""
         self.takes_over = False
-        """MQTT: whether a reader takes over the session of another one, as at real brokers. Otherwise it is told that
-        the group is busy."""
+        """MQTT: whether a reader takes over the session of another one, as at real brokers. Otherwise the
+        group is busy."""
         self.tells_subscribers = True
         """MQTT: whether it reports that nobody subscribes, as MQTT 5 brokers can; others only keep a group's mark."""
         self.groups_changed = 0
@@ -161,7 +161,7 @@ class LocalBroker:
                     connection.add_result(answer.token, answer.refusal)
 
     def results(self, connection: Connection) -> list[tuple[int, Refusal | None]]:
-        """The outcomes that the client can be told now."""
+        """The outcomes that are due to the client."""
         with self.lock:
             return connection.take_results() if connection.alive else []
 
@@ -192,10 +192,10 @@ class LocalBroker:
         with self.lock:
             if not connection.alive or self.model.blocked is not None:
                 return False
-            told = self.forward(address, body)
-            if told and self.model.keep_mark(address, body):
+            forwarded = self.forward(address, body)
+            if forwarded and self.model.keep_mark(address, body):
                 self.note_groups_changed()
-            return told
+            return forwarded
 
     def forward(self, address: str, body: bytes) -> bool:
         """Pass a control frame on; returns False if it is dropped."""
@@ -203,7 +203,7 @@ class LocalBroker:
             listener.add_frame(address, body)
         return True
 
-    def heard(self, connection: Connection) -> list[tuple[str, bytes]]:
+    def take_control(self, connection: Connection) -> list[tuple[str, bytes]]:
         """The control frames that arrived for a client since the last call."""
         with self.lock:
             return connection.take_frames()

@@ -40,13 +40,13 @@ class MemoryHost:
         return self._opened(MemoryReceiver(site, self.broker, bindings, events, threaded=self._threaded))
 
     def rested(self) -> None:
-        """Let stepped transports that dropped their connection themselves connect again."""
+        """Let stepped transports that dropped their connection themselves reconnect."""
         for transport in list(self._transports):
             transport.rested()
 
     def step(self) -> bool:
         """Give each stepped transport one turn; return whether any had something to do."""
-        # A list, not any(): everybody has a turn.
+        # A list, not any(): each has a turn.
         return any([transport.step() for transport in list(self._transports)])  # noqa: C419
 
     def close(self, timeout: float) -> None:
