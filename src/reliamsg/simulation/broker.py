@@ -207,7 +207,8 @@ class Broker:
                 self._scheduler.after(copy.delay, self._store_late, copy, self._life)
             else:
                 self._store(copy)
-        self.feed()
+        if copies:
+            self.feed()  # once more: a reader whose queues are empty now is notified
         if answer is None:
             return
         for part in answer.parts if answer.refusal is None else ():
