@@ -667,8 +667,8 @@ MUTANTS = (
     Mutant(
         "dropped-message-passed",
         "transport/mqtt/receive_window.py",
-        "        if self.dropped or (len(self) >= self._window and self.bytes + size > self._held_bytes):",
-        "        if len(self) >= self._window and self.bytes + size > self._held_bytes:",
+        "        if self.dropped or (len(self._mids) >= self._window and self.bytes + size > self._held_bytes):",
+        "        if len(self._mids) >= self._window and self.bytes + size > self._held_bytes:",
         "P3, P5: after a message that was not taken in, later ones are taken in, and their acknowledgements "
         "cover it",
         ByTest(
@@ -1327,8 +1327,8 @@ MUTANTS = (
     Mutant(
         "full-window-drops-control-frames",
         "transport/mqtt/receive_window.py",
-        "        if self.dropped or (len(self) >= self._window and self.bytes + size > self._held_bytes):",
-        "        if self.dropped or len(self) >= self._window:",
+        "        if self.dropped or (len(self._mids) >= self._window and self.bytes + size > self._held_bytes):",
+        "        if self.dropped or len(self._mids) >= self._window:",
         "P5: beyond its window an MQTT site takes in nothing although there is room in memory, so what a "
         "stream waits for may be dropped",
         ByTest(

@@ -54,7 +54,7 @@ class ReceiveWindow:
     def receive(self, mid: int, size: int = 0) -> int | None:
         """A message with packet id `mid` and a body of `size` bytes arrived. Returns the number to acknowledge it by;
         None if it is dropped."""
-        if self.dropped or (len(self) >= self._window and self.bytes + size > self._held_bytes):
+        if self.dropped or (len(self._mids) >= self._window and self.bytes + size > self._held_bytes):
             self.dropped += 1
             return None
         size += MESSAGE_OVERHEAD

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from reliamsg.config import Credentials, Endpoint, Site
 from reliamsg.errors import ConfigError
 from reliamsg.transport.base import Binding, Delivery, ReceiverEvents, Token
-from reliamsg.transport.mqtt.codec import Publish
 from reliamsg.transport.mqtt.connection import MqttConnection
 from reliamsg.transport.mqtt.connector import Connector
 from reliamsg.transport.mqtt.fallback_session import FallbackSession
@@ -222,7 +221,13 @@ class MqttReceiver(MqttSession[ReceiverEvents]):
             if control or not publish.qos:
                 self._window.acknowledge(number)
             if not control:
-                deliveries.append(self._delivery(publish, number))
+                token = self._generation, number
+                deliveries.append(
+                    Delivery(
+                        token, publish.topic, publish.body, publish.content_type, publish.headers, publish.dup,
+                        publish.retain, publish.damaged,
+                    )
+                )  # fmt: skip
         if deliveries:
             self.gate.events.received(deliveries)
 
@@ -235,18 +240,6 @@ class MqttReceiver(MqttSession[ReceiverEvents]):
                 self.site.name,
                 len(self._window),
             )
-
-    def _delivery(self, publish: Publish, number: int) -> Delivery:
-        return Delivery(
-            (self._generation, number),
-            publish.topic,
-            publish.body,
-            publish.content_type,
-            publish.headers,
-            publish.dup,
-            publish.retain,
-            publish.damaged,
-        )
 
     def _send_acks(self, connection: MqttConnection) -> None:
         """Send the acknowledgements that are due."""
