@@ -667,13 +667,13 @@ MUTANTS = (
     Mutant(
         "dropped-message-passed",
         "transport/mqtt/receive_window.py",
-        "        return not self.dropped\n",
-        "        return held.bytes + size <= HELD_BYTES\n",
+        "        if self.dropped or (len(self._mids) >= self._window and self.bytes + size > self._held_bytes):",
+        "        if len(self._mids) >= self._window and self.bytes + size > self._held_bytes:",
         "P3, P5: after a message that was not taken in, later ones are taken in, and their acknowledgements "
         "cover it",
         ByTest(
             "transport/test_mqtt_full_window.py::test_what_follows_a_dropped_message_is_dropped",
-            "assert not window.admits(0)",
+            "assert window.receive(0) is None",
         ),
     ),
     Mutant(
@@ -1316,7 +1316,7 @@ MUTANTS = (
         "full-window-stops-reading",
         "simulation/transport.py",
         'and the repairs that these may wait for."""\n        return True\n',
-        'and the repairs that these may wait for."""\n        return len(self._held) < window_of(self.site)\n',
+        'and the repairs that these may wait for."""\n        return len(self._window) < window_of(self.site)\n',
         "P5: a receiver whose window is full stops reading its connection, and so no longer hears its own "
         "heartbeats; the simulator has to see the stall",
         ByTest(
@@ -1327,13 +1327,13 @@ MUTANTS = (
     Mutant(
         "full-window-drops-control-frames",
         "transport/mqtt/receive_window.py",
-        "        if self.dropped or (len(held) >= self._window and held.bytes + size > self._held_bytes):",
-        "        if self.dropped or len(held) >= self._window:",
+        "        if self.dropped or (len(self._mids) >= self._window and self.bytes + size > self._held_bytes):",
+        "        if self.dropped or len(self._mids) >= self._window:",
         "P5: beyond its window an MQTT site takes in nothing although there is room in memory, so what a "
         "stream waits for may be dropped",
         ByTest(
             "transport/test_mqtt_full_window.py::test_what_follows_a_dropped_message_is_dropped",
-            "assert window.admits(0)",
+            "assert window.receive(mid) == mid - 1",
         ),
     ),
     Mutant(
