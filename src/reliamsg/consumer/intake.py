@@ -25,7 +25,11 @@ from reliamsg.wire.data import (
     verify,
 )
 
-__all__ = ["Rejected", "Unsequenced", "examine", "examine_repair"]
+__all__ = ["UNREADABLE", "Rejected", "Unsequenced", "examine", "examine_repair", "is_readable"]
+
+UNREADABLE = "unreadable"
+"""The reason for rejecting a sound batch in a form that is unknown here: it is compressed with zstd and the extra is
+not installed, or its producer has a later version. It must not be lost: a better installation can read it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +81,7 @@ def examine(
         return Rejected("wrong-topic")
     if (envelope.topic, envelope.partition) not in topics:
         return Rejected("wrong-topic")
-    if not _readable(frame):
-        return Rejected("undecodable", frame)
-    return frame
+    return _check_body(frame)
 
 
 def examine_repair(
@@ -95,9 +97,13 @@ def examine_repair(
     envelope = frame.envelope
     if (envelope.topic, envelope.partition) not in topics:
         return Rejected("wrong-topic")
-    if not _readable(frame):
+    return _check_body(frame)
+
+
+def _check_body(frame: Frame) -> Frame | Rejected:
+    if not frame.intact():
         return Rejected("undecodable", frame)
-    return frame
+    return frame if is_readable(frame) else Rejected(UNREADABLE, frame)
 
 
 def _authentic(frame: Frame, ring: KeyRing | None) -> Frame:
@@ -118,14 +124,12 @@ def _unsequenced(delivery: Delivery, topics: Container[tuple[str, int]]) -> Unse
     return Unsequenced(*place)
 
 
-def _readable(frame: Frame) -> bool:
-    """Whether the body is what was sent, and in a form that is known here."""
+def is_readable(frame: Frame) -> bool:
+    """Whether this installation knows the form of the body."""
     envelope = frame.envelope
     if envelope.version != BODY_VERSION or envelope.flags & ~KNOWN_FLAGS:
         return False
-    if envelope.flags & FLAG_ZSTD and not _have_zstd():
-        return False
-    return frame.intact()
+    return not envelope.flags & FLAG_ZSTD or _have_zstd()
 
 
 def _have_zstd() -> bool:
