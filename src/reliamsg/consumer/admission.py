@@ -6,6 +6,7 @@ import logging
 
 from reliamsg.consumer.durability import Durability, Quarantining
 from reliamsg.consumer.health import Health
+from reliamsg.consumer.intake import UNREADABLE
 from reliamsg.consumer.journalling import ConsumerJournal
 from reliamsg.consumer.quarantine import FAR_EPOCH, HELD, Quarantine
 from reliamsg.errors import QuarantineFull, TooManyStreams
@@ -23,7 +24,10 @@ log = logging.getLogger("reliamsg.consumer")
 MAX_REPAIR_BYTES = 32 * 1024 * 1024
 """Repairs in memory that are neither settled nor in the inbox; any more are dropped, and asked for again."""
 _WAY_OUT = "See `reliamsg inbox quarantine list`, then replay or discard"
-_WAYS_OUT = {HELD: "See `reliamsg inbox gaps`, then accept what holds the stream"}
+_WAYS_OUT = {
+    HELD: "See `reliamsg inbox gaps`, then accept what holds the stream",
+    UNREADABLE: "Install reliamsg[zstd], or a later version of reliamsg",
+}
 
 
 class _HeldStreamsRoom:

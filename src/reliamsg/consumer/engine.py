@@ -20,6 +20,7 @@ from reliamsg.consumer.dead_letters import DeadLetters
 from reliamsg.consumer.deliveries import Deliveries
 from reliamsg.consumer.forgetting import Forgetting, entry_of, is_settled, tombstone_of
 from reliamsg.consumer.fullness import Fullness
+from reliamsg.consumer.intake import UNREADABLE
 from reliamsg.consumer.latest_statuses import LatestStatuses
 from reliamsg.consumer.lease import Lease
 from reliamsg.consumer.loading import Loader
@@ -163,6 +164,8 @@ class ConsumerEngine:
                 shared.core.restore(restored(saved, shared.core.group), now)
             for one in shared.inbox.quarantine.select(Selection(reason=FAR_EPOCH)):
                 shared.core.doubt(one.stream, one.epoch, now)
+            if shared.inbox.quarantine.has(UNREADABLE):  # this installation may be able to read more
+                shared.quarantine.replay(Selection(reason=UNREADABLE))
             shared.buffers.queue_touched()
 
     def start(self) -> None:

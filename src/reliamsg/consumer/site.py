@@ -9,7 +9,14 @@ from typing import Literal
 
 from reliamsg.config import Site
 from reliamsg.consumer.buffer import BufferedBatch
-from reliamsg.consumer.intake import Rejected, Unsequenced, examine, examine_repair
+from reliamsg.consumer.intake import (
+    UNREADABLE,
+    Rejected,
+    Unsequenced,
+    examine,
+    examine_repair,
+    is_readable,
+)
 from reliamsg.consumer.latest_statuses import LatestStatuses
 from reliamsg.consumer.quarantine import FAR_EPOCH, HELD, TOO_MANY_STREAMS
 from reliamsg.consumer.shared import Shared
@@ -60,6 +67,7 @@ LOG_EVERY_S = 1.0
 """Minimal time between two log lines on rejected deliveries of one kind."""
 _UNUSABLE = "unusable deliveries set aside"
 _STATUS_REFUSED = "statuses of streams not taken in, to be asked for again"
+_UNREADABLE = "batches kept in quarantine until reliamsg[zstd], or a later version, is installed to read them"
 _NOT_KEPT = "late batches not kept, since there are too many"
 
 
@@ -563,6 +571,8 @@ class SiteReceiver:
     def replayed(self, row: QuarantinedDelivery, frame: Frame, now: float, wall: int) -> bool:
         """Take in a delivery from the quarantine, as if it arrived again; False if it has to stay there."""
         shared, envelope = self.shared, frame.envelope
+        if row.reason == UNREADABLE and not is_readable(frame):
+            return False
         if shared.absent.may_know(row.stream):
             shared.absent.wait(row.stream, QUARANTINE, lambda room: self._replay_loaded(row, frame, room))
             return True
@@ -638,6 +648,10 @@ class SiteReceiver:
         """Set a delivery aside that can't be used. Its broker may forget it when that is committed."""
         if what.frame is not None:
             self._undecodable(what.frame)
+            if what.reason == UNREADABLE:
+                self._count(_UNREADABLE, UNREADABLE)
+                self.quarantine(delivery, what.frame, UNREADABLE)
+                return
         self.set_aside(delivery.address, delivery.body, what.reason)
         self.shared.durability.pending.tokens.append((self.name, delivery.token))
 
