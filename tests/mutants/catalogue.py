@@ -726,8 +726,8 @@ MUTANTS = (
     Mutant(
         "epoch-without-a-limit",
         "wire/data.py",
-        "        and 1 <= envelope.epoch < MAX_EPOCH\n",
-        "        and 1 <= envelope.epoch <= MAX_SEQ\n",
+        "    epoch: Epoch\n    incarnation: Incarnation\n    seq",
+        "    epoch: Seq\n    incarnation: Incarnation\n    seq",
         "P3: a frame is accepted whose epoch no producer can exceed",
         ByTest(
             "wire/test_data.py::TestLimits::test_a_field_out_of_range",
