@@ -31,6 +31,7 @@ from reliamsg.wire.data import FLAG_MOVED, Frame, FrameError, Records, open_fram
 
 __all__ = ["BufferedBatch", "DeliverySlice", "SettlementListener", "StreamBuffer", "StreamBuffers", "fail"]
 
+
 class _Contents(msgspec.Struct, eq=False):
     """A frame, and its messages once they are decoded; the batches that are parts of the frame share it."""
 
