@@ -31,8 +31,6 @@ from reliamsg.wire.data import FLAG_MOVED, Frame, FrameError, Records, open_fram
 
 __all__ = ["BufferedBatch", "DeliverySlice", "SettlementListener", "StreamBuffer", "StreamBuffers", "fail"]
 
-_NO_HEADERS: dict[str, str] = {}
-
 
 class _Contents(msgspec.Struct, eq=False):
     """A frame, and its messages once they are decoded; the batches that are parts of the frame share it."""
@@ -298,7 +296,7 @@ class DeliverySlice:
         last: int,
         hop: int | None,
     ) -> None:
-        envelope = batch.frame.envelope
+        envelope = batch.contents.frame.envelope
         self.buffer = buffer
         self.offer = offer
         self.last = last

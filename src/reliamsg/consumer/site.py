@@ -530,7 +530,7 @@ class SiteReceiver:
             shared.buffers.settled_elsewhere(stream)
         if arrival.new:
             batches = BufferedBatch.of(frame, arrival.new, incoming.site, now, wall)
-            shared.buffers.of(stream).add(batches)
+            (shared.buffers.by_stream.get(stream) or shared.buffers.of(stream)).add(batches)
         if arrival.late and not arrival.quarantine:
             self._late(stream, frame, arrival.late, wall)
         return arrival
