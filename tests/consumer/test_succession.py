@@ -109,9 +109,7 @@ class Group:
             assert len(self.readers()) <= 1, [b.engine.standby.phase for b in self.members]
 
     def readers(self) -> list[Bench]:
-        return [
-            b for b in self.members if b.engine.shared.role.holds and not b.engine.shared.role.locks.barred
-        ]
+        return [b for b in self.members if b.engine.shared.role.holds and not b.engine.shared.role.locked_out]
 
     def stop(self, bench: Bench) -> None:
         """As SIGSTOP does. Its connections stay."""
@@ -542,7 +540,7 @@ def test_a_second_consumer_gives_up(group: Group) -> None:
     second = group.join()
     group.settle(7.0)
     assert second.engine.shared.health.fatal is None
-    assert not second.engine.shared.role.holds or second.engine.shared.role.locks.barred
+    assert not second.engine.shared.role.holds or second.engine.shared.role.locked_out
     group.settle(3.0)
     assert isinstance(second.engine.shared.health.fatal, GroupBusy)
     assert group.readers() == [first]
