@@ -48,7 +48,7 @@ class World:
     def publish(self, number: int, parts_left: int = 0, largest: int | None = None) -> Published:
         message = Outgoing(number, "orders", 0, b"%d" % number, None, None, f"p/{number}", 0, parts_left)
         published = self.model.publish(self.producer, message, largest)
-        for copy in published.copies:
+        for copy in published.copies or ():
             self.model.store(copy)
         return published
 

@@ -202,12 +202,12 @@ class Broker:
             return
         self._traffic.published(self.name, message, orphaned=not session.connection.client.alive)
         copies, answer = self.model.publish(session, message)
-        for copy in copies:
+        for copy in copies or ():
             if copy.delay:
                 self._scheduler.after(copy.delay, self._store_late, copy, self._life)
             else:
                 self._store(copy)
-        if copies:
+        if copies is not None:
             self.feed()  # once more: a reader whose queues are empty now is notified
         if answer is None:
             return

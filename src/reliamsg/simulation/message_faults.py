@@ -48,16 +48,15 @@ class SimulatedMessageFaults:
     def fate(self, session: BrokerSession, message: Outgoing, copies: Sequence[Copy]) -> Fate:
         refusal = self._refusal(message) if session.can_be_refused else None
         if refusal is not None:  # a nack: one of several queues may have it
-            kept = self._keep(message, copies[:1]) if refusal[0] is Outcome.NACKED else ()
-            return Fate(kept, refusal)
-        copies = self._keep(message, copies)
+            return Fate(self._keep(message, copies[:1]) if refusal[0] is Outcome.NACKED else None, refusal)
+        kept = self._keep(message, copies)
         if message.parts_left == 0 and self._strikes(
             "confirm_lost", "does not confirm {}", message.message_id
         ):
-            return Fate(copies, answered=False)
+            return Fate(kept, answered=False)
         late = self._faults.bites("confirm_disorder")
         return Fate(
-            copies, delay=self._faults.random("confirm_disorder").uniform(*LATE_CONFIRM_S) if late else 0.0
+            kept, delay=self._faults.random("confirm_disorder").uniform(*LATE_CONFIRM_S) if late else 0.0
         )
 
     def pick(self, waiting: int) -> int:
@@ -71,14 +70,14 @@ class SimulatedMessageFaults:
                 return outcome, "as simulated"
         return None
 
-    def _keep(self, message: Outgoing, copies: Sequence[Copy]) -> list[Copy]:
-        """What is left of the copies of a message, duplicates included."""
+    def _keep(self, message: Outgoing, copies: Sequence[Copy]) -> list[Copy] | None:
+        """The copies of a message that the broker stores, duplicates included; None if it stores nothing."""
         what = message.message_id
         if copies and self._hole is not None and self._hole.swallows(self._traffic.frame(message)):
             self._note(f"loses {what}, as all sites do")
-            return []
+            return None
         if copies and self._strikes("confirm_and_lose", "loses {}", what):
-            return []
+            return None
         if message.body and self._strikes("damage", "damages {}", what) and copies:
             damaged = flip_bit(copies[0].delivery, self._faults.random("damage"))
             copies = [Copy(copy.queue, damaged) for copy in copies]

@@ -156,7 +156,7 @@ class LocalBroker:
         with self.lock:
             for message in messages if connection.alive else ():
                 copies, answer = self.model.publish(connection, message, largest)
-                self.store(copies)
+                self.store(copies or ())
                 if answer is not None:
                     connection.add_result(answer.token, answer.refusal)
 

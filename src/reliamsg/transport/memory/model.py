@@ -45,7 +45,8 @@ class Copy(msgspec.Struct, frozen=True):
 class Fate(msgspec.Struct, frozen=True):
     """What becomes of one message."""
 
-    copies: Sequence[Copy] = ()
+    copies: Sequence[Copy] | None = None
+    """Those to store: none if it reaches no queue, None if the broker does not store it."""
     refusal: Refusal | None = None
     """What is answered instead of a confirm."""
     answered: bool = True
@@ -66,8 +67,8 @@ class Answer(msgspec.Struct, frozen=True):
 class Published(NamedTuple):
     """What follows from publishing a message."""
 
-    copies: Sequence[Copy]
-    """For :meth:`BrokerModel.store`."""
+    copies: Sequence[Copy] | None
+    """For :meth:`BrokerModel.store`; see :class:`Fate`."""
     answer: Answer | None
     """None if the batch is incomplete, or gets no answer."""
 
