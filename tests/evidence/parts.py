@@ -176,7 +176,7 @@ def _seeds(root: Path, sources: Sources) -> Part:
         lambda found: (
             f"{_sum(found, 'seeds')} runs, {sum(len(each['failing_seeds']) for each in found)} with violations"
         ),
-        100,
+        120,
         lacking=_never_struck,
     )
 
