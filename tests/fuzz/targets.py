@@ -38,7 +38,7 @@ from tests.fuzz.target import Target
 
 __all__ = ["NETWORK"]
 
-TOPICS = {("orders", 3), ("t", 0)}
+TOPICS = {"orders~3": ("orders", 3), "t": ("t", 0)}
 LIMIT = 1 << 20
 
 

@@ -119,7 +119,7 @@ def test_dropped_messages_are_redelivered_in_order_once_there_is_room() -> None:
         world.receiver.acknowledge([delivery.token for delivery in got])
     assert list(dict.fromkeys(bodies)) == [b"%03d" % number for number in range(50)]
     assert "there is room again for messages that were not taken" in world.seen
-    assert world.broker.waiting() == 0
+    assert world.broker.model.waiting() == 0
 
 
 @pytest.mark.parametrize(("version", "limit"), [("5", 2), ("3.1.1", 50)])
@@ -236,7 +236,7 @@ def test_who_stops_reading_while_the_window_is_full_is_convicted(
     not read."""
 
     def has_room(receiver: SimulatedReceiver) -> bool:
-        return len(receiver._held) < window_of(receiver.site)
+        return len(receiver._window) < window_of(receiver.site)
 
     monkeypatch.setattr(SimulatedReceiver, "_reads", property(has_room))
     assert "stalled" in run(full(seed)).kinds

@@ -96,7 +96,7 @@ def test_what_zstd_announces_is_bounded() -> None:
 def test_every_way_into_a_consumer(bomb: Bomb) -> None:
     """A bomb in a delivery, in a repair and in a message of the plain format is treated as opaque bytes."""
     raw = squeezed(bomb.raw, count=bomb.count)
-    topics = {("orders", 0)}
+    topics = {"orders": ("orders", 0)}
 
     def come_in() -> None:
         for found in (

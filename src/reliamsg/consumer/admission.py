@@ -40,18 +40,15 @@ class _HeldStreamsRoom:
         """Bytes that may still be taken in."""
         self._looked = (-1, -1)
 
-    def look(self) -> None:
-        """Take account of what the inbox holds."""
-        if not (self._core.effects.holding or self._quarantine.held):
-            self._looked = (-1, -1)
-            return
+    def look(self) -> bool:
+        """Count the bytes in the inbox; returns whether there are such streams."""
         streams = self._core.effects.holding.keys() | self._quarantine.held.keys()
-        looked = self._inbox.held_bytes, len(streams)
-        if looked == self._looked:
-            return
-        self._looked = looked
-        held = sum(self._inbox.held_bytes_of(stream) for stream in streams)
-        self._left = self._limit - self._inbox.held_bytes - held
+        looked = (self._inbox.held_bytes, len(streams)) if streams else (-1, -1)
+        if looked != self._looked:
+            self._looked = looked
+            held = sum(self._inbox.held_bytes_of(stream) for stream in streams)
+            self._left = self._limit - self._inbox.held_bytes - held
+        return bool(streams)
 
     def take(self, size: int) -> bool:
         """Whether `size` more bytes may be taken in; then they count."""
@@ -82,12 +79,15 @@ class Admission:
         self._journal = journal
         self._health = health
         self._held_room = _HeldStreamsRoom(core, inbox, quarantine, limit)
+        self.counts_held = False
+        """The last :meth:`look` found streams that gaps hold, or had held."""
         self._refusing = False
         """A lack of room for streams was reported."""
 
     def look(self) -> None:
-        """Take account of what the inbox holds: after each commit, before anything else is taken in."""
-        self._held_room.look()
+        """Count the bytes in the inbox, while gaps hold streams: after each commit, before anything else is taken
+        in."""
+        self.counts_held = self._held_room.look()
 
     # -- is there room? -----------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 Reading takes the group's lock, or its session. A consumer that must not have them, since another inbox may be the one
 that reads, listens at the group's control addresses under a throw-away name: with a connection of the kind that
 publishes, which takes nothing from anybody. At any time a site has one of the two, or none; both, one aside of the
-other, only while the lock is refused, or for a while after the session was lost: somebody may have taken it.
+other, only while the lock is refused, or for a while after the session was lost: another inbox may have taken it.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ class Reading:
 
     def drained(self) -> None:
         with self._site.shared.lock:
-            if self._current():
+            if self._site.connections.reading is self:
                 self._site.drained()
 
     def heard(self, address: str, body: bytes) -> None:
         if self._current():
-            self._control.heard(self._site, address, body, True)
+            self._control.received(self._site, address, body, True)
 
 
 class Listening:
@@ -122,7 +122,7 @@ class Listening:
 
     def heard(self, address: str, body: bytes) -> None:
         if self._current():
-            self._control.heard(self._site, address, body, False)
+            self._control.received(self._site, address, body, False)
 
 
 class Connector:

@@ -29,7 +29,8 @@ class Health:
         """What ended the consumer."""
         self.closed = False
         """The inbox is about to be closed: nothing is committed any more."""
-        self._errors: deque[BaseException] = deque(maxlen=MAX_ERRORS_WAITING)
+        self.errors: deque[BaseException] = deque(maxlen=MAX_ERRORS_WAITING)
+        """Those that ``on_error`` has yet to be told."""
 
     @property
     def may_write(self) -> bool:
@@ -42,23 +43,23 @@ class Health:
         with self._lock:
             if self.fatal is None or (self.may_write and not isinstance(error, _INBOX_UNAFFECTED)):
                 self.fatal = error
-                self._errors.append(error)
+                self.errors.append(error)
                 log.error("%s", error)
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Nothing is committed from now on, so nobody may wait for it."""
+        """Nothing is committed from now on, so no caller may wait for it."""
         with self._lock:
             self.closed = True
             self._changed.notify_all()
 
     def report(self, error: BaseException) -> None:
         """Have ``on_error`` told of an error. Under the lock."""
-        self._errors.append(error)
+        self.errors.append(error)
 
     def take_errors(self) -> list[BaseException]:
         """What ``on_error`` is to be told, once."""
         with self._lock:
-            found = list(self._errors)
-            self._errors.clear()
+            found = list(self.errors)
+            self.errors.clear()
         return found

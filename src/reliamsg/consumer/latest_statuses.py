@@ -41,7 +41,7 @@ class LatestStatuses:
     def __init__(self, journal_buffer: ConsumerJournal, sites: Iterable[str]) -> None:
         self.by_producer: dict[str, LatestStatus] = {}
         self._journal_buffer = journal_buffer
-        self._news: dict[str, set[str]] = {site: set() for site in sites}
+        self.news: dict[str, set[str]] = {site: set() for site in sites}
         """By site, producers of which there is something newer than what was journalled for it last."""
 
     def take(self, status: Status, now: float) -> None:
@@ -54,18 +54,18 @@ class LatestStatuses:
             status.epoch, status.incarnation, status.number, status.lsn, now, interval_of(status), journalled
         )
         if (status.epoch, status.lsn) > journalled:
-            for news in self._news.values():
+            for news in self.news.values():
                 news.add(status.producer)
 
     def journal(self, site: str, before: float) -> dict[str, tuple[int, str]]:
         """Journal how far each producer, before that time, said that its own journal goes, and return what is news
         since the last time for this site: by producer, the row and the incarnation that wrote it."""
         found: dict[str, tuple[int, str]] = {}
-        for producer in sorted(self._news[site]):
+        for producer in sorted(self.news[site]):
             known = self.by_producer[producer]
             if known.at > before:
                 continue
-            self._news[site].discard(producer)
+            self.news[site].discard(producer)
             found[producer] = known.lsn, f"{known.incarnation:016x}"
             if known.journalled < (known.epoch, known.lsn):
                 known.journalled = (known.epoch, known.lsn)
@@ -79,5 +79,5 @@ class LatestStatuses:
         """Forget the producers that were not heard for long and are not `active`."""
         for producer in [name for name in self.by_producer if name not in active]:
             del self.by_producer[producer]
-            for news in self._news.values():
+            for news in self.news.values():
                 news.discard(producer)

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from reliamsg.checker.renumbered import Renumbering
 from reliamsg.errors import ConfigError, ConfirmTimeout, FatalError, OutboxFull, ProducerFenced, ReliamsgError
 from reliamsg.message import MessageId, Stream
-from reliamsg.producer.accumulator import MESSAGE_OVERHEAD, Content
+from reliamsg.producer.accumulator import MESSAGE_OVERHEAD
 from reliamsg.producer.api import flush
+from reliamsg.producer.commit import Content
 from reliamsg.producer.engine import ProducerEngine
 from reliamsg.producer.receipt import Receipt
 from reliamsg.producer.settings import Settings

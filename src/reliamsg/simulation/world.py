@@ -216,10 +216,10 @@ class World:
                     key = topic, 0, group
                     mark = encode_mark(created_address(*key), self._keys)
                     if self.scenario.created:
-                        broker.create(key, mark)
+                        broker.model.create(key, mark)
                     elif late:
                         delay = chance.uniform(0.0, self.scenario.publish_s)
-                        self.scheduler.after(delay, broker.create, key, mark)
+                        self.scheduler.after(delay, broker.model.create, key, mark)
 
     def _continue(self, liveness: Liveness, faults_end: float) -> None:
         """Run for a moment. Perhaps nothing more happens but what journals show."""
@@ -278,7 +278,9 @@ class World:
                 or any(each.gap is not None or each.held for each in status.streams.values())
             ):
                 return True
-        return any(group in replaced for broker in self.brokers.values() for group, _ in broker.stored())
+        return any(
+            queue[2] in replaced for broker in self.brokers.values() for queue, _ in broker.model.stored()
+        )
 
     def _unannounced(self, consumer: ConsumerProcess) -> set[str]:
         """Open producers of what a consumer reads that it has received no announcement of since it began to read, or is
@@ -368,8 +370,8 @@ class World:
         for consumer in self.consumers:
             found[consumer.group].update(stored_in_inbox(consumer.drive))
         for broker in self.brokers.values():
-            for group, delivery in broker.stored():
-                found[group].update(self._traffic.messages(delivery))
+            for queue, delivery in broker.model.stored():
+                found[queue[2]].update(self._traffic.messages(delivery))
         return found
 
 

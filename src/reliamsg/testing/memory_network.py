@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Literal
 
 from reliamsg.config import Site
-from reliamsg.transport.memory.broker import MemoryBroker
+from reliamsg.testing.memory_broker import MemoryBroker
 from reliamsg.transport.memory.host import MemoryHost
 from reliamsg.transport.memory.registry import network_names, register, unregister
 
@@ -16,7 +16,7 @@ __all__ = ["MemoryNetwork"]
 
 
 class MemoryNetwork:
-    """Sites whose brokers are in the memory of this process, and fail when told to.
+    """Sites whose brokers are in the memory of this process, and fail on demand.
 
     ::
 
