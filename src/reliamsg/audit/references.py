@@ -24,7 +24,7 @@ _CHAIN = ("client", "chain")
 _NOBODY = "0" * 16
 _NAME = "^[0-9a-f]{16}$"
 _HAD = ("received", "duplicate", "buffered", "late", "before_join", "dead_lettered", "quarantined", "let_go")
-"""Kinds of rows about messages that a group received or was told of, which may have no other finding."""
+"""Kinds of rows about messages that a group received or that were announced to it, which may have no other finding."""
 _SPOKE = ("consumed", "repaired", "surpassed")
 """Kinds of a producer's rows that are caused by announcements or requests of a group."""
 
@@ -165,7 +165,7 @@ def _openings(rows: DataFrame) -> DataFrame:
 
 
 def _emptied(rows: DataFrame) -> DataFrame:
-    """The openings that groups had heard of when a site's queue was empty, in the form of :func:`_openings`."""
+    """The openings that groups knew when a site's queue was empty, in the form of :func:`_openings`."""
     heard = F.from_json(_text("$.heard"), "map<string,array<string>>")
     lsn = F.get("said", F.lit(0)).try_cast("long")
     incarnation = F.get("said", F.lit(1))

@@ -60,7 +60,7 @@ class Cut:
 
 
 class _Known(NamedTuple):
-    """What a group knew to exist."""
+    """The messages that a group knew to exist."""
 
     epoch: int
     incarnation: int
@@ -76,7 +76,7 @@ class _Unknown(NamedTuple):
     is_above: bool
     """Whether the group had entered a later epoch by then."""
     known: _Known | None
-    """What the group knew, if the row says so."""
+    """The group's knowledge, if the row records it."""
 
 
 def find_cuts(chains: Iterable[Chain]) -> dict[str, list[Cut]]:
@@ -278,7 +278,7 @@ def _enqueued(chains: Iterable[Chain]) -> dict[Key, int]:
 
 
 def _known(row: JournalRow) -> _Known | None:
-    """What the group knew according to a ``conflict`` row."""
+    """The group's knowledge according to a ``conflict`` row."""
     match (row.detail or {}).get("known"):
         case [int(epoch), str(incarnation), int(last)] if _INCARNATION.fullmatch(incarnation):
             return _Known(epoch, int(incarnation, 16), last)

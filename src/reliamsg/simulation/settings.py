@@ -104,8 +104,8 @@ HOLDS: dict[str, tuple[Any, ...]] = {
     "Consumer.max_streams": (8, 10_000),
     "Consumer.operator_s": (30.0,),
 }
-"""Settings of groups in seeds with a hole in a stream: gaps are held so early and for so long that small inboxes run
-out of room. Drawn with dice of their own, instead of :data:`VALUES`."""
+"""Settings of groups in seeds with a hole in a stream: gaps are held early and long enough that small inboxes run out
+of room. Drawn with dice of their own, instead of :data:`VALUES`."""
 
 DRAWN: dict[str, tuple[Any, ...]] = {
     name: tuple(dict.fromkeys((*values, *HOLDS.get(name, ())))) for name, values in VALUES.items()
