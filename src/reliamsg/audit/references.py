@@ -3,7 +3,7 @@
 If files are omitted, the remaining rows may look complete: a journal that ends with ``closed`` may continue in another
 opening. But received messages and statuses name the opening of their origin by its incarnation, 64 random bits; so do
 fenced outboxes and groups that met two histories. Also, a producer must have enqueued every message that a group
-received or was told of. If no journal has such an opening or message, the fate of its messages is unknown.
+received or that was announced to it. If no journal has such an opening or message, the fate of its messages is unknown.
 
 Nothing is reported for producers whose journals obviously lack rows, nor for rows that may be in later segments.
 """

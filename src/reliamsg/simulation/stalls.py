@@ -124,7 +124,7 @@ class Progress:
 
 
 class Liveness:
-    """How long each part of the remaining work has stood still. Call :meth:`update` regularly after faults have ended."""
+    """How long each part of the remaining work has stood still. Call :meth:`update` regularly once faults are over."""
 
     def __init__(self) -> None:
         self._least: dict[Key, tuple[int, float]] = {}
