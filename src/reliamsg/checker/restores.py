@@ -7,20 +7,20 @@ elsewhere:
   ``surpassed`` row is the producer's own: a group announced a position beyond anything that the outbox ever had. Both
   are about one stream, and the copy may have been opened before without publishing to that stream. So the lost part may
   be anywhere after the opening that published to it last.
-- A ``conflict`` also records the group's knowledge. If the journal has that opening, but not everything that the group knew
-  of it, the copy is as old as that opening, and the lost part is between it and the next one.
+- A ``conflict`` also records the group's knowledge. If the journal has that opening, but not everything that the group
+  knew of it, the copy is as old as that opening, and the lost part is between it and the next one.
 - If the clock was set back when the copy was opened, both rows say that the group had reached a later epoch, and a
   ``fenced`` row names an opening that left no journal. The extent of the other history is unknown: everything from
   there on may be missing, except for what the copy entered itself.
-- A ``heard`` row records how long an opening's journal was, which may be longer than it is now. The lost part extends up
-  to the next opening that the journal has.
+- A ``heard`` row records how long an opening's journal was, which may be longer than it is now. The lost part extends
+  up to the next opening that the journal has.
 - An epoch that one of these rows names, and that no journal has, was between the epochs before and after it. The
   openings after a lost one need not have reached any group.
 
 Some parts may be missing without any evidence. The outbox may have replaced one that was lost, so anything may precede
-a journal. No group meets an opening that publishes nothing: if the last openings are such, the first of them may be that
-of a copy whose clock was behind. And if an inbox continued for another one (``behind``) before it had met an opening,
-the inbox that had met it is gone.
+a journal. No group meets an opening that publishes nothing: if the last openings are such, the first of them may be
+that of a copy whose clock was behind. And if an inbox continued for another one (``behind``) before it had met an
+opening, the inbox that had met it is gone.
 """
 
 from __future__ import annotations
