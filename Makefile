@@ -16,7 +16,7 @@ test test-integrations test-full test-full-most test-full-integrations evidence 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
-setup:  ## Debian packages (as root) and the virtual environment; skips what is up to date
+setup:  ## Debian packages (as root) and the virtual environment; skips completed steps
 	@bash .ci/setup
 
 demo: setup  ## Kill a site and a consumer, and count the lost messages (none)
