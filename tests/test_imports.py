@@ -12,7 +12,7 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "reliamsg"
 
-BASE = {"wire", "message", "config", "errors", "forks", "keys", "terminal", "files", "arguments"}
+BASE = {"wire", "message", "config", "policy", "errors", "forks", "keys", "terminal", "files", "arguments"}
 MIDDLE = {"protocol", "store", "transport"}
 UPPER = {"producer", "consumer"}
 TOP = {"cli", "aio", "testing", "lab", "simulation"}
@@ -21,13 +21,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "errors": {"message"},  # for types only
     "arguments": {"errors"},
     "config": {"errors", "arguments"},
+    "policy": {"errors", "arguments"},
     "keys": {"errors", "arguments"},
     "message": set(),
     "forks": set(),
     "terminal": set(),
     "files": set(),
     "wire": BASE,
-    "protocol": {"wire", "message", "config", "errors"},
+    "protocol": {"wire", "message", "policy"},
     "store": BASE,
     "export": BASE | {"store"},
     "transport": BASE,

@@ -20,7 +20,7 @@ MUTANTS = (
         "told-durable-before-commit",
         "producer/engine.py",
         "        rows = outbox.append(packed.batches, packed.entries, wall_us, clock.now_us())",
-        "        batch.finish(None)\n"
+        "        batch.commit.finish(None)\n"
         "        rows = outbox.append(packed.batches, packed.entries, wall_us, clock.now_us())",
         "P1: publish() returns before the message is committed",
         ByTest(
@@ -147,7 +147,7 @@ MUTANTS = (
     # -- P2: published means published ----------------------------------------------------------------------
     Mutant(
         "one-site-counts-as-all",
-        "protocol/sender/confirms.py",
+        "policy.py",
         "            return sites\n",
         "            return 1\n",
         'P2: with confirm="all" a message counts as published when one site has it',
@@ -155,7 +155,7 @@ MUTANTS = (
     ),
     Mutant(
         "quorum-one-short",
-        "protocol/sender/confirms.py",
+        "policy.py",
         "            return k\n",
         "            return max(1, k - 1)\n",
         "P2: k - 1 sites satisfy a quorum of k",

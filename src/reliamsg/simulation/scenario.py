@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from reliamsg.config import Quorum, Site
+from reliamsg.config import Site
 from reliamsg.keys import KeyRing
+from reliamsg.policy import Quorum
 from reliamsg.simulation.faults import FAULTS, SHARES
 from reliamsg.simulation.settings import HOLDS, VALUES, ClientSettings, choose, draw_client, site_settings
 

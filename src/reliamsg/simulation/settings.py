@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from reliamsg.config import Quorum, Site
+from reliamsg.config import Site
+from reliamsg.policy import Quorum
 
 __all__ = [
     "DRAWN",
