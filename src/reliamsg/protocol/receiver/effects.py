@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from reliamsg.message import Gap, Stream
 from reliamsg.protocol.receiver.challenges import Challenges
 from reliamsg.protocol.receiver.jitter import Jitter
@@ -14,8 +16,7 @@ from reliamsg.protocol.receiver.rules import Rules
 __all__ = ["Effects", "Group", "Note"]
 
 
-@dataclass(slots=True)
-class Note:
+class Note(msgspec.Struct, frozen=True):
     """A journal row; see :mod:`reliamsg.store.journal` for the kinds."""
 
     kind: str

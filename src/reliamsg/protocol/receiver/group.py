@@ -108,11 +108,11 @@ class GroupReceiver:
         trace either: keep it, and pass it in again when :meth:`believed` returns its stream.
         """
         stream, epoch = incoming.stream, incoming.epoch
-        self.horizon.look(wall_us)
-        if self.is_far(stream, epoch):
-            self.doubt(stream, epoch, now)
-            return Arrival(far=True)
-        self.horizon.learn(epoch, incoming.ts_us)
+        if not self.horizon.accepts(epoch, incoming.ts_us, wall_us):
+            if self.is_far(stream, epoch):
+                self.doubt(stream, epoch, now)
+                return Arrival(far=True)
+            self.horizon.learn(epoch, incoming.ts_us)
         if self._put_off:  # seldom: this is called for every batch
             self.adopt_after_all(stream, now)
         state = self.streams.get(stream)
@@ -133,7 +133,8 @@ class GroupReceiver:
             held = None if arrival.quarantine else known
             ended = held is None or (held.last is not None and held.last < incoming.last)
             after = self._number + 1 if ended or arrival.late else 0
-            ahead = held is not None and state.epochs.is_held_up(held, incoming.first)
+            ahead = held is not None and (incoming.first > held.cursor or held is not state.epochs.current)
+            ahead = ahead and held is not None and state.epochs.is_held_up(held, incoming.first)
             self.waiting.enter(incoming, held, now, ahead, after)
         return arrival
 
@@ -389,6 +390,8 @@ class GroupReceiver:
         in later, does not expire. Returns when to call again; None if nothing is timed."""
         timed = self.effects.timed
         deadline: float | None = now + 0.05 if self.effects.ask_queue else None
+        if not timed:
+            return deadline
         connected = self.waiting.any_connected
         for stream in list(timed):
             at: float | None = timed[stream]
@@ -417,27 +420,23 @@ class GroupReceiver:
         """The contents of the next commit. With `closing`, high-water marks become exact."""
         self._number += 1
         retiring = self.retiring
-        return Snapshot(
-            self._number,
-            [
-                self.streams[stream].take_change(closing or stream in retiring)
-                for stream in self.effects.take_dirty()
-            ],
-        )
+        changes = []
+        for stream in self.effects.take_dirty():
+            changes.append(self.streams[stream].take_change(closing or stream in retiring))
+        return Snapshot(self._number, changes)
 
     def committed(self, snapshot: Snapshot) -> list[tuple[str, object]]:
         """The commit is durable. Returns (site, token) of the deliveries that brokers may release now."""
-        streams: dict[Stream, None] = {}
+        released: list[tuple[str, object]] = []
+        also = set(snapshot.also)
         for change in snapshot.changes:
             stream = change.stream
             if self.streams[stream].change_committed(change) and stream.producer:
                 self.moved.add(stream)
             self.effects.touch(stream)
-            streams[stream] = None
-        for stream in snapshot.also:
-            streams[stream] = None
-        released: list[tuple[str, object]] = []
-        for stream in streams:
+            also.discard(stream)
+            released += self.waiting.leave(stream, snapshot.number)
+        for stream in also:
             released += self.waiting.leave(stream, snapshot.number)
         return released
 

@@ -73,18 +73,15 @@ class _Requests:
 class RepairScheduler:
     """Decides when to send requests to a stream's producer, and for what."""
 
-    __slots__ = ("_epochs", "_group", "_heard", "_requests", "_stream")
+    __slots__ = ("_epochs", "_group", "_heard", "_requests", "_stream", "any_missing")
 
     def __init__(self, stream: Stream, group: Group, epochs: EpochChain, heard: ProducerView) -> None:
         self._stream, self._group = stream, group
         self._epochs, self._heard = epochs, heard
         self._requests: _Requests | None = None
         """None while nothing is missing."""
-
-    @property
-    def any_missing(self) -> bool:
+        self.any_missing = False
         """Whether anything is known to be missing."""
-        return self._requests is not None
 
     def arrived(self, epoch: int, first: int) -> None:
         """Numbers from `first` on have arrived, which were missing until now."""
@@ -101,12 +98,13 @@ class RepairScheduler:
             return
         if not self._stream.producer or not (epochs.lacking(1) or epochs.is_puzzled(self._heard.cuts)):
             if requests is not None:
-                self._requests = None
+                self._requests, self.any_missing = None, False
                 group.effects.ask_queue.pop(self._stream, None)
             return
         delay = group.rules.repair_delay
         if requests is None:
             requests = self._requests = _Requests(delay)
+            self.any_missing = True
         if requests.ripens_at is None:
             top = epochs.top
             if top > requests.ripe:

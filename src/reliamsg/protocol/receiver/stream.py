@@ -10,14 +10,15 @@ every change. It finds what holds up the stream, and watches that gap; it passes
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from reliamsg.message import Gap, Prev, Stream
 from reliamsg.protocol.announced import Announced, Position, Span3
 from reliamsg.protocol.ranges import Span
 from reliamsg.protocol.receiver.chain import Finished, Link, LinkKind, link
 from reliamsg.protocol.receiver.effects import Group, Note
-from reliamsg.protocol.receiver.epochs import gap_at_head, missing_in
+from reliamsg.protocol.receiver.epochs import gap_at_head
 from reliamsg.protocol.receiver.gaps import GapKey, is_part
 from reliamsg.protocol.receiver.incoming import Incoming
 from reliamsg.protocol.receiver.joining import Joining
@@ -52,8 +53,7 @@ Kept = Callable[[Stream, tuple[int, int]], bool]
 """Whether the caller keeps anything of a stream, up to this epoch and number, that it has not passed in yet."""
 
 
-@dataclass(slots=True)
-class Arrival:
+class Arrival(msgspec.Struct, frozen=True):
     """The result of passing in a delivery."""
 
     new: Sequence[Span] = ()
@@ -72,8 +72,7 @@ class Arrival:
     """Why there is no room for its stream; empty if there is."""
 
 
-@dataclass(slots=True)
-class EpochChange:
+class EpochChange(msgspec.Struct, frozen=True):
     """An epoch as a commit holds it."""
 
     known: ReorderBuffer
@@ -85,8 +84,7 @@ class EpochChange:
     let_go: int
 
 
-@dataclass(slots=True)
-class StreamChange:
+class StreamChange(msgspec.Struct, frozen=True):
     """A stream as a commit holds it."""
 
     stream: Stream
@@ -102,19 +100,18 @@ class StreamChange:
     """Attempts that the commit counts in advance."""
     history: bool
     """Whether history, closed gaps, or joining changed."""
-    declared: list[Span3] = field(default_factory=list)
+    declared: list[Span3]
     """Ranges that were passed since the last commit."""
-    accepted: tuple[Span3, ...] = ()
+    accepted: tuple[Span3, ...]
     """Ranges that are accepted as lost and not passed."""
 
 
-@dataclass(slots=True)
-class Snapshot:
+class Snapshot(msgspec.Struct, frozen=True):
     """The contents of one commit."""
 
     number: int
     changes: list[StreamChange]
-    also: set[Stream] = field(default_factory=set)
+    also: set[Stream] = msgspec.field(default_factory=set)
     """Streams whose bytes the caller persists in the same commit."""
 
 
@@ -200,8 +197,12 @@ class StreamReceiver:
     def receive(self, incoming: Incoming, now: float) -> tuple[ReorderBuffer | None, Arrival]:
         """A delivery of the stream arrived; returns also its epoch, unless that is behind the stream."""
         self.used_at = now
-        known, arrival = self._receive(incoming, now)
-        if arrival.new and self.takeover.unresolved is not None:
+        known = self.epochs.live.get(incoming.epoch)
+        if known is not None and known.incarnation == incoming.incarnation and not known.told:
+            arrival = self._place(known, incoming, now)
+        else:
+            known, arrival = self._receive_other(known, incoming, now)
+        if arrival.new and self.takeover.uncertainty is not None and self.takeover.unresolved is not None:
             self.parts.flag_entered()
             if self._rules.signed:
                 self._challenges.want(self.stream, now)
@@ -212,9 +213,11 @@ class StreamReceiver:
         forgotten = self.gaps.closed.may_have_forgotten(incoming.epoch, incoming.first)
         return _note("duplicate", incoming, "late_or_duplicate" if forgotten else "forgotten")
 
-    def _receive(self, incoming: Incoming, now: float) -> tuple[ReorderBuffer | None, Arrival]:
+    def _receive_other(
+        self, known: ReorderBuffer | None, incoming: Incoming, now: float
+    ) -> tuple[ReorderBuffer | None, Arrival]:
+        """A delivery of an epoch, `known` or not, of which nothing has arrived, or which differs from what is known."""
         epoch, incarnation, prev = incoming.epoch, incoming.incarnation, incoming.prev
-        known = self.epochs.live.get(epoch)
         if known is not None and known.told:
             known = self._confirm(known, incarnation, prev)
         if known is None and self._is_behind_other(epoch):
@@ -250,22 +253,27 @@ class StreamReceiver:
     def _place(self, known: ReorderBuffer, incoming: Incoming, now: float) -> Arrival:
         """The delivery belongs to an epoch that is being delivered, or will be."""
         first, last = incoming.first, incoming.last
-        late: list[Span] = []
         top = last if known.last is None else min(last, known.last)
-        if not self.gaps.closed.empty:
-            late = self.gaps.closed.arrived(known.epoch, first, last)
+        late = () if self.gaps.closed.empty else self.gaps.closed.arrived(known.epoch, first, last)
         new = known.place(first, top) if first <= top else []
-        for span in new:
-            self._effects.note(_note("received", incoming, span=span))
+        for low, high in new:
+            self._effects.notes.append(
+                Note(
+                    "received", self.stream, known.epoch, known.incarnation, low, high, incoming.site,
+                    "repair" if incoming.repair else "",
+                )
+            )  # fmt: skip
         if late:
             self._receive_late(incoming, known.last, late)
-        seen = sum(b - a + 1 for a, b in (*new, *late))
-        if seen < last - first + 1:
+        if late or new != [(first, last)]:
             self._note_duplicates(incoming, [*new, *late])
         if new:
-            self._repairs.arrived(known.epoch, new[0][0])
-            self.advance(now)
-        release = not new and not late and known.is_safe(first, last)
+            if not self._flows(known):
+                self._repairs.arrived(known.epoch, new[0][0])
+                self.advance(now)
+            elif known.cursor <= (known.held.last or 0):
+                self._effects.touch(self.stream)
+        release = not new and not late and (last < known.safe_position or known.is_safe(first, last))
         ended = known.last is not None and known.last < last  # the epoch was left, and ended before this
         if ended and not (release and self.epochs.history.is_safe):
             self._effects.mark(
@@ -273,6 +281,18 @@ class StreamReceiver:
             )  # a crash before the next commit would make it unknown what became of it
             release = False
         return Arrival(new, late, release=release)
+
+    def _flows(self, known: ReorderBuffer) -> bool:
+        """Whether the stream is in its usual state, in which :meth:`advance` would find nothing to do: a single epoch,
+        of which nothing is missing, and no gap that is watched or waited for."""
+        return (
+            known is self.epochs.current
+            and len(self.epochs.live) == 1
+            and self.gaps.clock.target is None
+            and self.gaps.held_since is None
+            and not self._repairs.any_missing
+            and known.is_in_order()
+        )
 
     def _note_duplicates(self, incoming: Incoming, fresh: list[Span]) -> None:
         at = incoming.first
@@ -316,7 +336,7 @@ class StreamReceiver:
         self._effects.mark(self.stream, urgent=True)
         return Arrival(late=late)
 
-    def _receive_late(self, incoming: Incoming, end: int | None, spans: list[Span]) -> None:
+    def _receive_late(self, incoming: Incoming, end: int | None, spans: Sequence[Span]) -> None:
         """Account for ranges that can't be delivered in order any more.
 
         Numbers beyond the end of an epoch that was left were not known to exist, and so were not declared; the same
@@ -348,7 +368,7 @@ class StreamReceiver:
             return
         first = max(first, known.position)
         if first <= last and known.undecodable.intervals < MAX_UNDECODABLE:
-            for span in missing_in(known, first, last):
+            for span in known.missing(first, last):
                 known.undecodable.add(*span)
             if now is not None and known.last is None:
                 known.announce(last)
@@ -370,7 +390,7 @@ class StreamReceiver:
         known = self.epochs.live.get(epoch)
         if known is None:
             return self.epochs.is_ahead(epoch)
-        return known.incarnation == incarnation and bool(missing_in(known, first, last))
+        return known.incarnation == incarnation and bool(known.missing(first, last))
 
     def keep_elsewhere(self, epoch: int, first: int, now: float) -> None:
         """The caller keeps `first` and what follows, and passes it in once the stream has come to it. So missing
@@ -512,7 +532,8 @@ class StreamReceiver:
         epochs = self.epochs
         if epochs.current is None:
             return None
-        found, wants_commit = self.redelivery.offer(self._rules, epochs.entered, now, unit)
+        entered = epochs.entered if epochs.draining else (epochs.current,)
+        found, wants_commit = self.redelivery.offer(self._rules, entered, now, unit)
         if wants_commit:
             self._effects.mark(self.stream, urgent=True)
         return found
@@ -520,11 +541,14 @@ class StreamReceiver:
     def take(self, offered: Offer, last: int, now: float, *, giving: bool = False) -> None:
         """Deliver the offer up to `last`. `giving`: the application receives it bit by bit, until :meth:`given`."""
         known = self.epochs.live[offered.epoch]
-        self.redelivery.take(known, offered, last)
+        if offered.counted or offered.retry:
+            self.redelivery.take(known, offered, last)
+        else:
+            known.advance(last)
         self._giving = giving
         if known.cursor + self._reserve // 2 > known.high_water:
             self._effects.mark(self.stream)
-        if known.deliverable() is None:  # find out what the stream waits for
+        if not self._flows(known) and known.deliverable() is None:  # find out what the stream waits for
             self.advance(now)
 
     def given(self, now: float) -> None:
@@ -547,9 +571,8 @@ class StreamReceiver:
     def acknowledge(self, epoch: int, first: int, last: int, now: float) -> None:
         """The application acknowledged `first` to `last`. Durable with the next commit."""
         known = self.epochs.live.get(epoch)
-        if known is not None:
-            for span in known.acknowledge(first, last):
-                self._settled(known, "acknowledged", span, "", now)
+        if known is not None and (done := known.acknowledge(first, last)):
+            self._settled(known, "acknowledged", done, "", now)
 
     def bury(self, epoch: int, seq: int, reason: str, now: float) -> bool:
         """A message becomes a dead letter, which counts as acknowledged. False if it was settled before."""
@@ -557,14 +580,17 @@ class StreamReceiver:
         if known is None or known.held.run_from(seq) is None:
             return False
         known.settle(seq, seq)
-        self._settled(known, "dead_lettered", (seq, seq), reason, now)
+        self._settled(known, "dead_lettered", [(seq, seq)], reason, now)
         self._effects.mark(self.stream, urgent=True)
         return True
 
-    def _settled(self, known: ReorderBuffer, kind: str, span: Span, reason: str, now: float) -> None:
-        self._effects.note(Note(kind, self.stream, known.epoch, known.incarnation, *span, reason=reason))
-        if self.redelivery.counts:
-            self.redelivery.settled(known.epoch, span)
+    def _settled(self, known: ReorderBuffer, kind: str, done: list[Span], reason: str, now: float) -> None:
+        for span in done:
+            self._effects.notes.append(
+                Note(kind, self.stream, known.epoch, known.incarnation, *span, reason=reason)
+            )
+            if self.redelivery.counts:
+                self.redelivery.settled(known.epoch, span)
         self._effects.mark(self.stream)
         if known.last is not None or self.gaps.clock.target is not None:
             self.advance(now)
@@ -663,7 +689,7 @@ class StreamReceiver:
             rest = False
         else:
             first = max(first, known.cursor)
-            rest = first <= last and bool(missing_in(known, first, last))
+            rest = first <= last and bool(known.missing(first, last))
         if not rest:
             gaps.end_episode()
             self._effects.holding.pop(self.stream, None)
@@ -762,7 +788,7 @@ class StreamReceiver:
             return True
         top = min(gap.last, max(known.highest, joint.last))
         first = max(gap.first, known.cursor)
-        if first > top or not missing_in(known, first, top):
+        if first > top or not known.missing(first, top):
             return False
         self.gaps.accept(first, top, *how)
         # It counts also if the process ends before what comes before it is dealt with.
@@ -946,53 +972,58 @@ class StreamReceiver:
 
     def take_change(self, closing: bool) -> StreamChange:
         """The stream as the next commit holds it. With `closing`, high-water marks become exact."""
-        epochs = []
+        current, entered_to, reserve = self.epochs.current, self.epochs.entered_to, self._reserve
+        changes = []
         for known in (*self.epochs.live.values(), *self.epochs.finishing):
-            entered = self.epochs.has_entered(known.epoch)
+            entered = current is not None and known.epoch <= current.epoch
             if known.told and not entered:
                 continue  # the producer will say so again
             high = known.high_water
             if closing:
                 high = known.cursor if entered else 0
-            elif entered and known.more_to_come and known.cursor + self._reserve // 2 > high:
-                high = known.cursor + self._reserve
+            elif (
+                entered
+                and known.cursor + reserve // 2 > high
+                and (known.last is None or known.cursor <= known.last)
+            ):
+                high = known.cursor + reserve
             # Also of an epoch that was entered before this start, and not since: earlier messages came first again.
             # And no number beyond the highest can be handed out: nor could a mark that says so be told to others.
             high = min(max(high, known.redelivered_below), MAX_SEQ + 1)
-            entered |= self.epochs.had_entered(known.epoch)
-            epochs.append(
-                EpochChange(
-                    known, known.position, high, list(known.settled), known.last, entered, known.let_go
-                )
+            entered |= known.epoch <= entered_to
+            settled = [] if known.settled.empty else list(known.settled)
+            changes.append(
+                EpochChange(known, known.position, high, settled, known.last, entered, known.let_go)
             )
-        if self.epochs.current is not None:
-            # As many again as went in the time of one commit, several times over.
-            used = self.epochs.current.cursor - self._reserved_at
-            self._reserve = max(RESERVE, min(8 * used, 100_000))
-            self._reserved_at = self.epochs.current.cursor
         gap = None
         clock = self.gaps.clock
-        if clock.target is not None and self.epochs.current is not None:
-            gap = (clock.target, clock.elapsed, clock.waited)
+        if current is not None:
+            # As many again as went in the time of one commit, several times over.
+            self._reserve = max(RESERVE, min(8 * (current.cursor - self._reserved_at), 100_000))
+            self._reserved_at = current.cursor
+            if clock.target is not None:
+                gap = (clock.target, clock.elapsed, clock.waited)
         return StreamChange(
             self.stream,
             self.parts,
             self.vouched,
-            epochs,
-            self.epochs.take_finishing(),
+            changes,
+            self.epochs.take_finishing() if self.epochs.finishing else [],
             gap,
-            self.redelivery.take_pending(),
-            self.epochs.history.take_change(),
-            self.gaps.take_passing(),
-            self._accepted(),
+            self.redelivery.take_pending() if self.redelivery.pending else {},
+            self.epochs.history.changed and self.epochs.history.take_change(),
+            self.gaps.take_passing() if self.gaps.passing else [],
+            () if self.gaps.accepted.empty else self._accepted(),
         )
 
     def change_committed(self, change: StreamChange) -> bool:
         """The change is durable. Returns whether the report to producers differs from before."""
-        self.epochs.history.saved()
+        if change.history:
+            self.epochs.history.saved()
         for epoch in change.epochs:
             epoch.known.committed(epoch.position, epoch.settled, epoch.high_water)
-        self.redelivery.grant(change.attempts, self.epochs.live)
+        if change.attempts:
+            self.redelivery.grant(change.attempts, self.epochs.live)
         if change.gap is not None:
             self.gaps.clock.committed(*change.gap)
         before = self.committed
@@ -1002,13 +1033,17 @@ class StreamReceiver:
 
     def _note_position(self, change: StreamChange) -> None:
         """Record the stream's position as the commit holds it."""
-        entered = [epoch for epoch in change.epochs if epoch.entered]
-        if not entered:
+        top = lowest = None
+        for one in change.epochs:
+            if one.entered:
+                if top is None or one.known.epoch > top.known.epoch:
+                    top = one
+                if one.last is None or one.position <= one.last:
+                    if lowest is None or one.known.epoch < lowest.known.epoch:
+                        lowest = one
+        if top is None:
             return
-        if len(entered) > 1:
-            entered.sort(key=lambda epoch: epoch.known.epoch)
-        top = entered[-1]
-        lowest = next((one for one in entered if one.last is None or one.position <= one.last), top)
+        lowest = lowest or top
         self.committed = (
             (lowest.known.epoch, lowest.position),
             (top.known.epoch, top.known.incarnation),
@@ -1085,9 +1120,9 @@ class StreamReceiver:
             return not self.epochs.live and self.takeover.report is None and self.epochs.history.is_safe
         if len(self.epochs.live) != 1 or self.gaps.clock.target is not None or self._repairs.any_missing:
             return False
-        if self.redelivery.halted or self.redelivery.any_pending:
+        if self.redelivery.halted or self.redelivery.pending:
             return False
-        if not self.epochs.history.is_safe or self.gaps.any_passing:
+        if not self.epochs.history.is_safe or self.gaps.passing:
             return False
         if not (known.held.empty and known.settled.empty and known.retry.empty and known.asked.empty):
             return False
