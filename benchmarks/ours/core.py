@@ -14,6 +14,7 @@ import tracemalloc
 
 from benchmarks.measured import say
 from reliamsg.message import Stream
+from reliamsg.protocol.receiver.events import CommitWanted
 from reliamsg.protocol.receiver.group import GroupReceiver
 from reliamsg.protocol.receiver.incoming import Incoming
 from reliamsg.protocol.receiver.rules import Rules
@@ -34,7 +35,8 @@ def through(core: GroupReceiver, stream: Stream, messages: int, batch: int, ever
         while True:
             offered = state.offer(now, batch)
             if offered is None:
-                if core.effects.urgent:  # what may be handed out is bounded by what was committed
+                if any(isinstance(event, CommitWanted) and event.urgent for event in core.take_events()):
+                    # What may be delivered is bounded by what was committed.
                     core.committed(core.snapshot())
                     continue
                 break
@@ -43,9 +45,7 @@ def through(core: GroupReceiver, stream: Stream, messages: int, batch: int, ever
             done += offered.last - offered.first + 1
         if number % every == 0:
             core.committed(core.snapshot())
-        core.effects.notes.clear()
-        core.effects.touched.clear()
-        core.moved.clear()
+        core.take_events()
         now += 0.001
     core.committed(core.snapshot())
     if done != messages:

@@ -867,7 +867,7 @@ MUTANTS = (
     Mutant(
         "failed-commit-forgotten",
         "protocol/receiver/group.py",
-        "            self.effects.mark(change.stream)\n            self.streams[change.stream].change_failed(change)",
+        "            self.context.mark(change.stream)\n            self.streams[change.stream].change_failed(change)",
         "            self.streams[change.stream].change_failed(change)",
         "P4: the contents of a failed commit are left out of the next one, and count as durable",
         ByTest(
@@ -878,7 +878,7 @@ MUTANTS = (
     Mutant(
         "retired-stream-begins-anew",
         "consumer/loading.py",
-        "                        core.restore_retired(restored(row, core.group), now)\n",
+        "                        core.restore_retired(restored(row, core.context), now)\n",
         "                        pass\n",
         "P4: a stream that left memory starts over, and its messages are delivered again",
         ByTest(
@@ -960,7 +960,7 @@ MUTANTS = (
     Mutant(
         "not-challenged",
         "protocol/receiver/stream.py",
-        "                    self._challenges.want(self.stream, now)\n",
+        "                    self._context.challenges.want(self.stream, now)\n",
         "                    pass\n",
         "P4: a group without a position does not ask what is new to it",
         ByTest(
@@ -1431,8 +1431,8 @@ MUTANTS = (
     ),
     Mutant(
         "hold-not-reported",
-        "protocol/receiver/effects.py",
-        "        self.held_up.append(gap)\n",
+        "protocol/receiver/stream.py",
+        "            self._context.emit(GapHeld(gap))\n",
         "",
         "P5: nobody is told that a stream is held, or by which gap",
         ByTest(
@@ -2268,7 +2268,7 @@ MUTANTS = (
     Mutant(
         "held-streams-keep-others-out",
         "protocol/receiver/group.py",
-        "        return min(len(self.effects.holding), self.rules.max_streams)\n",
+        "        return min(len(self.context.held), self.rules.max_streams)\n",
         "        return 0\n",
         "P7: streams held by gaps use up max_streams for all others",
         ByTest(

@@ -18,6 +18,7 @@ from reliamsg.protocol.receiver.group import GroupReceiver
 from reliamsg.protocol.receiver.incoming import Incoming
 from reliamsg.protocol.receiver.rules import Rules
 from reliamsg.protocol.receiver.stream import Snapshot
+from tests.protocol.events_tools import seen
 
 from .status_tools import SITES, STREAM, Disk
 
@@ -73,7 +74,7 @@ class Reader:
                 for span in waiting.known.unsafe_held(waiting.first, waiting.last)
             ]
         self.spilling = due
-        self._late = [(n.epoch, n.first, n.last) for n in self.core.effects.notes if n.kind == "late"]
+        self._late = [(n.epoch, n.first, n.last) for n in seen(self.core).notes if n.kind == "late"]
         self.begun = snapshot, disk
 
     def end(self, well: bool = True) -> None:

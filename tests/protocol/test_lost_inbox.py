@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from reliamsg.protocol.announced import Position
+from tests.protocol.events_tools import seen
 from tests.protocol.status_tools import Group, Teller
 
 
@@ -302,7 +303,7 @@ def test_what_was_handed_out_before_a_restart_and_was_settled_by_the_other_is_no
     group.slow = 0
     group.wait(4.0, teller)
     assert group.got[-7:] == [(20, n) for n in range(4, 11)]
-    assert (group.told("declared"), group.told("conflict"), group.core.effects.conflicts) == ([], [], [])
+    assert (group.told("declared"), group.told("conflict"), seen(group.core).conflicts) == ([], [], [])
 
 
 # -- a group that begins with the latest ---------------------------------------------------------------------

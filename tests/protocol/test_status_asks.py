@@ -11,6 +11,7 @@ from reliamsg.protocol.receiver.group import MAX_ASKS
 from reliamsg.protocol.receiver.incoming import Incoming
 from reliamsg.protocol.receiver.jitter import Jitter
 from reliamsg.protocol.receiver.repair_requests import WINDOW_NUMBERS, WINDOW_SPANS
+from tests.protocol.events_tools import seen
 
 from .status_tools import STREAM, Group, Teller, gapped
 
@@ -400,15 +401,15 @@ def test_a_report_holds_only_what_is_committed() -> None:
     assert found is not None
     state.take(found, 10, group.now)
     core.acknowledge(STREAM, 10, 1, 10, group.now)
-    core.moved.clear()
+    seen(core).changed_reports.clear()
     snapshot = core.snapshot()
     assert core.report(STREAM).position == (10, 1)
     core.commit_failed(snapshot)
     assert core.report(STREAM).position == (10, 1)
-    assert core.moved == set()
+    assert seen(core).changed_reports == set()
     core.committed(core.snapshot())
     assert core.report(STREAM).position == (10, 11)
-    assert core.moved == {STREAM}
+    assert seen(core).changed_reports == {STREAM}
 
 
 def test_a_report_tells_what_is_missing_and_what_was_declared() -> None:

@@ -58,21 +58,10 @@ class StreamBuffers:
         if buffer not in self.slices:
             self.ready.setdefault(buffer)
 
-    def queue_touched(self) -> None:
-        """Queue the streams for which calls of the core may have led to something to deliver."""
-        touched = self._core.effects.touched
-        if touched:
-            for stream in touched:
-                self.queue(self.of(stream))
-            touched.clear()
-            if self.ready:
-                self._changed.notify_all()
-
     def queue_all(self) -> None:
         """Any stream may have something to deliver."""
         for stream in self._core.streams:
-            self._core.effects.touch(stream)
-        self.queue_touched()
+            self.queue(self.of(stream))
         self._changed.notify_all()
 
     def unqueue_idle(self) -> None:
@@ -146,14 +135,9 @@ class StreamBuffers:
         )  # fmt: skip
 
     def report_all(self) -> None:
-        """Journal what was delivered of all slices so far, and then what the core wants journalled."""
+        """Journal what was delivered of all slices so far."""
         for portion in self.slices.values():
             self.report(portion)
-        notes = self._core.effects.notes
-        if notes:
-            for note in notes:
-                self._journal.add_note(note)
-            notes.clear()
 
     # -- what the inbox has as well -----------------------------------------------------------------------
 

@@ -108,10 +108,11 @@ class Committer:
         retries = error not in (None, self._unread) and now >= max(self._retry_at, self._spill_at)
         if not (spilling or closing or retries) and (at is None or at > now):
             return None
-        shared.buffers.report_all()
+        shared.events.journal_all()
         for site in self._sites.values():
             site.report_rejected(now, closing)
         snapshot = shared.core.snapshot(closing)
+        shared.events.commit_planned()
         for waiting in spilling:
             shared.core.waiting.spilling(waiting, True)
             snapshot.also.add(waiting.stream)
@@ -144,12 +145,12 @@ class Committer:
     def _due_at(self, now: float) -> float | None:
         """When what is to be committed has waited long enough; None if there is nothing."""
         shared = self._shared
-        if shared.core.effects.urgent or shared.durability.awaited:
+        if shared.events.commit_urgent or shared.durability.awaited:
             return now
         inbox = shared.inbox
         stands = (shared.durability.standing, shared.core.takeover) == (inbox.standing, inbox.takeovers)
         if (
-            shared.core.dirty
+            shared.events.commit_wanted
             or shared.buffers.acknowledged
             or not (shared.durability.pending.empty and stands)
         ):
@@ -202,7 +203,7 @@ class Committer:
                         spilled.append((waiting.stream, each))
                         size += each.stored_size
             # What is settled and not committed is released by this commit as well.
-            shared.core.effects.mark(waiting.stream)
+            shared.core.mark(waiting.stream)
             spilling.append(waiting)
         return spilled, spilling
 
@@ -298,7 +299,7 @@ class Committer:
                 self._written()
             shared.durability.committed(plan.sync)
             self._committed_at = shared.clock()
-            shared.buffers.queue_touched()
+            shared.events.handle()
             shared.changed.notify_all()
         for name, tokens in released.items():
             transport = self._sites[name].connections.transport
@@ -311,6 +312,7 @@ class Committer:
         """The inbox has room again."""
         self._unread = None
         self._shared.durability.written_again()
+        self._shared.events.handle()
         self._shared.buffers.queue_all()
 
     def _persisted(self, stream: Stream, batch: BufferedBatch, frame: Frame) -> None:

@@ -182,10 +182,10 @@ class Control:
                 # The stream begins with what is there. By what is told it might begin behind that.
                 self._no_room(site, announced.stream, TOO_MANY_STREAMS)
                 continue
-            moves = shared.core.effects.moves
+            moves = shared.events.moves
             refused = shared.core.announce(site.name, announced, now, shared.wall_us())
-            if shared.core.effects.moves != moves:
-                shared.buffers.settled_elsewhere(announced.stream)
+            shared.events.handle()
+            if shared.events.moves != moves:
                 shared.quarantine.put_off.pop(announced.stream, None)  # it may not be too far ahead any more
             if refused:
                 self._no_room(site, announced.stream, refused)
@@ -198,8 +198,8 @@ class Control:
             self._unanswered.setdefault(status.producer, {}).update(dict.fromkeys(accepted))
         elif len(self._strangers) < MAX_STRANGERS:
             self._strangers[status.producer] = None
-        shared.buffers.queue_touched()
-        shared.agenda.due(max(now, self._told_at + TELL_EVERY_S) if not shared.core.effects.urgent else now)
+        shared.events.handle()
+        shared.agenda.due(max(now, self._told_at + TELL_EVERY_S) if not shared.events.commit_urgent else now)
 
     def _status_loaded(self, site: SiteReceiver, status: Status, there_is_room: bool) -> None:
         if there_is_room:
@@ -333,7 +333,7 @@ class Control:
         """Tell what is due. `full`: there is no room but for what can be handed out at once."""
         shared = self.shared
         if shared.role.barred:
-            shared.core.moved.clear()
+            shared.events.changed_reports.clear()
             self._unanswered.clear()
             self._strangers.clear()
             self._roomless.clear()
@@ -342,10 +342,9 @@ class Control:
         if self._roomless:
             self._hear_again(now)
         self._challenge(now)
-        for stream in sorted(shared.core.moved):
-            if stream.producer:
-                self._unanswered.setdefault(stream.producer, {})[stream] = None
-        shared.core.moved.clear()
+        for stream in sorted(shared.events.changed_reports):
+            self._unanswered.setdefault(stream.producer, {})[stream] = None
+        shared.events.changed_reports.clear()
         if self._all_wanted:
             self._all_wanted = False
             self._tell_standbys(stream for stream in shared.core.streams if stream.producer)
@@ -429,8 +428,8 @@ class Control:
         last stream."""
         shared = self.shared
         told = self._unanswered.get(stream.producer, {})
-        if stream in shared.core.moved or stream in told:
-            shared.core.moved.discard(stream)
+        if stream in shared.events.changed_reports or stream in told:
+            shared.events.changed_reports.discard(stream)
             if len(self._parted) < MAX_PARTED:
                 self._parted[stream] = report
                 self._unanswered.setdefault(stream.producer, told)[stream] = None

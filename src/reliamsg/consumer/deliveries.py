@@ -78,7 +78,7 @@ class Deliveries:
                 return None
             now = shared.clock()
             buffers.settle(now)
-            buffers.queue_touched()
+            shared.events.handle()
             beside = self._dead_letters.take()
             if beside is not None:
                 return beside
@@ -142,9 +142,10 @@ class Deliveries:
         state = buffer.state
         while True:
             offer = state.offer(now, unit)
-            if self._core.effects.urgent:
-                shared.agenda.due(now)
             if offer is None:
+                shared.events.handle()
+                if shared.events.commit_urgent:
+                    shared.agenda.due(now)
                 return None
             batch = buffer.find(offer.epoch, offer.first)
             if batch is None:
@@ -158,9 +159,9 @@ class Deliveries:
                 continue
             last = min(offer.last, batch.last, offer.first + limit - 1)
             state.take(offer, last, now, giving=True)
-            shared.agenda.due(now + ACKS_S)
             # The journal keeps what this has led to behind earlier deliveries, and ahead of those that follow.
-            self._buffers.report_all()
+            shared.events.journal_all()
+            shared.agenda.due(now if shared.events.commit_urgent else now + ACKS_S)
             waited = now - batch.received_at
             if batch.received_at < 0:  # it was read from the inbox
                 waited = (shared.wall_us() - batch.received_us) / 1e6
@@ -176,8 +177,9 @@ class Deliveries:
                 state.untake(portion.offer, *unused, shared.clock())
             state.given(shared.clock())
             self._buffers.take_back(portion)
-            self._core.effects.touch(state.stream)
-            self._buffers.queue_touched()
+            shared.events.handle()
+            self._buffers.queue(portion.buffer)
+            shared.changed.notify_all()
 
     def _decodes(self, buffer: StreamBuffer, batch: BufferedBatch, offer: Offer, now: float) -> bool:
         """Whether a batch can be read; if not, another copy of it is asked for."""
@@ -264,8 +266,8 @@ class Deliveries:
         with shared.lock:
             now = shared.clock()
             self._buffers.settle(now)
-            self._buffers.report_all()
+            shared.events.journal_all()
             done = self._core.accept(gap, now)
-            self._buffers.queue_touched()
+            shared.events.handle()
             shared.agenda.due(now)
             return done

@@ -29,13 +29,7 @@ from reliamsg.consumer.restore import restored
 from reliamsg.consumer.shared import share
 from reliamsg.consumer.site import SiteReceiver
 from reliamsg.consumer.standby import StandbyLease
-from reliamsg.errors import (
-    FatalError,
-    GapError,
-    GapHeld,
-    GroupBusy,
-    ProducerConflict,
-)
+from reliamsg.errors import FatalError, GroupBusy
 from reliamsg.keys import KeyRing
 from reliamsg.message import Stream
 from reliamsg.protocol.receiver.group import GroupReceiver
@@ -157,10 +151,10 @@ class ConsumerEngine:
             shared.core.resume(elsewhere, shared.inbox.takeovers, shared.inbox.standing == "took_over")
             shared.core.horizon.learn(shared.inbox.highest_epoch)
             for saved in unsettled:
-                shared.core.restore(restored(saved, shared.core.group), now)
+                shared.core.restore(restored(saved, shared.core.context), now)
             for one in shared.inbox.quarantine.select(Selection(reason=FAR_EPOCH)):
                 shared.core.doubt(one.stream, one.epoch, now)
-            shared.buffers.queue_touched()
+            shared.events.handle()
 
     def start(self) -> None:
         """Record in the inbox that it is open, in case the process is killed right away; then let the sites connect.
@@ -182,17 +176,17 @@ class ConsumerEngine:
             self.standby.step(now)
             shared.buffers.settle(now)
             self._tick(now)
+            shared.events.handle()
             shared.admission.look()
             for site in self.sites.values():
                 if site.deferred.waiting:
                     site.retry_deferred(now)
                 if site.busy_since is not None:
                     self._check_busy(site, now)
-            self._report_errors()
             shared.admission.admit_believed(shared.wall_us())
             self.control.step(now, shared.durability.inbox_full)
-            shared.buffers.queue_touched()
             self._loader.retire(now)
+            shared.events.handle()
             plan = self._committer.plan(now)
             self.fullness.look(now, self._committer.short_of_room)
         self.standby.close_given_up()
@@ -214,8 +208,10 @@ class ConsumerEngine:
         shared = self.shared
         # From here on acknowledgements wake the worker; earlier ones are seen below.
         shared.agenda.step_ends(None)
+        ticked = self._tick(now)
+        shared.events.handle()
         timers = [
-            exporting, self._tick(now), self._committer.deadline(now), self.standby.deadline(now),
+            exporting, ticked, self._committer.deadline(now), self.standby.deadline(now),
             self.control.deadline(), self.fullness.deadline(now), self._loader.deadline(now),
         ]  # fmt: skip
         if shared.core.far:
@@ -228,7 +224,6 @@ class ConsumerEngine:
         durability = shared.durability
         if more or (durability.write_error is None and (shared.buffers.pages or durability.awaited)):
             timers.append(now)
-        shared.buffers.queue_touched()
         return min((at for at in timers if at is not None), default=None)
 
     def _export(self, now: float) -> float | None:
@@ -244,6 +239,7 @@ class ConsumerEngine:
         if stepped.full_changed:
             with shared.lock:
                 shared.durability.hold_for_journal(self.export.full)
+                shared.events.handle()
                 shared.buffers.queue_all()
         return stepped.deadline
 
@@ -268,28 +264,6 @@ class ConsumerEngine:
                 )
             )
         return until
-
-    def _report_errors(self) -> None:
-        core = self.shared.core
-        if not (core.effects.conflicts or core.effects.missed or core.effects.held_up):
-            return
-        for stream, epoch, reason in core.effects.conflicts:
-            error = ProducerConflict(
-                f"{stream}, epoch {epoch}: {reason}. Producer {stream.producer!r} has two histories: was its outbox"
-                " restored from a backup, or copied?"
-            )
-            log.error("%s", error)
-            self.shared.health.report(error)
-        core.effects.conflicts.clear()
-        for gap in core.effects.missed:
-            log.error("%s: it was not known when the stream was joined", gap)
-            self.shared.health.report(GapError(gap))
-        core.effects.missed.clear()
-        for gap in core.effects.held_up:
-            held = GapHeld(gap)
-            log.error("%s: the stream waits; other streams go on", held)
-            self.shared.health.report(held)
-        core.effects.held_up.clear()
 
     def tell_accepted(self, stream: Stream) -> None:
         """Announce to other inboxes of the group what was accepted of a stream, so that one that takes over knows.
@@ -361,9 +335,7 @@ class ConsumerEngine:
                     # Its handler still runs, and may take another message at this instant: all of it counts as
                     # delivered, and comes again with the flag.
                     portion.abandon()
-                for state in shared.core.streams.values():
-                    shared.core.effects.mark(state.stream)
-                shared.buffers.report_all()
+                shared.events.journal_all()
             else:
                 shared.durability.want()
             plan = self._committer.plan(now, closing)

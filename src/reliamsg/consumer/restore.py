@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from reliamsg.protocol.receiver.chain import Finished, History
-from reliamsg.protocol.receiver.effects import Group
+from reliamsg.protocol.receiver.context import GroupContext
 from reliamsg.protocol.receiver.epochs import EpochChain
 from reliamsg.protocol.receiver.gaps import ClosedGaps, GapTracker
 from reliamsg.protocol.receiver.parts import StreamParts
@@ -16,7 +16,7 @@ from reliamsg.store.inbox_rows import EpochRow, SavedStream
 __all__ = ["restored"]
 
 
-def restored(saved: SavedStream, group: Group) -> StreamReceiver:
+def restored(saved: SavedStream, context: GroupContext) -> StreamReceiver:
     """A stream's state as its last commit left it; what was only in memory comes again from the brokers."""
     epochs = _epochs(saved)
     uncertainty = saved.history.doubt
@@ -29,7 +29,7 @@ def restored(saved: SavedStream, group: Group) -> StreamReceiver:
         epochs.flag_moved(known)
     if not saved.stream.producer and epochs.current is not None:
         _void_missing(epochs.current)
-    return StreamReceiver(saved.stream, group, parts, saved.history.vouched)
+    return StreamReceiver(saved.stream, context, parts, saved.history.vouched)
 
 
 def _epochs(saved: SavedStream) -> EpochChain:

@@ -373,8 +373,8 @@ class SiteReceiver:
                 self.set_aside(address, body, what.reason)
             elif shared.admission.has_room_for_repair(what, now):
                 self._take_repair(address, what, now, wall)
-            shared.buffers.queue_touched()
-            shared.agenda.due(now if shared.core.effects.urgent else now + GATHER_S)
+            shared.events.handle()
+            shared.agenda.due(now if shared.events.commit_urgent else now + GATHER_S)
 
     def _take_repair(self, address: str, frame: Frame, now: float, wall: int) -> None:
         shared, envelope = self.shared, frame.envelope
@@ -388,10 +388,7 @@ class SiteReceiver:
             return
         if shared.admission.quarantine_comes_first(stream):
             return
-        moves = shared.core.effects.moves
         arrival = shared.core.receive(_incoming(self.name, stream, frame, repair=True), now, wall)
-        if shared.core.effects.moves != moves:
-            shared.buffers.settled_elsewhere(stream)
         for first, last in arrival.new:
             self.repaired_messages += last - first + 1
         if arrival.new:
@@ -458,8 +455,8 @@ class SiteReceiver:
                     self._without_identity(delivery, what, now, wall)
                 elif self._arrive(delivery, what, now, wall):
                     release.append(delivery.token)
-            shared.buffers.queue_touched()
-            shared.agenda.due(now if shared.core.effects.urgent else now + GATHER_S)
+            shared.events.handle()
+            shared.agenda.due(now if shared.events.commit_urgent else now + GATHER_S)
             transport = self.connections.transport
         if release and transport is not None:
             transport.acknowledge(release)
@@ -474,10 +471,11 @@ class SiteReceiver:
         """Take in what was too far ahead of its stream, if any stream has gone on, and what waits for a producer's
         answer; under the lock."""
         shared = self.shared
-        while self.deferred.waiting and (again := self.deferred.take(shared.core.effects.moves, now)):
+        while self.deferred.waiting and (again := self.deferred.take(shared.events.moves, now)):
             for delivery, frame in again:
                 if self._arrive(delivery, frame, now, shared.wall_us()):
                     shared.durability.pending.tokens.append((self.name, delivery.token))
+            shared.events.handle()
 
     def _arrive(
         self, delivery: Delivery, frame: Frame, now: float, wall: int, stream: Stream | None = None
@@ -493,14 +491,11 @@ class SiteReceiver:
             # What came before it is there. Were it taken in first, the stream might begin with it.
             self._refuse(delivery, frame, stream)
             return False
-        if stream in shared.core.effects.holding and not shared.admission.has_room_behind_hold(stream, frame):
+        if stream in shared.core.held and not shared.admission.has_room_behind_hold(stream, frame):
             if not shared.admission.leave_to_producer(self.name, stream, frame, delivery.token, now):
                 self.quarantine(delivery, frame, HELD, stream)
             return False
-        moves = shared.core.effects.moves
         arrival = shared.core.receive(_incoming(self.name, stream, frame, delivery.token), now, wall)
-        if shared.core.effects.moves != moves:
-            shared.buffers.settled_elsewhere(stream)
         self._feeding.came((envelope.topic, envelope.partition))
         if arrival.refused:
             self._refuse(delivery, frame, stream)
@@ -568,12 +563,9 @@ class SiteReceiver:
         if row.reason == FAR_EPOCH:  # an answer, or an operator, has decided
             shared.core.vouch(row.stream, envelope.epoch)
         shared.quarantine.took_in(row)
-        moves = shared.core.effects.moves
         arrival = shared.core.receive(
             _incoming(row.site, row.stream, frame, row.id, replayed=True), now, wall
         )
-        if shared.core.effects.moves != moves:
-            shared.buffers.settled_elsewhere(row.stream)
         if arrival.refused or arrival.deferred or arrival.far:
             if row.reason == TOO_MANY_STREAMS and not arrival.refused:
                 shared.quarantine.put_off[row.stream] = now + TRY_AGAIN_S

@@ -1,9 +1,9 @@
 """The receiving side of the protocol.
 
 :class:`GroupReceiver` has a :class:`~reliamsg.protocol.receiver.stream.StreamReceiver` for each stream in memory. It
-works on ranges of numbers; their bytes are up to the caller. The effects of a call are collected in ``effects``, which
-the caller handles after any call; after a tick it sends :meth:`~GroupReceiver.asks`, and after a commit it reports the
-streams in ``moved``.
+works on ranges of numbers; their bytes are up to the caller. Calls lead to events
+(:mod:`~reliamsg.protocol.receiver.events`), which the caller takes with :meth:`~GroupReceiver.take_events` before it
+gives up its lock. After a tick it sends :meth:`~GroupReceiver.asks`.
 
 A commit takes three steps: :meth:`~GroupReceiver.snapshot`, the caller's transaction, and then
 :meth:`~GroupReceiver.committed`, which returns the deliveries that brokers may release, or
@@ -20,10 +20,9 @@ from itertools import islice
 from reliamsg.message import Gap, Prev, Stream
 from reliamsg.protocol.announced import Announced, Span3
 from reliamsg.protocol.horizon import Horizon
-from reliamsg.protocol.receiver.challenges import Challenges
-from reliamsg.protocol.receiver.effects import Effects, Group
+from reliamsg.protocol.receiver.context import GroupContext
+from reliamsg.protocol.receiver.events import Event, ReportChanged
 from reliamsg.protocol.receiver.incoming import Incoming
-from reliamsg.protocol.receiver.jitter import Jitter
 from reliamsg.protocol.receiver.repair_requests import RepairRequest
 from reliamsg.protocol.receiver.report import Report
 from reliamsg.protocol.receiver.rules import Rules
@@ -54,11 +53,12 @@ class GroupReceiver:
         known, in µs since 1970."""
         self.rules = rules
         self.horizon = Horizon(known_us, rules.signed)
-        self.challenges = Challenges()
-        """Streams whose producers the caller has to challenge."""
-        self.effects = Effects()
-        self.group = Group(rules, self.effects, self.challenges, Jitter(rules.seed))
+        self.context = GroupContext(rules)
         """Shared by all streams; needed to restore one."""
+        self.challenges = self.context.challenges
+        """Streams whose producers the caller has to challenge."""
+        self.held = self.context.held
+        """Streams that gaps hold. For reading only, like `streams`, `retiring` and `far`."""
         self.far: dict[Stream, int] = {}
         """Streams with far epochs, and the lowest of these; see :meth:`believed`."""
         self._put_off: dict[Stream, list[LastReport]] = {}
@@ -75,8 +75,6 @@ class GroupReceiver:
         """Idle streams that the next commit stores as after a clean stop, so that they may be forgotten."""
         self.succeeded: dict[Stream, int] = {}
         """The reports of the inbox whose place was taken, for streams that were not in memory then."""
-        self.moved: set[Stream] = set()
-        """Streams whose :meth:`report` changed with a commit. The caller removes them."""
         self._number = 0
         self.succeeds = False
         """Another inbox may have read streams that are not known here. The caller stores it."""
@@ -96,14 +94,18 @@ class GroupReceiver:
         after that."""
         self.graves.update(graves)
 
+    def take_events(self) -> list[Event]:
+        """The events since the last call, in order."""
+        return self.context.take_events()
+
     # -- arrivals ---------------------------------------------------------------------------------------
 
     def receive(self, incoming: Incoming, now: float, wall_us: int = 0) -> Arrival:
         """A verified envelope arrived. `wall_us`: the reading of the clock, in µs since 1970.
 
-        A delivery that is `deferred` has to be passed in again when ``effects.moves`` has risen; one that is `refused`
-        has left no trace. A repair that is deferred or refused may be dropped, since it is requested again. A delivery
-        replayed from the quarantine is returned by :meth:`committed` with its token and the site
+        A delivery that is `deferred` has to be passed in again when any stream has moved (:class:`~.events.Moved`). One
+        that is `refused` has left no trace. A repair that is deferred or refused may be dropped, since it is requested
+        again. A delivery replayed from the quarantine is returned by :meth:`committed` with its token and the site
         :data:`~reliamsg.protocol.receiver.unacked.QUARANTINE`. A delivery whose epoch is too `far` ahead has left no
         trace either: keep it, and pass it in again when :meth:`believed` returns its stream.
         """
@@ -121,7 +123,7 @@ class GroupReceiver:
             if grave is not None and grave.is_done_with(
                 epoch, incoming.incarnation, incoming.first, incoming.last
             ):
-                self.effects.note(grave.note_of_duplicate(incoming))
+                self.context.emit(grave.note_of_duplicate(incoming))
                 return Arrival(release=True)
             state = self.open(stream)
             if state is None:
@@ -161,7 +163,7 @@ class GroupReceiver:
         """Whether a delivery contains anything new, and all of it is behind the gap that holds its stream, so that it
         is useless until the gap is filled or accepted. The caller may keep it until then instead of passing it to
         :meth:`receive`."""
-        state = self.streams.get(stream) if stream in self.effects.holding else None
+        state = self.streams.get(stream) if stream in self.context.held else None
         if state is None or self.is_far(stream, epoch):
             return False
         return state.brings_only_behind_hold(epoch, incarnation, first, last)
@@ -178,7 +180,7 @@ class GroupReceiver:
     ) -> bool:
         """Leave a delivery behind the gap that holds its stream to its producer, if that has to keep it for the group.
         Its broker may release it with the next commit. False if the producer is not known to keep it."""
-        if stream not in self.effects.holding:
+        if stream not in self.context.held:
             return False
         return self.streams[stream].let_go((epoch, incarnation, prev), first, last, now)
 
@@ -266,6 +268,14 @@ class GroupReceiver:
             self.far[stream] = limit + FAR_LOOK_MS
         return found
 
+    def look_for_far(self, stream: Stream, limit: int | None) -> None:
+        """The caller has dealt with the far epochs of a stream that :meth:`believed` returned, up to `limit`, except
+        those that it could not pass in yet; None: there are none left."""
+        if limit is None:
+            del self.far[stream]
+        else:
+            self.far[stream] = limit
+
     def asks(
         self, now: float, only_heads: bool = False, only_head_of: Callable[[Stream], bool] | None = None
     ) -> list[RepairRequest]:
@@ -277,22 +287,20 @@ class GroupReceiver:
         applies to held streams that left later messages to their producers.
         """
         found: list[RepairRequest] = []
-        queue = self.effects.ask_queue
+        queue = self.context.repairs_due
         while queue and len(found) < MAX_ASKS:
             stream = next(iter(queue))
             del queue[stream]
             head = only_heads or (only_head_of is not None and only_head_of(stream))
             request = self.streams[stream].ask(now, head)
-            self.effects.time(stream)
+            self.context.wake(stream)
             if request is not None:
                 found.append(request)
         return found
 
     def report(self, stream: Stream) -> Report:
-        """The committed state of a stream, and what it lacks; an empty report for an unknown one.
-
-        ``moved`` holds the streams whose committed state changed; the caller removes them.
-        """
+        """The committed state of a stream, and what it lacks; an empty report for an unknown one. A commit that changes
+        it emits :class:`~.events.ReportChanged`."""
         state = self.streams.get(stream)
         return Report() if state is None else state.report()
 
@@ -312,7 +320,7 @@ class GroupReceiver:
         not behind (it stays where it is, and possible deliveries are flagged), or if another incarnation is known here.
         If there is no room for the stream, or the report is about an epoch that is far ahead, this happens as soon as
         there is room and the epoch is believed: with the first call of :meth:`receive` or :meth:`announce` after that,
-        in which ``effects.moves`` rises.
+        which emits :class:`~.events.Moved`.
         """
         self.horizon.learn(entered[0])
         told = LastReport(position, entered, high_water, accepted)
@@ -388,8 +396,8 @@ class GroupReceiver:
         """Advance the clocks to `now`, or (`paused`) all but those of gaps: missing messages may be at a broker, and
         can't be accepted until the application continues. A gap of which the caller has anything `kept`, to be passed
         in later, does not expire. Returns when to call again; None if nothing is timed."""
-        timed = self.effects.timed
-        deadline: float | None = now + 0.05 if self.effects.ask_queue else None
+        timed = self.context.timers
+        deadline: float | None = now + 0.05 if self.context.repairs_due else None
         if not timed:
             return deadline
         connected = self.waiting.any_connected
@@ -407,21 +415,22 @@ class GroupReceiver:
     @property
     def any_gap(self) -> bool:
         """Whether missing messages hold up any stream."""
-        return any(self.streams[stream].gaps.clock.target is not None for stream in self.effects.timed)
+        return any(self.streams[stream].gaps.clock.target is not None for stream in self.context.timers)
 
     # -- commits ----------------------------------------------------------------------------------------
 
-    @property
-    def dirty(self) -> bool:
-        """Whether there is anything to commit."""
-        return bool(self.effects.dirty or self.effects.notes)
+    def mark(self, stream: Stream) -> None:
+        """Include a stream in the next commit, whether or not it has changed."""
+        self.context.mark(stream)
 
     def snapshot(self, closing: bool = False) -> Snapshot:
-        """The contents of the next commit. With `closing`, high-water marks become exact."""
+        """The contents of the next commit. With `closing`, it includes all streams, with exact high-water marks."""
         self._number += 1
+        for stream in self.streams if closing else ():
+            self.context.mark(stream)
         retiring = self.retiring
         changes = []
-        for stream in self.effects.take_dirty():
+        for stream in self.context.take_dirty():
             changes.append(self.streams[stream].take_change(closing or stream in retiring))
         return Snapshot(self._number, changes)
 
@@ -432,8 +441,8 @@ class GroupReceiver:
         for change in snapshot.changes:
             stream = change.stream
             if self.streams[stream].change_committed(change) and stream.producer:
-                self.moved.add(stream)
-            self.effects.touch(stream)
+                self.context.emit(ReportChanged(stream))
+            self.context.touch(stream)
             also.discard(stream)
             released += self.waiting.leave(stream, snapshot.number)
         for stream in also:
@@ -443,7 +452,7 @@ class GroupReceiver:
     def commit_failed(self, snapshot: Snapshot) -> None:
         """The commit failed: everything in the snapshot belongs to the next one."""
         for change in snapshot.changes:
-            self.effects.mark(change.stream)
+            self.context.mark(change.stream)
             self.streams[change.stream].change_failed(change)
 
     # -- at the start -----------------------------------------------------------------------------------
@@ -451,7 +460,7 @@ class GroupReceiver:
     def restore(self, state: StreamReceiver, now: float) -> None:
         """Add a stream as the inbox holds it."""
         self._restore(state, now)
-        self.effects.mark(state.stream)
+        self.context.mark(state.stream)
 
     def restore_retired(self, state: StreamReceiver, now: float) -> None:
         """The same for a stream that was forgotten: it is as on disk."""
@@ -487,7 +496,7 @@ class GroupReceiver:
     def _retire(self, state: StreamReceiver) -> None:
         if state.stream not in self.retiring and self._may_leave(state):
             self.retiring[state.stream] = state
-            self.effects.mark(state.stream)
+            self.context.mark(state.stream)
 
     def forget(self, state: StreamReceiver, stored: bool) -> bool:
         """Forget a stream that was retired, if its commit is durable and it is still idle; otherwise return False.
@@ -496,13 +505,13 @@ class GroupReceiver:
         if not self._may_leave(state):
             del self.retiring[stream]
             return False
-        if stream in self.effects.dirty:
+        if stream in self.context.dirty:
             return False
         if not state.is_stored_exactly:
-            self.effects.mark(stream)
+            self.context.mark(stream)
             return False
         del self.streams[stream], self.retiring[stream]
-        self.effects.forget(stream)
+        self.context.forget(stream)
         self.waiting.forget(stream)
         self.known_elsewhere += stored
         return True
@@ -522,7 +531,7 @@ class GroupReceiver:
     @property
     def places_of_held(self) -> int:
         """How many of the streams in memory have places of their own."""
-        return min(len(self.effects.holding), self.rules.max_streams)
+        return min(len(self.context.held), self.rules.max_streams)
 
     def open(self, stream: Stream) -> StreamReceiver | None:
         """Add a stream that is not in memory; None if there are too many."""
@@ -536,7 +545,7 @@ class GroupReceiver:
             self._doubt_absent(grave)
             grave.revive()
             return grave
-        state = self.streams[stream] = StreamReceiver(stream, self.group)
+        state = self.streams[stream] = StreamReceiver(stream, self.context)
         if self.succeeds:
             state.begin_unsure(self.takeover)
         return state

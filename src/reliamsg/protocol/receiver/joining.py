@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from reliamsg.message import Gap, Prev, Stream
 from reliamsg.protocol.announced import Announced, ChainEntry, Position
-from reliamsg.protocol.receiver.effects import Group, Note
+from reliamsg.protocol.receiver.context import GroupContext
+from reliamsg.protocol.receiver.events import GapMissed, Moved, Note
 from reliamsg.protocol.receiver.gaps import GapKey
 from reliamsg.protocol.receiver.left_epochs import LeftEpochs
 from reliamsg.protocol.receiver.parts import StreamParts
@@ -25,7 +26,7 @@ class Joining:
     """Joins one stream, or continues it in place of another inbox."""
 
     __slots__ = (
-        "_effects",
+        "_context",
         "_epochs",
         "_gaps",
         "_heard",
@@ -38,9 +39,9 @@ class Joining:
     )
 
     def __init__(
-        self, stream: Stream, group: Group, parts: StreamParts, heard: ProducerView, left: LeftEpochs
+        self, stream: Stream, context: GroupContext, parts: StreamParts, heard: ProducerView, left: LeftEpochs
     ) -> None:
-        self._stream, self._rules, self._effects = stream, group.rules, group.effects
+        self._stream, self._rules, self._context = stream, context.rules, context
         self._parts, self._heard, self._left = parts, heard, left
         self._epochs, self._gaps = parts.epochs, parts.gaps
         self._redelivery, self._takeover = parts.redelivery, parts.takeover
@@ -156,13 +157,13 @@ class Joining:
         lowest.place_at(first)
         prev = lowest.prev
         if prev is not None:
-            self._effects.note(
+            self._context.emit(
                 Note("before_join", self._stream, prev.epoch, prev.incarnation, 1, prev.last, reason="begin")
             )
             if earliest:
                 self._gaps.closed.add(prev.epoch, 1, prev.last)
         if first > 1:
-            self._effects.note(
+            self._context.emit(
                 Note(
                     "before_join",
                     self._stream,
@@ -194,7 +195,7 @@ class Joining:
             # The other inbox was still in an earlier epoch, of which it is not even known which one it was.
             epoch, first = report.position
             detail = {"until_epoch": lowest.epoch, "extent": "unknown"}
-            self._effects.note(
+            self._context.emit(
                 Note("declared", self._stream, epoch, 0, first, 0, "", "extent unknown", detail)
             )
         self.join(lowest, lowest.held.first, late=report is None)
@@ -213,7 +214,7 @@ class Joining:
             since = None if reached is None or reached[0][0] < 1 else reached[0]
         if _tells_of(announced, joined[0]):
             self._epochs.note_heard()
-            self._effects.mark(self._stream)
+            self._context.mark(self._stream)
         # Else it may not have told of what arrived yet, or has lost it, or has gone back behind that.
         if since is None:
             return
@@ -224,12 +225,12 @@ class Joining:
             end = joined[1] - 1 if epoch == joined[0] else last
             if since[0] <= epoch <= joined[0] and first <= end:
                 for span in self._epochs.history.supersede(epoch, first, end):
-                    self._effects.note(
+                    self._context.emit(
                         Note("declared", self._stream, epoch, incarnation, *span, reason=JOINED_LATE)
                     )
-                    self._effects.missed.append(Gap(self._stream, epoch, *span, JOINED_LATE))
+                    self._context.emit(GapMissed(Gap(self._stream, epoch, *span, JOINED_LATE)))
                     self._epochs.history.note_change()
-                    self._effects.mark(self._stream, urgent=True)
+                    self._context.mark(self._stream, urgent=True)
 
     def adopt(self, report: LastReport) -> bool:
         """Start where another inbox of the group stopped; see
@@ -264,7 +265,7 @@ class Joining:
         self._takeover.succeed(report)
         self._parts.take_accepted()
         self._parts.flag_entered()
-        self._effects.mark(self._stream, urgent=True)
+        self._context.mark(self._stream, urgent=True)
 
     def flag_handed_out(self, announced: Announced, end: Position, settled: Position) -> bool:
         """The producer announces how far the group was.
@@ -294,7 +295,7 @@ class Joining:
             self._takeover.remember(remembered)
             self._parts.flag_entered()
             if self._epochs.current is not None:
-                self._effects.mark(self._stream, urgent=True)
+                self._context.mark(self._stream, urgent=True)
         return True
 
     def skip_settled(self, announced: Announced) -> bool:
@@ -352,14 +353,14 @@ class Joining:
                 detail = {"from": list(first)}
                 if existed > end:
                     detail["existed"] = list(existed)
-                self._effects.note(Note("behind", self._stream, end[0], 0, end[1], end[1], detail=detail))
+                self._context.emit(Note("behind", self._stream, end[0], 0, end[1], end[1], detail=detail))
 
     def _leave_behind(self, position: Position) -> None:
         """Another inbox has dealt with everything before `position`."""
         self._epochs.leave_behind(position[0])
         self._gaps.drop()
         self._redelivery.drop_before(position)
-        self._effects.mark(self._stream)
+        self._context.mark(self._stream)
 
     def _adopt_as_told(self, report: LastReport, announced: Announced) -> None:
         """The other inbox had left messages of an earlier epoch unsettled: the chain says which incarnation that
@@ -385,7 +386,7 @@ class Joining:
         self._begin(known, first, "took_over")
 
     def _begin(self, known: ReorderBuffer, first: int, reason: str, unheard: bool = False) -> None:
-        self._effects.move()
+        self._context.emit(Moved(self._stream))
         if self._rules.signed and not reason:
             reason = self._doubt_unproven(self._rules.begin == "latest")
         self._epochs.begin(known, first, unheard, took_over=reason == "took_over")
@@ -395,11 +396,11 @@ class Joining:
         at = known.epoch, known.incarnation, first, first
         owed = unheard and self._rules.begin == "earliest"
         detail = {"unheard": True} if owed and not self._heard.any else None
-        self._effects.note(Note("joined", self._stream, *at, reason=reason, detail=detail))
+        self._context.emit(Note("joined", self._stream, *at, reason=reason, detail=detail))
         for owner in self._heard.owners.values():
             self._epochs.extend(owner.latest)
-        self._effects.mark(self._stream, urgent=True)
-        self._effects.touch(self._stream)
+        self._context.mark(self._stream, urgent=True)
+        self._context.touch(self._stream)
 
     def _doubt_unproven(self, latest: bool) -> str:
         """Without keys of the producer in the answer, anyone may have replayed what arrived: messages that the producer

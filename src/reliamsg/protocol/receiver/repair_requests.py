@@ -14,8 +14,9 @@ from dataclasses import dataclass
 
 from reliamsg.message import Stream
 from reliamsg.protocol.announced import Position, Span3
-from reliamsg.protocol.receiver.effects import Group, Note
+from reliamsg.protocol.receiver.context import GroupContext
 from reliamsg.protocol.receiver.epochs import EpochChain
+from reliamsg.protocol.receiver.events import Note
 from reliamsg.protocol.receiver.producer_view import ProducerView
 from reliamsg.protocol.receiver.reorder_buffer import ReorderBuffer
 
@@ -73,10 +74,12 @@ class _Requests:
 class RepairScheduler:
     """Decides when to send requests to a stream's producer, and for what."""
 
-    __slots__ = ("_epochs", "_group", "_heard", "_requests", "_stream", "any_missing")
+    __slots__ = ("_context", "_epochs", "_heard", "_requests", "_stream", "any_missing")
 
-    def __init__(self, stream: Stream, group: Group, epochs: EpochChain, heard: ProducerView) -> None:
-        self._stream, self._group = stream, group
+    def __init__(
+        self, stream: Stream, context: GroupContext, epochs: EpochChain, heard: ProducerView
+    ) -> None:
+        self._stream, self._context = stream, context
         self._epochs, self._heard = epochs, heard
         self._requests: _Requests | None = None
         """None while nothing is missing."""
@@ -93,15 +96,15 @@ class RepairScheduler:
 
     def watch(self, now: float) -> None:
         """Notice whether anything is missing. To be called after any change."""
-        requests, epochs, group = self._requests, self._epochs, self._group
+        requests, epochs, context = self._requests, self._epochs, self._context
         if requests is None and epochs.is_in_order:
             return
         if not self._stream.producer or not (epochs.lacking(1) or epochs.is_puzzled(self._heard.cuts)):
             if requests is not None:
                 self._requests, self.any_missing = None, False
-                group.effects.ask_queue.pop(self._stream, None)
+                context.repairs_due.pop(self._stream, None)
             return
-        delay = group.rules.repair_delay
+        delay = context.rules.repair_delay
         if requests is None:
             requests = self._requests = _Requests(delay)
             self.any_missing = True
@@ -110,22 +113,22 @@ class RepairScheduler:
             if top > requests.ripe:
                 requests.young = top
                 requests.young_until = now + delay / 10
-                requests.ripens_at = now + group.jitter.spread(delay)
+                requests.ripens_at = now + context.jitter.spread(delay)
         elif now <= requests.young_until:
             requests.young = max(requests.young, epochs.top)
-        group.effects.time(self._stream)
+        context.wake(self._stream)
 
     def hurry(self, now: float) -> None:
         """A producer has appeared: send a request soon, whatever the backoff says."""
-        requests, delay = self._requests, self._group.rules.repair_delay
+        requests, delay = self._requests, self._context.rules.repair_delay
         if requests is not None and requests.asked_to is not None:
             requests.interval = delay
-            requests.next_at = min(requests.next_at, now + self._group.jitter.spread(delay))
-            self._group.effects.time(self._stream)
+            requests.next_at = min(requests.next_at, now + self._context.jitter.spread(delay))
+            self._context.wake(self._stream)
 
     def look(self, now: float, connected: bool) -> float | None:
         """Queue the stream if a request is due. Returns when to look again."""
-        requests, delay = self._requests, self._group.rules.repair_delay
+        requests, delay = self._requests, self._context.rules.repair_delay
         if requests is None or requests.queued:
             return None
         if not connected:
@@ -140,11 +143,11 @@ class RepairScheduler:
             return requests.ripens_at
         if now >= requests.next_at and self._has_come_on(requests):
             requests.interval = delay
-            requests.next_at = now + self._group.jitter.spread(delay)
+            requests.next_at = now + self._context.jitter.spread(delay)
         due = requests.asked_to is None or now >= requests.next_at
         if due or (requests.look and self._has_window(requests)):
             requests.queued = True
-            self._group.effects.ask_queue[self._stream] = None
+            self._context.repairs_due[self._stream] = None
             return requests.ripens_at
         requests.look = False
         at = requests.next_at
@@ -172,7 +175,7 @@ class RepairScheduler:
 
     def ask(self, now: float, only_head: bool) -> RepairRequest | None:
         """The request for what the stream lacks, if there is anything to request."""
-        requests, rules = self._requests, self._group.rules
+        requests, rules = self._requests, self._context.rules
         if requests is None:
             return None
         requests.queued = requests.look = False
@@ -185,7 +188,7 @@ class RepairScheduler:
         if again:
             requests.asked_to = (0, 0)
             requests.interval = min(max(2 * requests.interval, 0.1), BACKOFF_MAX_S)
-            requests.next_at = now + self._group.jitter.spread(requests.interval)
+            requests.next_at = now + self._context.jitter.spread(requests.interval)
         if wanted:
             requests.asked_to = wanted[-1][0], wanted[-1][2]
             if again:
@@ -228,7 +231,7 @@ class RepairScheduler:
         for epoch, first, last in wanted:
             known = self._epochs.live[epoch]
             for new in known.asked.missing(first, last):
-                self._group.effects.note(Note("asked", self._stream, epoch, known.incarnation, *new))
+                self._context.emit(Note("asked", self._stream, epoch, known.incarnation, *new))
             if known.asked.intervals < MAX_ASKED:
                 known.asked.add(first, last)
 

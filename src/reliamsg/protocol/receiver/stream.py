@@ -17,8 +17,9 @@ from reliamsg.message import Gap, Prev, Stream
 from reliamsg.protocol.announced import Announced, Position, Span3
 from reliamsg.protocol.ranges import Span
 from reliamsg.protocol.receiver.chain import Finished, Link, LinkKind, link
-from reliamsg.protocol.receiver.effects import Group, Note
+from reliamsg.protocol.receiver.context import GroupContext
 from reliamsg.protocol.receiver.epochs import gap_at_head
+from reliamsg.protocol.receiver.events import GapHeld, Moved, Note
 from reliamsg.protocol.receiver.gaps import GapKey, is_part
 from reliamsg.protocol.receiver.incoming import Incoming
 from reliamsg.protocol.receiver.joining import Joining
@@ -119,12 +120,12 @@ class StreamReceiver:
     """One stream at one group."""
 
     __slots__ = (
-        "_challenges", "_effects", "_giving", "_left", "_repairs", "_reserve", "_reserved_at", "_rules", "committed",
+        "_context", "_giving", "_left", "_repairs", "_reserve", "_reserved_at", "_rules", "committed",
         "epochs", "gaps", "heard", "joining", "parts", "redelivery", "stream", "takeover", "used_at", "vouched",
     )  # fmt: skip
 
     def __init__(
-        self, stream: Stream, group: Group, parts: StreamParts | None = None, vouched: int = 0
+        self, stream: Stream, context: GroupContext, parts: StreamParts | None = None, vouched: int = 0
     ) -> None:
         """`parts` and `vouched` as the inbox holds them."""
         self.stream = stream
@@ -133,10 +134,10 @@ class StreamReceiver:
         self.redelivery, self.takeover = parts.redelivery, parts.takeover
         self.heard = ProducerView()
         """What its producers have announced."""
-        self._rules, self._effects, self._challenges = group.rules, group.effects, group.challenges
-        self._repairs = RepairScheduler(stream, group, self.epochs, self.heard)
-        self._left = LeftEpochs(stream, group, self.epochs, self.gaps.closed)
-        self.joining = Joining(stream, group, parts, self.heard, self._left)
+        self._rules, self._context = context.rules, context
+        self._repairs = RepairScheduler(stream, context, self.epochs, self.heard)
+        self._left = LeftEpochs(stream, context, self.epochs, self.gaps.closed)
+        self.joining = Joining(stream, context, parts, self.heard, self._left)
         self.used_at = 0.0
         self.vouched = vouched
         """The highest epoch that the producer or an operator vouched for although it was far ahead."""
@@ -205,7 +206,7 @@ class StreamReceiver:
         if arrival.new and self.takeover.uncertainty is not None and self.takeover.unresolved is not None:
             self.parts.flag_entered()
             if self._rules.signed:
-                self._challenges.want(self.stream, now)
+                self._context.challenges.want(self.stream, now)
         return known, arrival
 
     def note_of_duplicate(self, incoming: Incoming) -> Note:
@@ -221,13 +222,13 @@ class StreamReceiver:
         if known is not None and known.told:
             known = self._confirm(known, incarnation, prev)
         if known is None and self._is_behind_other(epoch):
-            self._effects.note(_note("duplicate", incoming))
+            self._context.emit(_note("duplicate", incoming))
             return None, Arrival(release=True)
         if known is None and self.epochs.is_ahead(epoch):
             if not self.epochs.has_room(epoch):
                 return None, Arrival(deferred=True)
             known = self.epochs.add(ReorderBuffer(epoch, incarnation, prev))
-            self._effects.mark(self.stream)
+            self._context.mark(self.stream)
         if known is None:
             self._left.supersede_before(prev)
             if self.epochs.was_passed_over(epoch):
@@ -243,7 +244,7 @@ class StreamReceiver:
             known.confirm(prev)
             if not self.epochs.is_ahead(known.epoch):
                 self._left.find_fork(known.epoch, incarnation, prev)
-            self._effects.mark(self.stream)
+            self._context.mark(self.stream)
         elif self.epochs.is_ahead(known.epoch):
             self._left.report(known.epoch, known.incarnation, ANOTHER_INCARNATION)
             self.epochs.discard(known.epoch)
@@ -257,7 +258,7 @@ class StreamReceiver:
         late = () if self.gaps.closed.empty else self.gaps.closed.arrived(known.epoch, first, last)
         new = known.place(first, top) if first <= top else []
         for low, high in new:
-            self._effects.notes.append(
+            self._context.emit(
                 Note(
                     "received", self.stream, known.epoch, known.incarnation, low, high, incoming.site,
                     "repair" if incoming.repair else "",
@@ -272,11 +273,11 @@ class StreamReceiver:
                 self._repairs.arrived(known.epoch, new[0][0])
                 self.advance(now)
             elif known.cursor <= (known.held.last or 0):
-                self._effects.touch(self.stream)
+                self._context.touch(self.stream)
         release = not new and not late and (last < known.safe_position or known.is_safe(first, last))
         ended = known.last is not None and known.last < last  # the epoch was left, and ended before this
         if ended and not (release and self.epochs.history.is_safe):
-            self._effects.mark(
+            self._context.mark(
                 self.stream
             )  # a crash before the next commit would make it unknown what became of it
             release = False
@@ -300,7 +301,7 @@ class StreamReceiver:
         reason = "late_or_duplicate" if forgotten else _reason(incoming)
         for span in [*sorted(fresh), (incoming.last + 1, incoming.last + 1)]:
             if at < span[0]:
-                self._effects.note(_note("duplicate", incoming, reason, (at, span[0] - 1)))
+                self._context.emit(_note("duplicate", incoming, reason, (at, span[0] - 1)))
             at = span[1] + 1
 
     def _receive_past(self, incoming: Incoming) -> Arrival:
@@ -316,24 +317,24 @@ class StreamReceiver:
         elif done is not None or epoch <= history.floor:
             forgotten = done is None or closed.may_have_forgotten(epoch, first)
             reason = "late_or_duplicate" if forgotten else _reason(incoming)
-            self._effects.note(_note("duplicate", incoming, reason))
+            self._context.emit(_note("duplicate", incoming, reason))
             if history.is_safe:
                 return Arrival(release=True)
             # A crash before the next commit would bring the epoch back, without what its broker had let go.
-            self._effects.mark(self.stream)
+            self._context.mark(self.stream)
             return Arrival()
         elif self.epochs.came_before(epoch):
             # Where this inbox had begun earlier, another one has dealt with it, and this one took over behind it.
             if history.has_before(epoch):
-                self._effects.note(_note("duplicate", incoming))
+                self._context.emit(_note("duplicate", incoming))
             else:
-                self._effects.note(_note("before_join", incoming, "begin"))
+                self._context.emit(_note("before_join", incoming, "begin"))
         else:
             if first > 1:  # all that comes before it exists as well, and is told in order
                 self._left.supersede(epoch, incoming.incarnation, 1, first - 1)
             self._left.supersede(epoch, incoming.incarnation, first, last, incoming.site)
         history.note_change()
-        self._effects.mark(self.stream, urgent=True)
+        self._context.mark(self.stream, urgent=True)
         return Arrival(late=late)
 
     def _receive_late(self, incoming: Incoming, end: int | None, spans: Sequence[Span]) -> None:
@@ -345,14 +346,14 @@ class StreamReceiver:
         for span in spans:
             if end is not None and span[1] > end:
                 self._left.supersede(incoming.epoch, incoming.incarnation, end + 1, span[1])
-            self._effects.note(_note("late", incoming, "expired", span))
+            self._context.emit(_note("late", incoming, "expired", span))
         self.epochs.history.note_change()
-        self._effects.mark(self.stream, urgent=True)
+        self._context.mark(self.stream, urgent=True)
 
     def _receive_conflict(self, incoming: Incoming) -> Arrival:
         if self._left.report(incoming.epoch, incoming.incarnation, ANOTHER_INCARNATION):
-            self._effects.note(_note("conflict", incoming, ANOTHER_INCARNATION))
-        self._effects.mark(self.stream, urgent=True)
+            self._context.emit(_note("conflict", incoming, ANOTHER_INCARNATION))
+        self._context.mark(self.stream, urgent=True)
         return Arrival(quarantine=True)
 
     def _is_behind_other(self, epoch: int) -> bool:
@@ -380,7 +381,7 @@ class StreamReceiver:
         known.reopen(first, last)
         if known.last is None:
             known.announce(last)
-        self._effects.mark(self.stream, urgent=True)
+        self._context.mark(self.stream, urgent=True)
         self.advance(now)
 
     def brings_only_behind_hold(self, epoch: int, incarnation: int, first: int, last: int) -> bool:
@@ -406,8 +407,8 @@ class StreamReceiver:
         if epoch > self.vouched:
             self.vouched = epoch
             self.epochs.history.note_change()
-            self._effects.mark(self.stream)
-            self._effects.move()
+            self._context.mark(self.stream)
+            self._context.emit(Moved(self.stream))
 
     def let_go(
         self,
@@ -433,7 +434,7 @@ class StreamReceiver:
         if known is None or known.incarnation != incarnation or known.last is not None:
             return False
         known.leave_to_producer(last)
-        self._effects.mark(self.stream, urgent=True)
+        self._context.mark(self.stream, urgent=True)
         self.advance(now)
         return True
 
@@ -451,11 +452,11 @@ class StreamReceiver:
         end, whole = end_of(announced), announced
         announced, cut = trimmed(announced, self._floor(), self.takeover.remembered)
         if not announced.late:
-            self._challenges.answered(self.stream)  # it is no recording
+            self._context.challenges.answered(self.stream)  # it is no recording
             if self.epochs.current is None and (heard.proof is None or self.joining.proof_is_empty):
                 heard.prove(announced)
         elif self._rules.signed and self._wants_answer(announced):
-            self._challenges.want(self.stream, now)
+            self._context.challenges.want(self.stream, now)
         if not heard.take(announced, now, cut, self._rules.signed):
             return
         self._left.supersede_told(whole)
@@ -468,7 +469,7 @@ class StreamReceiver:
             uncertainty.resolve(max(end, (announced.epoch, 1)), latest_of(whole))
             self.epochs.history.note_change()
             self.parts.flag_entered()
-            self._effects.mark(self.stream)
+            self._context.mark(self.stream)
         flagged = self.joining.flag_handed_out(announced, end, self.committed[0])
         if self.epochs.current is None and heard.proof is announced:
             self.advance(now)
@@ -480,7 +481,7 @@ class StreamReceiver:
             self._repairs.hurry(now)
         if not self._is_settled(announced):
             heard.put_off(announced, now + (GRACE_S if self.epochs.current is not None else JOIN_GRACE_S))
-            self._effects.time(self.stream)
+            self._context.wake(self.stream)
 
     def _floor(self) -> int | None:
         """The lowest epoch of a chain that still matters; None if nothing of the stream is known."""
@@ -535,7 +536,7 @@ class StreamReceiver:
         entered = epochs.entered if epochs.draining else (epochs.current,)
         found, wants_commit = self.redelivery.offer(self._rules, entered, now, unit)
         if wants_commit:
-            self._effects.mark(self.stream, urgent=True)
+            self._context.mark(self.stream, urgent=True)
         return found
 
     def take(self, offered: Offer, last: int, now: float, *, giving: bool = False) -> None:
@@ -547,7 +548,7 @@ class StreamReceiver:
             known.advance(last)
         self._giving = giving
         if known.cursor + self._reserve // 2 > known.high_water:
-            self._effects.mark(self.stream)
+            self._context.mark(self.stream)
         if not self._flows(known) and known.deliverable() is None:  # find out what the stream waits for
             self.advance(now)
 
@@ -566,7 +567,7 @@ class StreamReceiver:
         self.redelivery.untake(known, offered, first, last)
         if not offered.retry:
             self.advance(now)
-        self._effects.touch(self.stream)
+        self._context.touch(self.stream)
 
     def acknowledge(self, epoch: int, first: int, last: int, now: float) -> None:
         """The application acknowledged `first` to `last`. Durable with the next commit."""
@@ -581,20 +582,18 @@ class StreamReceiver:
             return False
         known.settle(seq, seq)
         self._settled(known, "dead_lettered", [(seq, seq)], reason, now)
-        self._effects.mark(self.stream, urgent=True)
+        self._context.mark(self.stream, urgent=True)
         return True
 
     def _settled(self, known: ReorderBuffer, kind: str, done: list[Span], reason: str, now: float) -> None:
         for span in done:
-            self._effects.notes.append(
-                Note(kind, self.stream, known.epoch, known.incarnation, *span, reason=reason)
-            )
+            self._context.emit(Note(kind, self.stream, known.epoch, known.incarnation, *span, reason=reason))
             if self.redelivery.counts:
                 self.redelivery.settled(known.epoch, span)
-        self._effects.mark(self.stream)
+        self._context.mark(self.stream)
         if known.last is not None or self.gaps.clock.target is not None:
             self.advance(now)
-        self._effects.touch(self.stream)
+        self._context.touch(self.stream)
 
     def fail(self, epoch: int, first: int, last: int, now: float, counts: bool) -> list[int]:
         """The handler raised. Returns the numbers that have used up their deliveries; the others come again. Unless it
@@ -603,7 +602,7 @@ class StreamReceiver:
         if known is None:
             return []
         spent = self.redelivery.fail(self._rules, known, (first, last), now, counts)
-        self._effects.time(self.stream)
+        self._context.wake(self.stream)
         return spent
 
     def persisted(self, epoch: int, first: int, last: int) -> None:
@@ -625,12 +624,12 @@ class StreamReceiver:
                     continue
                 unproven = self.heard.proof is None and self.takeover.report is None
                 if target is not None and self._rules.signed and unproven:
-                    self._challenges.want(self.stream, now)
+                    self._context.challenges.want(self.stream, now)
                 break
             known = self.epochs.current
             if known.deliverable() is not None:
                 target = None
-                self._effects.touch(self.stream)
+                self._context.touch(self.stream)
                 break
             later = self.epochs.next_epoch()
             joint = link(known, later)
@@ -651,15 +650,15 @@ class StreamReceiver:
             self._resume(target)
         if target == clock.target:
             if target is not None:
-                self._effects.time(self.stream)
+                self._context.wake(self.stream)
             return
         before, opened = gaps.aim(target)
         if before is not None:
-            self._effects.mark(self.stream)
+            self._context.mark(self.stream)
             if opened and self.epochs.current is not None:
                 known = self.epochs.live.get(before[0])
                 incarnation = known.incarnation if known is not None else 0
-                self._effects.note(
+                self._context.emit(
                     Note(
                         "gap_closed",
                         self.stream,
@@ -672,7 +671,7 @@ class StreamReceiver:
                 )
         if target is not None:
             clock.tick(now, False)
-            self._effects.time(self.stream)
+            self._context.wake(self.stream)
 
     def _resume(self, target: GapKey | None) -> None:
         """The stream waits for something else than before, or for nothing, so nothing holds it. The remainder of a gap
@@ -692,13 +691,13 @@ class StreamReceiver:
             rest = first <= last and bool(known.missing(first, last))
         if not rest:
             gaps.end_episode()
-            self._effects.holding.pop(self.stream, None)
+            self._context.held.pop(self.stream, None)
 
     def _enter(self, later: ReorderBuffer, joint: Link) -> None:
         """Enter the next epoch, since everything of the current one is delivered or passed."""
         known = self.epochs.enter(later, joint.kind is not LinkKind.UNKNOWN)
         self.gaps.closed.add(known.epoch, known.cursor, MAX_SEQ)
-        self._effects.move()
+        self._context.emit(Moved(self.stream))
         self.gaps.enter_epoch()
         self._reserved_at = later.cursor
         self.parts.flag(later)
@@ -708,14 +707,14 @@ class StreamReceiver:
             left = Finished(known.epoch, known.incarnation, joint.last)
             self._left.report_entered_fork(later.epoch, later.incarnation, joint.reason, left)
             self._left.supersede_before(later.prev)
-        self._effects.mark(self.stream, urgent=True)
-        self._effects.touch(self.stream)
+        self._context.mark(self.stream, urgent=True)
+        self._context.touch(self.stream)
         self._finish_drained()
 
     def _finish_drained(self) -> None:
         """Move epochs that are completely settled into history."""
         if self.epochs.draining and self.epochs.finish_drained():
-            self._effects.mark(self.stream)
+            self._context.mark(self.stream)
 
     def _expire(self, now: float) -> None:
         """`gap_timeout` has passed for the gap at the head."""
@@ -745,16 +744,17 @@ class StreamReceiver:
                 self._hold(gap)
             return
         self.gaps.ask(gap)
-        self._effects.mark(self.stream)
-        self._effects.touch(self.stream)
+        self._context.mark(self.stream)
+        self._context.touch(self.stream)
 
     def _hold(self, gap: Gap) -> None:
         """Hold the stream until the gap is filled or accepted."""
         if self.gaps.hold(gap):
-            self._effects.hold(self.stream, gap)
+            self._context.held[self.stream] = None
+            self._context.emit(GapHeld(gap))
             known = self.epochs.current
             incarnation = 0 if known is None else known.incarnation
-            self._effects.note(
+            self._context.emit(
                 Note(
                     "gap_held",
                     self.stream,
@@ -765,8 +765,8 @@ class StreamReceiver:
                     reason=gap.reason,
                 )
             )
-        self._effects.mark(self.stream, urgent=True)
-        self._effects.touch(self.stream)
+        self._context.mark(self.stream, urgent=True)
+        self._context.touch(self.stream)
 
     def declare(self, gap: Gap, now: float) -> bool:
         """Pass a gap, as far as it still is one. Its part behind data that has arrived is passed in its turn, and
@@ -793,7 +793,7 @@ class StreamReceiver:
         self.gaps.accept(first, top, *how)
         # It counts also if the process ends before what comes before it is dealt with.
         self.epochs.history.note_change()
-        self._effects.mark(self.stream, urgent=True)
+        self._context.mark(self.stream, urgent=True)
         if target is not None and target[2] is not None and self._may_pass(target):
             self._pass(known, target[1], target[2])
         self.advance(now)
@@ -812,7 +812,7 @@ class StreamReceiver:
         if known.removed.covers(first, last):
             reason = "removed"
         detail = None if elapsed is None else {"elapsed": round(elapsed, 3)}
-        self._effects.note(
+        self._context.emit(
             Note(
                 "declared",
                 self.stream,
@@ -824,7 +824,7 @@ class StreamReceiver:
                 detail=detail,
             )
         )
-        self._effects.mark(self.stream, urgent=True)
+        self._context.mark(self.stream, urgent=True)
 
     def _pass_unknown(
         self,
@@ -839,11 +839,11 @@ class StreamReceiver:
         detail: dict[str, object] = {"until_epoch": later.epoch, "extent": "unknown"}
         if elapsed is not None:
             detail["elapsed"] = round(elapsed, 3)
-        self._effects.note(
+        self._context.emit(
             Note("declared", self.stream, known.epoch, known.incarnation, known.cursor, 0, "", reason, detail)
         )
         if prev is not None:
-            self._effects.note(
+            self._context.emit(
                 Note("declared", self.stream, prev.epoch, prev.incarnation, 1, prev.last, "", reason)
             )
             self.gaps.close_before(prev.epoch, prev.last)
@@ -865,7 +865,7 @@ class StreamReceiver:
             self.takeover.begin(after, takeover)
             self.epochs.history.note_change()
             self.parts.flag_entered()
-            self._effects.mark(self.stream)
+            self._context.mark(self.stream)
 
     def begin_unsure(self, takeover: int) -> None:
         """The stream is new to the inbox, and another inbox may have read it before."""
@@ -896,7 +896,7 @@ class StreamReceiver:
             return None
         if now < self.redelivery.retry_at:
             return self.redelivery.retry_at
-        self._effects.touch(self.stream)
+        self._context.touch(self.stream)
         return None
 
     def _tick_silence(self, now: float, counts: bool) -> float | None:
@@ -930,7 +930,7 @@ class StreamReceiver:
             epoch, first, last = clock.target
             known = self.epochs.live.get(epoch)
             incarnation = known.incarnation if known else 0
-            self._effects.note(Note("gap_opened", self.stream, epoch, incarnation, first, last or 0))
+            self._context.emit(Note("gap_opened", self.stream, epoch, incarnation, first, last or 0))
         if elapsed >= self._rules.gap_timeout:
             if self._is_kept(kept):
                 clock.rewind()
@@ -939,7 +939,7 @@ class StreamReceiver:
             if clock.target is None or gaps.held_by is not None:
                 return None
         elif clock.counted - clock.saved >= 1.0:
-            self._effects.mark(self.stream)
+            self._context.mark(self.stream)
         left = self._rules.gap_timeout - clock.elapsed
         return now + min(max(left, 0.001), POLL_S)
 
@@ -1038,9 +1038,9 @@ class StreamReceiver:
             if one.entered:
                 if top is None or one.known.epoch > top.known.epoch:
                     top = one
-                if one.last is None or one.position <= one.last:
-                    if lowest is None or one.known.epoch < lowest.known.epoch:
-                        lowest = one
+                unsettled = one.last is None or one.position <= one.last
+                if unsettled and (lowest is None or one.known.epoch < lowest.known.epoch):
+                    lowest = one
         if top is None:
             return
         lowest = lowest or top
@@ -1072,13 +1072,13 @@ class StreamReceiver:
         self.used_at = now
         self._restore_report()
         self.advance(now)
-        self._effects.touch(self.stream)
+        self._context.touch(self.stream)
 
     def revive(self) -> None:
         """The stream was forgotten, and is used again: all of it has to be stored."""
         self._restore_report()
         self.epochs.history.note_change()
-        self._effects.mark(self.stream)
+        self._context.mark(self.stream)
 
     def _restore_report(self) -> None:
         """Everything that the inbox holds of the stream is committed."""
