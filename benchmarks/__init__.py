@@ -1,1 +1,1 @@
-"""Benchmarks: ratios against a peer, in pairs that alternate in one run, never absolute promises."""
+"""Benchmarks: ratios to a peer, measured alternately in one run; never absolute promises."""

@@ -25,16 +25,21 @@ def arguments() -> argparse.ArgumentParser:
         epilog=f"benchmarks:\n  {'all':{width}}all that are not marked otherwise\n{names}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("names", nargs="+", metavar="NAME", help="which to run, see below")
-    parser.add_argument("--json", action="store_true", help="nothing but a line of JSON for each")
+    parser.add_argument("names", nargs="+", metavar="NAME", help="benchmarks to run, see below")
+    parser.add_argument("--json", action="store_true", help="print only a line of JSON for each benchmark")
     parser.add_argument(
-        "--markdown", action="store_true", help="end with a table for the documentation, and the versions"
+        "--markdown", action="store_true", help="finish with a table for the documentation, and the versions"
     )
-    parser.add_argument("--pairs", type=int, default=5, help="rounds, after one that is not counted (5)")
     parser.add_argument(
-        "--scale", type=float, default=1.0, help="of the number of messages (1); less only tries it out"
+        "--pairs", type=int, default=5, help="rounds, after one uncounted warm-up (default: 5)"
     )
-    parser.add_argument("--seconds", type=float, help="how long the soak lasts (600)")
+    parser.add_argument(
+        "--scale",
+        type=float,
+        default=1.0,
+        help="fraction of the messages (default: 1); less only shows that it works",
+    )
+    parser.add_argument("--seconds", type=float, help="seconds that the soak lasts (default: 600)")
     return parser
 
 

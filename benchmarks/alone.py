@@ -1,4 +1,4 @@
-"""What is not about brokers: the import, the consumer's core, `publish()` from one thread and from many."""
+"""Benchmarks without brokers: the import, the protocol's receiver, and `publish()` from one thread and from many."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ __all__ = ["core", "imported", "publish_latency", "publish_threads"]
 IMPORT_MS = 100.0
 UNWANTED = ("pyspark", "pika", "paho", "sqlite_utils", "click", "amqtt", "aio_pika")
 STARTS = 5
-"""Interpreters in a run; the fastest counts, since nothing but other work makes one slower."""
+"""Interpreters in a run. The fastest counts, since only other work on the machine makes one slower."""
 
 CORE_RATE, CORE_BATCH, CORE_MESSAGES = 2_000_000, 100, 4_000_000
 CORE_GROWTH = 1.1
-"""A stream may take up so many times as much after a hundred times as many messages."""
+"""The maximum growth of a stream's memory after a hundred times as many messages."""
 
 LATENCY_RATIO, LATENCY_EXTRA_US = 1.5, 150.0
 COMMITS = 400
@@ -34,7 +34,7 @@ THREADS, THREADS_RATIO, THREADS_S = 50, 6.0, 3.0
 
 
 def imported(names: frozenset[str], options: Options) -> Iterator[dict[str, Any]]:
-    """Against the same interpreter that imports nothing."""
+    """Compared with the same interpreter that imports nothing."""
     modules = json.loads(_output("import reliamsg, sys, json; print(json.dumps(sorted(sys.modules)))"))
     found = sorted({name.split(".")[0] for name in modules} & set(UNWANTED))
     runs = alternate(
@@ -70,7 +70,7 @@ def _timed(code: str) -> float:
 
 
 def _output(code: str) -> str:
-    # As installed: compiled, also where the environment forbids to write that beside the sources.
+    # As installed: with compiled bytecode, even if the environment prevents writing it next to the sources.
     environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(ROOT / "build" / "pycache")}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     command = [sys.executable, "-c", code]
@@ -78,7 +78,7 @@ def _output(code: str) -> str:
 
 
 def core(names: frozenset[str], options: Options) -> Iterator[dict[str, Any]]:
-    """An absolute target, and that what is kept for a stream does not grow with what it has seen."""
+    """An absolute target; also, the memory for a stream must not grow with the number of its messages."""
     count = options.scaled(CORE_MESSAGES)
     runs = alternate(
         options.pairs, {"core": lambda _: run_ours("core", "rate", count, CORE_BATCH)}, options.note
@@ -92,7 +92,7 @@ def core(names: frozenset[str], options: Options) -> Iterator[dict[str, Any]]:
 
 
 def publish_latency(names: frozenset[str], options: Options) -> Iterator[dict[str, Any]]:
-    """Of `publish()` on an idle machine, against one bare commit on the same file system."""
+    """`publish()` on an idle machine, compared with one bare commit on the same file system."""
     count = options.scaled(COMMITS)
     with mosquittos() as brokers, session(brokers, "each"):
         urls = [broker.url for broker in brokers]
@@ -113,7 +113,7 @@ def publish_latency(names: frozenset[str], options: Options) -> Iterator[dict[st
 
 
 def publish_threads(names: frozenset[str], options: Options) -> Iterator[dict[str, Any]]:
-    """Against one thread: how many share a commit."""
+    """Compared with one thread: how many threads share a commit."""
     seconds = max(0.2, THREADS_S * min(1.0, options.scale))
     runs = alternate(
         options.pairs,

@@ -1,8 +1,7 @@
-"""Auditing ten million messages in order, as real clients journal them.
+"""Auditing ten million messages that were delivered in order, from the journals of real clients.
 
-Producer and consumer are real, over two sites in memory; their journals leave as segments. Then Spark starts, and only
-the audit is timed, writing its tables and the report included: seconds, and how many journal rows a million messages
-took.
+Producer and consumer use two sites in memory, and export their journals as segments. Then Spark starts, and only the
+audit is timed, including its tables and its report. The result has seconds, and journal rows per million messages.
 """
 
 from __future__ import annotations
@@ -26,15 +25,15 @@ __all__ = ["traffic_and_audit"]
 TARGET_SECONDS = 30.0
 MESSAGES = 10_000_000
 SEGMENT_S = 5.0
-"""Between two segments of a journal."""
+"""Seconds between two segments of a journal."""
 AUDITS = 2
-"""Of the same journals; the first one counts."""
+"""Audits of the same journals; the first one counts."""
 CALL = 2_000
 TOPIC = "bench"
 
 
 def traffic(directory: Path, messages: int, interval: float) -> float:
-    """Publish and consume `messages`; returns how many seconds that took. Journals are below ``journals``."""
+    """Publish and consume `messages`, and return the seconds that it took. Journals are below ``journals``."""
     network = MemoryNetwork("dc1", "dc2")
     sites = network.sites
     journal = JournalExport(directory / "journals", interval=interval)
@@ -79,7 +78,7 @@ def measure(messages: int, interval: float, runs: int) -> dict[str, Any]:
         spark.stop()
         size = sum(path.stat().st_size for path in (directory / "journals").rglob("*.ndjson"))
     if verdict["verdict"] != "complete" or verdict["messages"]["enqueued"] != messages:
-        raise SystemExit(f"the audit says {verdict['verdict']}: {json.dumps(verdict)[:2000]}")
+        raise SystemExit(f"the audit's verdict is {verdict['verdict']}: {json.dumps(verdict)[:2000]}")
     return {
         "name": "audit",
         "ours": round(seconds[0], 1),

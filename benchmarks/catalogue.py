@@ -1,4 +1,4 @@
-"""All benchmarks by name. Those that one function measures share its brokers and its runs of ours."""
+"""All benchmarks by name. Benchmarks with the same function share its brokers and its runs of ours."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class Benchmark:
     name: str
     summary: str
     place: str
-    """``module:function``, called with the names that are wanted and the options; yields lines of results."""
+    """``module:function``, called with the requested names and the options; yields result lines."""
     in_all: bool = True
 
 
 _PLACES: list[tuple[str, dict[str, str]]] = [
     ("publishing:small", {
         "publish-vs-rstream": "100 B to two RabbitMQ sites, against rstream to one stream",
-        "publish-vs-rstream-send": "the same with a call for each message on both sides",
+        "publish-vs-rstream-send": "the same with one call per message on both sides",
         "publish-vs-pika": "100 B to two RabbitMQ sites, against pipelined pika to one site",
     }),
     ("publishing:mosquitto", {
@@ -39,53 +39,53 @@ _PLACES: list[tuple[str, dict[str, str]]] = [
         "large": "64 KiB messages to two RabbitMQ sites, against pipelined pika to both",
     }),
     ("publishing:zstd", {
-        "zstd": "bodies that are JSON, compressed with zstd, against as they are",
+        "zstd": "JSON bodies, compressed with zstd, against uncompressed",
     }),
     ("flows:end_to_end", {
-        "end-to-end-vs-send": "the same against what rstream publishes with a call for each message",
-        "end-to-end": "published, confirmed, merged, in order, acknowledged, against what rstream publishes",
+        "end-to-end-vs-send": "the same against rstream's publishing with one call per message",
+        "end-to-end": "published, confirmed, merged, in order, acknowledged, against rstream's publishing",
     }),
     ("flows:drain", {
-        "drain": "a consumer alone with 2,000,000 messages at both sites, against how they were published",
+        "drain": "a consumer alone with 2,000,000 messages at both sites, against publishing them",
     }),
     ("flows:catch_up", {
-        "catch-up": "300,000 messages after both sites were away, live ones beside them, against the peak",
+        "catch-up": "300,000 messages after both sites were down, with live ones, against the peak",
     }),
     ("alone:publish_latency", {
         "publish-latency": "publish(), durable on return, one thread: median, against one bare commit",
     }),
     ("alone:publish_threads", {
-        "publish-threads": "publish() from 50 threads, no site within reach, against one thread",
+        "publish-threads": "publish() from 50 threads, no site reachable, against one thread",
     }),
     ("latency:latency", {
         "latency": "publish to delivered, 50 threads, 1,500 messages/s, MQTT, against paho QoS 1",
     }),
     ("alone:core", {
-        "core": "the consumer's core alone: in-order batches from two sites; bytes a stream",
+        "core": "the protocol's receiver alone: in-order batches from two sites; bytes per stream",
     }),
     ("alone:imported", {
         "import": "import reliamsg, against an interpreter that imports nothing",
     }),
     ("gap:gap", {
-        "gap": "1,000,000 messages behind one that is missing: memory, and their release once it comes",
+        "gap": "1,000,000 messages behind a missing one: memory, and their release once it arrives",
     }),
     ("soak:soak", {
-        "soak": "ten minutes at half the peak rate: by how much memory grows",
+        "soak": "ten minutes at half the peak rate: memory growth",
     }),
     ("repair:repair", {
-        "repair": "what control frames and idle streams cost, and how fast lost messages are sent again",
+        "repair": "the cost of control frames and idle streams, and the rate of repairs",
     }),
     ("others:peers", {
-        "peers": "what other clients publish in a second, each at its best; there is no target",
+        "peers": "the publish rates of other clients, each tuned; no target",
     }),
     ("audit:traffic_and_audit", {
         "audit": "ten million messages, and a Spark audit of their journals",
     }),
 ]  # fmt: skip
-"""Place, and what is measured there: name and summary."""
+"""Module and function, and the benchmarks that it measures: name and summary."""
 
 _ON_REQUEST = frozenset({"audit", "peers", "soak"})
-"""Not in ``all``, which would take too long with them."""
+"""Benchmarks that ``all`` leaves out, because they take too long."""
 
 _ALL = [
     Benchmark(name, summary, place, name not in _ON_REQUEST)
@@ -97,11 +97,11 @@ BENCHMARKS = {benchmark.name: benchmark for benchmark in _ALL}
 
 
 def chosen(names: Iterable[str]) -> list[str]:
-    """The names, with ``all`` replaced by all that belong to it. ValueError for one that there is not."""
+    """The names, with ``all`` replaced by the benchmarks that it includes. ValueError for an unknown name."""
     found: dict[str, None] = {}
     for name in names:
         if name != "all" and name not in BENCHMARKS:
-            raise ValueError(f"there is no benchmark {name!r}; there are: all {' '.join(BENCHMARKS)}")
+            raise ValueError(f"unknown benchmark {name!r}; choose from: all {' '.join(BENCHMARKS)}")
         for each in BENCHMARKS.values():
             if each.name == name or (name == "all" and each.in_all):
                 found[each.name] = None
@@ -109,8 +109,8 @@ def chosen(names: Iterable[str]) -> list[str]:
 
 
 def measure(names: Iterable[str], options: Options) -> Iterator[dict[str, Any]]:
-    """Measure what is named, in the catalogue's order, and give each line as soon as it is known. What fails is a line
-    with its error, and the others go on."""
+    """Run the named benchmarks in the catalogue's order, and yield each line as soon as it is known. A failure is a
+    line with its error, and the others continue."""
     wanted = set(names)
     for place in dict.fromkeys(each.place for each in _ALL if each.name in wanted):
         here = [each.name for each in _ALL if each.place == place and each.name in wanted]

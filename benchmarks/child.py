@@ -1,4 +1,4 @@
-"""A client in a process of its own that does what it is told: a line of JSON each way."""
+"""A client in a separate process that executes orders: one line of JSON in each direction."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ __all__ = ["Child", "answer", "orders", "run_of"]
 
 
 class Child:
-    """Runs ``benchmarks/ours/NAME.py``, whose first line is its configuration. A context manager, or :meth:`end` it."""
+    """Runs ``benchmarks/ours/NAME.py``, whose first input line is its configuration. A context manager, or call
+    :meth:`end`."""
 
     def __init__(self, name: str, config: dict[str, Any]) -> None:
         self._process = subprocess.Popen(
@@ -43,12 +44,12 @@ class Child:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise SystemExit(f"a client ended with status {self._process.wait()}")
+            raise SystemExit(f"a client exited with status {self._process.wait()}")
         return dict(json.loads(line))
 
     @property
     def resident_mb(self) -> float:
-        """What it takes up at this moment."""
+        """Its current resource usage."""
         pages = int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
@@ -73,19 +74,19 @@ class Child:
 
 
 def orders() -> Iterator[dict[str, Any]]:
-    """In the child: its configuration, and then what it is told, until its standard input ends."""
+    """In the child: yield its configuration, and then each order, until its standard input ends."""
     for line in sys.stdin:
         yield dict(json.loads(line))
 
 
 def answer(**figures: Any) -> None:
-    """In the child: answer one order, with what was used until now."""
+    """In the child: answer one order, with the resources used so far."""
     cpu_seconds, rss_mb = usage()
     print(json.dumps({**figures, "cpu": cpu_seconds, "rss_mb": rss_mb}), flush=True)
 
 
 def run_of(rate: float, messages: int, *answers: dict[str, Any], **more: Any) -> Run:
-    """One run of several clients together: the last answer of each."""
+    """The resources of several clients in one run, from the last answer of each."""
     return Run(
         rate, messages, sum(each["cpu"] for each in answers), sum(each["rss_mb"] for each in answers), more
     )
@@ -95,6 +96,6 @@ Act = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def serve(acts: dict[str, Act], lines: Iterator[dict[str, Any]]) -> None:
-    """In the child: answer each order with what the act that its ``do`` names returns."""
+    """In the child: answer each order with the result of the action that its ``do`` names."""
     for order in lines:
         answer(**acts[order.pop("do")](order))

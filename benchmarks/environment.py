@@ -1,4 +1,4 @@
-"""The peers' own environment in build/peers, without reliamsg: made when first needed, and when its list changes."""
+"""The peers' own environment in build/peers, without reliamsg; created on first use and when its list changes."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _versions() -> dict[str, str]:
 
 
 def machine() -> str:
-    """This machine and the versions of everything, as a sentence for the documentation."""
+    """This machine and all versions, as a sentence for the documentation."""
     system = platform.system()
     with contextlib.suppress(OSError):
         system = platform.freedesktop_os_release().get("PRETTY_NAME", system)
@@ -76,7 +76,7 @@ def machine() -> str:
 
 
 def _debian(package: str) -> str:
-    """The version of an installed package; empty where that is not known."""
+    """The version of an installed package; empty if unknown."""
     with contextlib.suppress(OSError):
         command = ["dpkg-query", "-W", "-f", "${Version}", package]
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout

@@ -1,5 +1,4 @@
-"""Producer and consumer together: end to end, working off what waits at both sites, and catching up after both were
-away."""
+"""Producer and consumer together: end to end, draining what both sites hold, and catching up after both were down."""
 
 from __future__ import annotations
 
@@ -49,16 +48,17 @@ def named(nodes: list[RabbitNode]) -> list[list[str]]:
 
 
 def checked(got: dict[str, Any], count: int) -> dict[str, Any]:
-    """An answer of the consumer, if all came, in order. The warm-up's message is not in `count`."""
-    if not got["done"] or got["handed_out"] != count + 1 or got["disordered"]:
+    """An answer of the consumer, if everything arrived in order. The warm-up's message is not in `count`."""
+    if not got["done"] or got["delivered"] != count + 1 or got["out_of_order"]:
         raise SystemExit(
-            f"of {count + 1} messages {got['handed_out']} came, {got['disordered']} out of order"
+            f"of {count + 1} messages {got['delivered']} arrived, {got['out_of_order']} out of order"
         )
     return got
 
 
 def one_end_to_end(nodes: list[RabbitNode], topic: str, count: int) -> Run:
-    """From the first publish until all is confirmed by both sites, handed out, acknowledged, and released by both."""
+    """From the first publish until everything is confirmed by both sites, delivered, acknowledged, and released by
+    both."""
     with (
         queue(nodes, topic),
         work_directory() as directory,
@@ -73,7 +73,7 @@ def one_end_to_end(nodes: list[RabbitNode], topic: str, count: int) -> Run:
 
 
 def end_to_end(names: frozenset[str], options: Options) -> Iterator[dict[str, Any]]:
-    """One run of ours for both ways in which rstream publishes."""
+    """One run of ours for both of rstream's ways to publish."""
     count = options.scaled(END_TO_END)
     with rabbits(streams=True) as nodes:
 
@@ -97,7 +97,7 @@ def end_to_end(names: frozenset[str], options: Options) -> Iterator[dict[str, An
 
 
 def one_drain(nodes: list[RabbitNode], topic: str, count: int) -> tuple[Run, Run]:
-    """From the first message that is handed out until both sites have let go of all; and how they were published."""
+    """From the first delivery until both sites have released everything; and the rate at which it was published."""
     with queue(nodes, topic), work_directory() as directory:
         with producer(nodes, directory, topic) as sending:
             sent = sending.ask(do="publish", count=count, rate=0, numbered=False)
@@ -115,7 +115,7 @@ def drain(names: frozenset[str], options: Options) -> Iterator[dict[str, Any]]:
 
 
 def in_one_run(options: Options, one: Callable[[int], tuple[Run, Run]]) -> tuple[list[Run], list[Run]]:
-    """Rounds of which each gives both sides of a pair."""
+    """Rounds, each of which yields both sides of a pair."""
     found: dict[int, Run] = {}
 
     def first(turn: int) -> Run:
@@ -128,7 +128,8 @@ def in_one_run(options: Options, one: Callable[[int], tuple[Run, Run]]) -> tuple
 
 @contextlib.contextmanager
 def away(nodes: list[RabbitNode]) -> Iterator[None]:
-    """No client reaches them, as in maintenance; what they hold stays. At the end all come back at one moment."""
+    """Make the sites unreachable, as in maintenance; their content stays. At the end they all return at the same
+    moment."""
     for node in nodes:
         node.evaluate("rabbit_maintenance:suspend_all_client_listeners().")
         node.evaluate('rabbit_networking:close_all_connections("away").')
@@ -144,7 +145,7 @@ def away(nodes: list[RabbitNode]) -> Iterator[None]:
 
 
 def one_catch_up(nodes: list[RabbitNode], topic: str, options: Options) -> tuple[Run, Run]:
-    """How fast what was held is confirmed, and the same producer's peak rate just before."""
+    """The rate at which held messages are confirmed, and the same producer's peak rate just before."""
     held, peak = options.scaled(HELD), options.scaled(PEAK)
     with queue(nodes, topic), work_directory() as directory:
         with producer(nodes, directory, topic) as sending:

@@ -1,7 +1,7 @@
-"""One message is missing, and a million wait behind it: what they take up, and how fast they go once it comes.
+"""One message is missing, and a million wait behind it: their memory, and the rate of their release once it arrives.
 
-The frames are encoded and published by the benchmark itself, all but the first message's; that one goes out when the
-consumer holds the others.
+The benchmark itself encodes and publishes the frames, except the first message's, which it publishes when the consumer
+holds all others.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ WAIT_S = 120.0
 
 
 def frames(topic: str, first: int, last: int) -> Iterator[bytes]:
-    """Batches with messages `first` to `last`; each body begins with its place, from 0."""
+    """Batches with messages `first` to `last`; each body begins with its index, from 0."""
     for start in range(first, last + 1, BATCH):
         end = min(last, start + BATCH - 1)
         bodies = [(seq - 1).to_bytes(8, "big") + bytes(SIZE - 8) for seq in range(start, end + 1)]
@@ -55,7 +55,7 @@ def send(nodes: list[RabbitNode], topic: str, bodies: Iterable[bytes]) -> None:
 
 
 def one(nodes: list[RabbitNode], topic: str, behind: int) -> Run:
-    """The rate of the release; and by how much memory grew."""
+    """The rate of the release, and the growth of memory."""
     options = {
         "gap_timeout": LONG_S,
         "repair_delay": LONG_S,
@@ -84,7 +84,7 @@ def one(nodes: list[RabbitNode], topic: str, behind: int) -> Run:
 
 
 def gap(names: frozenset[str], options: Options) -> Iterator[dict[str, Any]]:
-    """Absolute targets; the most memory of any run counts."""
+    """Absolute targets; the maximum memory of all runs counts."""
     count = options.scaled(BEHIND)
     with rabbits() as nodes:
         runs = alternate(

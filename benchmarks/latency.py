@@ -1,4 +1,5 @@
-"""From `publish()` to the other side's application: 1,500 messages a second from 50 threads, against paho QoS 1."""
+"""From `publish()` to the other side's application: 1,500 messages per second from 50 threads, compared with paho QoS
+1."""
 
 from __future__ import annotations
 
@@ -20,12 +21,12 @@ THREADS, RATE, SIZE = 50, 1_500.0, 100
 WARM_UP_S, SECONDS = 2.0, 10.0
 PERCENTILES = (50, 95, 99, 99.9)
 ABOVE_MS = {"p95": 5.0, "p99": 5.0, "p99.9": 20.0}
-"""How much more ours may take than the plain client."""
+"""The maximum additional latency of ours."""
 LONGEST_S = 180.0
 
 
 def one(side: str, module: str, address: str, seconds: float) -> Run:
-    """A subscriber and a publisher of one kind; the subscriber's percentiles, and what both cost."""
+    """A subscriber and a publisher of one kind; returns the subscriber's percentiles, and the resources of both."""
     subscriber = subprocess.Popen(
         [*command_of(side, module), "subscribe", address, json.dumps(PERCENTILES)],
         env=environment_of(side),
@@ -59,7 +60,7 @@ def one(side: str, module: str, address: str, seconds: float) -> Run:
 
 
 def latency(names: frozenset[str], options: Options) -> Iterator[dict[str, Any]]:
-    """The line's own figures are those of p99, in ms."""
+    """The figures of the line are those of p99, in ms."""
     seconds = max(1.0, SECONDS * min(1.0, options.scale))
     with mosquittos() as brokers:
         urls = json.dumps([broker.url for broker in brokers])
@@ -77,7 +78,7 @@ def latency(names: frozenset[str], options: Options) -> Iterator[dict[str, Any]]
 
 
 def line(ours: Sequence[Run], peer: Sequence[Run]) -> dict[str, Any]:
-    """Differences pair by pair, their medians, and whether each is small enough."""
+    """Differences pair by pair, their medians, and whether each is within its limit."""
     figures: dict[str, Any] = {}
     for name in ours[0].more["percentiles"]:
         mine, other = ([run.more["percentiles"][name] for run in side] for side in (ours, peer))

@@ -1,4 +1,4 @@
-"""What a benchmark is told: how often and how much to run, and whom to tell how it goes."""
+"""The options of a benchmark: number and size of runs, and a callback for progress."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ __all__ = ["Options"]
 
 
 def _silent(text: str) -> None:
-    """Says nothing."""
+    """Ignores the progress."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """Given to every benchmark."""
+    """Passed to every benchmark."""
 
     pairs: int = 5
-    """Rounds that count, after one that does not."""
+    """Counted rounds, after one uncounted warm-up."""
     scale: float = 1.0
-    """Of the number of messages in a run: below 1 only to see that it works."""
+    """Fraction of the number of messages in a run; below 1 only shows that it works."""
     seconds: float | None = None
-    """How long the soak lasts; None for its usual ten minutes."""
+    """Seconds that the soak lasts; None for ten minutes."""
     note: Callable[[str], None] = _silent
 
     def scaled(self, count: int) -> int:

@@ -1,4 +1,4 @@
-"""What other clients publish in a second, each at its best, 100 B, until all is confirmed. There is no target."""
+"""The publish rates of other clients, each tuned: 100-byte messages, until all are confirmed. There is no target."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Publishing at a steady rate from many threads, and when each message arrived. Without reliamsg, for both sides."""
+"""Publishing at a steady rate from many threads, and the arrival of each message. Shared by both sides, without
+reliamsg."""
 
 from __future__ import annotations
 
@@ -12,16 +13,17 @@ __all__ = ["Arrivals", "publish_paced"]
 
 _HEAD = struct.Struct(">Q?")
 START_S = 0.5
-"""All threads begin together, so long after they were made."""
+"""All threads start together, this many seconds after their creation."""
 
 
 def publish_paced(
     call: Callable[[bytes], object], threads: int, rate: float, warm_up: float, seconds: float, size: int
 ) -> tuple[int, int]:
-    """`threads` take turns to `call` with bodies that tell when they were due, `rate` a second in all. Those of the
-    first `warm_up` seconds say that they don't count. Returns how many there were, and how many of them count.
+    """`threads` take turns to `call` with bodies that contain their due time, `rate` per second in total. Bodies of the
+    first `warm_up` seconds are marked as not counted. Returns the number of all messages, and of those that count.
 
-    A message counts from when it was due: one that waits since the call before it took too long is late."""
+    Latency counts from the due time: a message that waits for a slow earlier call is late.
+    """
     start = time.monotonic() + START_S
     total, skipped = round((warm_up + seconds) * rate), round(warm_up * rate)
     rest = bytes(size - _HEAD.size)
@@ -47,7 +49,7 @@ def publish_paced(
 
 
 class Arrivals:
-    """What a subscriber saw."""
+    """The latencies at a subscriber."""
 
     def __init__(self) -> None:
         self.delays_ms: list[float] = []
@@ -65,13 +67,13 @@ class Arrivals:
             self.done.set()
 
     def wait(self, count: int, timeout: float) -> None:
-        """Until so many came; SystemExit if they don't."""
+        """Wait for `count` messages; SystemExit if they do not arrive."""
         self.wanted = count
         if self.seen < count and not self.done.wait(timeout) and self.seen < count:
-            raise SystemExit(f"{self.seen} of {count} messages came")
+            raise SystemExit(f"{self.seen} of {count} messages arrived")
 
     def percentiles(self, which: Sequence[float]) -> dict[str, float]:
-        """In ms, by name, such as ``p99.9``; and the ``max``."""
+        """In ms, by name, such as ``p99.9``; and ``max``."""
         found = sorted(self.delays_ms)
         named = {f"p{each:g}": found[max(0, math.ceil(len(found) * each / 100) - 1)] for each in which}
         return {**named, "max": found[-1]}

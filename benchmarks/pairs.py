@@ -1,4 +1,4 @@
-"""Running ours and peers in turn, each in a process of its own, and saying what came out."""
+"""Running ours and peers alternately, each in a separate process, and formatting the results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 Direction = Literal["least", "most"]
-"""Whether the ratio must be at least its target, or at most."""
+"""Whether the ratio must be at least, or at most, its target."""
 
 Runs = dict[str, list[Run]]
 
@@ -43,12 +43,12 @@ def run_peer(name: str, *args: object, timeout: float = 180.0) -> Run:
 
 
 def command_of(side: str, name: str) -> list[str]:
-    """What runs a module of ``benchmarks/ours`` or ``benchmarks/peers``."""
+    """The command that runs a module of ``benchmarks/ours`` or ``benchmarks/peers``."""
     return [peer_python() if side == "peers" else sys.executable, "-m", f"benchmarks.{side}.{name}"]
 
 
 def environment_of(side: str) -> dict[str, str]:
-    """Its environment: peers find nothing of ours but the benchmarks."""
+    """Its environment: peers can import nothing of ours except the benchmarks."""
     path = [str(ROOT)] if side == "peers" else [str(ROOT), os.environ.get("PYTHONPATH", "")]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}
 
@@ -70,8 +70,8 @@ def _run(side: str, name: str, args: Sequence[object], timeout: float) -> Run:
 def alternate(
     pairs: int, sides: Mapping[str, Callable[[int], Run]], note: Callable[[str], None], warm_up: int = 1
 ) -> Runs:
-    """Run all `sides` in turn, `pairs` times after `warm_up` rounds that are not counted. Each is called with the
-    number of the round. `note` is told how it goes."""
+    """Run all `sides` in turn, `pairs` times after `warm_up` uncounted rounds. Each is called with the round's number;
+    `note` is called with the progress."""
     runs: Runs = {name: [] for name in sides}
     for turn in range(pairs + warm_up):
         figures = []
@@ -85,7 +85,7 @@ def alternate(
 
 
 def absolute(name: str, runs: Sequence[Run], target: float, *, holds: bool, **more: Any) -> dict[str, Any]:
-    """The line of a benchmark without a peer: a rate that must be at least `target`; `holds`: what else must be so."""
+    """The line of a benchmark without a peer: a rate that must be at least `target`. `holds`: a further condition."""
     rates = [run.rate for run in runs]
     return {
         "name": name,
@@ -110,7 +110,7 @@ def verdict(
     direction: Direction = "least",
     **more: Any,
 ) -> dict[str, Any]:
-    """The line of a benchmark: medians, the ratio pair by pair, and whether the target was met, if there is one."""
+    """The line of a benchmark: medians, the ratio pair by pair, and whether the target was met, if any."""
     ratios = [a.rate / b.rate for a, b in zip(ours, peer, strict=True)]
     ratio = statistics.median(ratios)
     aim: dict[str, Any] = {"met": True}
@@ -133,7 +133,7 @@ def verdict(
 
 
 def costs(side: str, runs: Sequence[Run]) -> dict[str, float]:
-    """Processor time of a run, the same for each message, and the most memory that any took."""
+    """Processor time of a run, processor time per message, and peak memory of all runs."""
     return {
         f"{side}_cpu_s": round(statistics.median(run.cpu_seconds for run in runs), 2),
         f"{side}_cpu_us_per_message": round(
@@ -144,5 +144,5 @@ def costs(side: str, runs: Sequence[Run]) -> dict[str, float]:
 
 
 def rounded(figure: float) -> float:
-    """Four digits, and no fraction of large figures."""
+    """Four significant digits, without a fraction for large figures."""
     return round(figure) if figure >= 1000 else float(f"{figure:.4g}")

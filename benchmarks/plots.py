@@ -1,6 +1,6 @@
-"""Pictures of results: ``python -m benchmarks.plots RESULTS.jsonl DIRECTORY`` writes an SVG for each kind there is.
+"""Plots of results: ``python -m benchmarks.plots RESULTS.jsonl DIRECTORY`` writes an SVG for each kind with results.
 
-``benchmark-ratios.svg``: how far each ratio is from its target. ``benchmark-latency.svg``: percentiles of both.
+``benchmark-ratios.svg``: the distance of each ratio from its target. ``benchmark-latency.svg``: percentiles of both.
 ``benchmark-soak.svg``: resident memory over time. Colours follow the reader's light or dark theme.
 """
 
@@ -31,7 +31,7 @@ Line = Mapping[str, Any]
 
 
 def draw(lines: Iterable[Line]) -> dict[str, str]:
-    """The pictures by file name, of what these results have."""
+    """The plots by file name, as far as these results have data."""
     by_name = {line["name"]: line for line in lines if "error" not in line}
     found = {}
     if ratios := [line for line in by_name.values() if "ratio" in line and "target" in line]:
@@ -65,7 +65,8 @@ def _box(x: float, y: float, width: float, height: float, kind: str) -> str:
 
 
 def _ratios(lines: Sequence[Line]) -> str:
-    """One bar each, from the target (1) to the ratio in units of it, on a logarithmic scale; the spread as a line."""
+    """One bar per benchmark, from the target (1) to the ratio in units of it, on a logarithmic scale; the spread is a
+    line."""
     left, right, step = 190, WIDTH - 150, 30
     worth = {
         line["name"]: [_of_target(line, ratio) for ratio in (line["ratio"], *line["spread"])]
@@ -103,7 +104,7 @@ def _of_target(line: Line, ratio: float) -> float:
 
 
 def _latency(line: Line) -> str:
-    """Two bars for each percentile, in milliseconds."""
+    """Two bars per percentile, in milliseconds."""
     left, right, step = 80, WIDTH - 90, 46
     figures: Mapping[str, Line] = line["percentiles"]
     most = max(max(figure["ours"], figure["peer"]) for figure in figures.values())

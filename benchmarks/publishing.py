@@ -1,4 +1,4 @@
-"""Publishing, until both sites have confirmed everything: small messages at RabbitMQ and Mosquitto sites, small ones as
+"""Publishing until both sites have confirmed everything: small messages at RabbitMQ and Mosquitto sites, small ones as
 plain broker messages, and large ones."""
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ LARGE_VS_PIKA = 0.75
 
 OURS, OURS_PLAIN, OURS_LARGE = 1_000_000, 50_000, 3_000
 RSTREAM, RSTREAM_SEND, PIKA, PAHO, PIKA_TWO, PIKA_LARGE = 1_000_000, 100_000, 60_000, 60_000, 40_000, 3_000
-"""Messages in a run: one to three seconds each."""
+"""Messages in a run, which takes one to three seconds."""
 
 
 def at_rabbits(nodes: list[RabbitNode], run: Callable[[str], Run], what: str) -> Callable[[int], Run]:
-    """A side that publishes to a topic of its own in each round."""
+    """A side that publishes to a separate topic in each round."""
 
     def side(turn: int) -> Run:
         topic = f"{what}-{turn}"
@@ -37,8 +37,8 @@ def at_rabbits(nodes: list[RabbitNode], run: Callable[[str], Run], what: str) ->
 
 
 def small(names: frozenset[str], options: Options) -> Iterator[dict[str, Any]]:
-    """One run of ours for all peers: `publish_many`, and `publish_nowait` beside it, which is what rstream's `send()`
-    for each message is compared with."""
+    """One run of ours for all peers: `publish_many`, and `publish_nowait`, which is compared with rstream's `send()`
+    for each message."""
     with rabbits(streams=True) as nodes:
         urls, count = [node.url for node in nodes], options.scaled
         sides: dict[str, Callable[[int], Run]] = {
@@ -92,7 +92,7 @@ def mosquitto(names: frozenset[str], options: Options) -> Iterator[dict[str, Any
 
 
 def zstd(names: frozenset[str], options: Options) -> Iterator[dict[str, Any]]:
-    """Bodies that are JSON, compressed against as they are. There is no target."""
+    """JSON bodies, compressed compared with uncompressed. There is no target."""
     with rabbits() as nodes:
         urls, count = [node.url for node in nodes], options.scaled(OURS)
 
@@ -119,7 +119,7 @@ def large(names: frozenset[str], options: Options) -> Iterator[dict[str, Any]]:
 def _two_sites(
     name: str, how: str, messages: tuple[int, int], size: int, target: float, options: Options
 ) -> dict[str, Any]:
-    """Ours and pika, both to two sites and until both have confirmed; large messages in MB/s."""
+    """Ours and pika, both to two sites until both have confirmed; large messages in MB/s."""
     with rabbits() as nodes:
         urls = [node.url for node in nodes]
         ours, pika = map(options.scaled, messages)

@@ -1,12 +1,12 @@
-"""What the control plane costs, and how fast what brokers lost is sent again.
+"""The cost of the control plane, and the rate at which messages that brokers lost are resent.
 
 Two Mosquitto sites, ``release="consumed"``, 100-byte messages. Four figures, each with its target, in one line of JSON:
 
-- control frames of both sides in per cent of data bytes, at 10,000 messages a second;
-- 10,000 idle streams: processor time of producer and consumer together in per cent of one core, and messages that the
+- control frames of both sides, in per cent of data bytes, at 10,000 messages per second;
+- 10,000 idle streams: processor time of producer and consumer together, in per cent of one core, and messages that the
   brokers hold;
-- with live traffic of 10,000 messages a second in another stream, the repair of 100,000 messages that both sites
-  confirmed and threw away, against the unloaded peak rate of publishing at the same sites;
+- with live traffic of 10,000 messages per second in another stream, the repair of 100,000 messages that both sites
+  confirmed and discarded, compared with the unloaded peak publish rate at the same sites;
 - peak memory of either process.
 """
 
@@ -30,7 +30,7 @@ __all__ = ["repair"]
 
 RATE = 10_000
 WATCHED_S = 20.0
-"""How long traffic and rest are watched."""
+"""Seconds for which traffic and rest are observed."""
 STREAMS = 10_000
 LOST, PEAK = 100_000, 200_000
 SIZE = 100
@@ -39,9 +39,9 @@ MOST_IDLE_PERCENT = 5.0
 LEAST_REPAIR_RATIO = 0.5
 MOST_MEMORY_MB = 200.0
 REST_S = 300.0
-"""So long at most until streams in which nothing happens are at rest."""
+"""Maximum seconds until streams without traffic are at rest."""
 SILENT_S = 30.0
-"""A producer that said nothing for so long is at rest."""
+"""A producer that has been silent for this many seconds is at rest."""
 
 
 class Bench:
@@ -71,10 +71,10 @@ class Bench:
             create_group(Site(name, url), [Binding(topic, 0, "bench") for topic in topics], 60.0)
 
     def lose(self, topics: Sequence[str]) -> None:
-        """Both brokers lose all that they hold, and keep what comes."""
+        """Make both brokers lose everything that they hold; later messages are kept."""
         for broker in self.brokers:
             if not broker.stored():
-                raise SystemExit("a broker holds nothing: nothing can be lost")
+                raise SystemExit("a broker holds no messages, so none can be lost")
             broker.kill()
             broker.wipe()
             broker.start()
@@ -92,7 +92,7 @@ def bench() -> Iterator[Bench]:
 
 
 def measure_control(seconds: float) -> tuple[dict[str, Any], dict[str, float]]:
-    """Bytes of control frames against bytes of data, both sides and both sites together."""
+    """Bytes of control frames relative to bytes of data, both sides and both sites together."""
     with bench() as place:
         consumer, producer = place.consumer(["live"]), place.publisher({"live": ["bench"]})
         count = round(RATE * seconds)
@@ -117,8 +117,8 @@ def measure_control(seconds: float) -> tuple[dict[str, Any], dict[str, float]]:
 
 
 def rest(producer: Child, consumer: Child, streams: int) -> None:
-    """Wait until everything has arrived and is acknowledged, and the producer has fallen silent: for longer than it
-    waits before it says once more what a group has not acknowledged yet."""
+    """Wait until everything has arrived and is acknowledged, and the producer has been silent for longer than it waits
+    before it repeats an announcement that a group has not acknowledged."""
     end = time.monotonic() + REST_S
     said, since = -1, time.monotonic()
     while time.monotonic() < min(end, since + SILENT_S):
@@ -128,7 +128,7 @@ def rest(producer: Child, consumer: Child, streams: int) -> None:
 
 
 def measure_idle(streams: int, seconds: float) -> tuple[dict[str, Any], dict[str, float]]:
-    """What streams cost in which nothing happens, once all is acknowledged."""
+    """The cost of streams without traffic, once everything is acknowledged."""
     topics = [f"idle-{number}" for number in range(streams)]
     with bench() as place:
         start = time.monotonic()
@@ -166,14 +166,14 @@ def measure_idle(streams: int, seconds: float) -> tuple[dict[str, Any], dict[str
 
 
 def measure_repair(lost: int, peak: int) -> tuple[dict[str, Any], dict[str, float]]:
-    """The rate at which lost messages are handed out, beside live traffic, against that of publishing."""
+    """The delivery rate of lost messages, during live traffic, compared with that of publishing."""
     with bench() as place:
         producer = place.publisher({"lost": ["bench"], "live": ["bench"]})
         producer.ask(do="publish", topics=["peak"], count=peak // 4, size=SIZE, rate=0)  # warm-up
         publishing = (
             peak / producer.ask(do="publish", topics=["peak"], count=peak, size=SIZE, rate=0)["seconds"]
         )
-        place.create(["lost", "live"])  # a confirm does not count without it
+        place.create(["lost", "live"])  # otherwise a confirm does not count
         producer.ask(do="publish", topics=["lost"], count=lost, size=SIZE, rate=0)
         place.lose(["lost", "live"])
         live = 20 * RATE
@@ -187,7 +187,7 @@ def measure_repair(lost: int, peak: int) -> tuple[dict[str, Any], dict[str, floa
         producer.end()
         consumer.end()
     if not (got["done"] and flowing["done"]):
-        raise SystemExit(f"of {lost} lost and {live} live messages {flowing['handed_out']} arrived")
+        raise SystemExit(f"of {lost} lost and {live} live messages {flowing['delivered']} arrived")
     first_at, first = got["first"]
     rate = (lost - first) / max(got["at"] - first_at, 0.001)
     found = {
@@ -208,7 +208,7 @@ def measure_repair(lost: int, peak: int) -> tuple[dict[str, Any], dict[str, floa
 
 
 def repair(names: frozenset[str], options: Options) -> Iterator[dict[str, Any]]:
-    """One line with all figures; its own are those of the repair."""
+    """One line with all figures; the figures of the line itself are those of the repair."""
     seconds = max(2.0, WATCHED_S * min(1.0, options.scale))
     found: dict[str, Any] = {}
     memory = {"producer": 0.0, "consumer": 0.0}

@@ -1,4 +1,4 @@
-"""Brokers that a benchmark starts and ends: two RabbitMQ nodes, or two Mosquittos, with a queue for each run."""
+"""Brokers that a benchmark starts and stops: two RabbitMQ nodes, or two Mosquittos, with a queue for each run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GROUP = "bench"
 
 @contextlib.contextmanager
 def work_directory() -> Iterator[Path]:
-    """A directory of its own, which is removed at the end."""
+    """A new directory, which is removed at the end."""
     WORK.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=WORK) as name:
         yield Path(name)
@@ -32,7 +32,7 @@ def work_directory() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def rabbits(streams: bool = False) -> Iterator[list[RabbitNode]]:
-    """Two nodes; with `streams` the first has the plugin for them."""
+    """Two nodes; with `streams` the first has the plugin for streams."""
     with work_directory() as directory, contextlib.ExitStack() as stack:
         yield [
             stack.enter_context(
@@ -44,7 +44,7 @@ def rabbits(streams: bool = False) -> Iterator[list[RabbitNode]]:
 
 @contextlib.contextmanager
 def mosquittos() -> Iterator[list[Mosquitto]]:
-    """Two brokers that let clients have a thousand messages in flight."""
+    """Two brokers that allow clients a thousand messages in flight."""
     with work_directory() as directory, contextlib.ExitStack() as stack:
         yield [
             stack.enter_context(Mosquitto(directory / name, name, config=["max_inflight_messages 1000"]))
@@ -54,8 +54,8 @@ def mosquittos() -> Iterator[list[Mosquitto]]:
 
 @contextlib.contextmanager
 def queue(nodes: list[RabbitNode], topic: str) -> Iterator[None]:
-    """The group's quorum queue for a topic at each node: the same for ours and peers, so that both are confirmed after
-    the same work. Deleted at the end: no run works on what an earlier one left."""
+    """The group's quorum queue for a topic at each node: the same for ours and peers, so that confirms require the same
+    work. Deleted at the end, so that no run finds messages of an earlier one."""
     for node in nodes:
         create_group(Site("bench", node.url), [Binding(topic, 0, GROUP)], timeout=30.0)
     try:
@@ -68,7 +68,7 @@ def queue(nodes: list[RabbitNode], topic: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def session(brokers: list[Mosquitto], topic: str) -> Iterator[None]:
-    """The group's persistent session at each broker, subscribed with QoS 1 and away; deleted at the end."""
+    """The group's persistent session at each broker, subscribed with QoS 1 and disconnected; deleted at the end."""
     for broker in brokers:
         create_group(Site("bench", broker.url), [Binding(topic, 0, GROUP)], timeout=30.0)
     try:

@@ -1,4 +1,4 @@
-"""Ten minutes at half the peak rate: the slope of what producer and consumer have resident, after the first minute."""
+"""Ten minutes at half the peak rate: the slope of producer's and consumer's resident memory, after the first minute."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ MOST_MB_A_MINUTE = 1.0
 PEAK = 1_000_000
 EVERY_S = 1.0
 KEPT = 120
-"""So many points of each curve are in the result."""
+"""The number of points of each curve in the result."""
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float:
-    """Least squares: MB a minute, of (seconds, MB)."""
+    """Least squares of (seconds, MB): MB per minute."""
     mean_x = sum(x for x, _ in points) / len(points)
     mean_y = sum(y for _, y in points) / len(points)
     spread = sum((x - mean_x) ** 2 for x, _ in points)
@@ -31,7 +31,7 @@ def slope(points: Sequence[tuple[float, float]]) -> float:
 
 
 def watch(children: dict[str, Child], seconds: float) -> dict[str, list[tuple[float, float]]]:
-    """What each child has resident, every second."""
+    """Each child's resident memory, every second."""
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in children}
     start = time.monotonic()
     while (now := time.monotonic() - start) < seconds:

@@ -1,4 +1,4 @@
-"""Results for people: a row each, and the table of the documentation."""
+"""Results for readers: a row each, and the table of the documentation."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Say what became of every message, from the journals that producers and consumers left.
+"""Report the fate of every message from the journals of producers and consumers.
 
     python examples/audit.py JOURNALS [--out DIR] [--master local[2]]
 
-JOURNALS is the directory that clients were given as `journal=`. Needs `pip install 'reliamsg[audit]'` and Java 17 or
-21. `reliamsg audit` does the same, with more options. Ends with 0 if nothing is lost, wrong or unknown.
+JOURNALS is the directory that clients were given as `journal=`. Requires `pip install 'reliamsg[audit]'` and Java 17 or
+21. `reliamsg audit` does the same, with more options. Exits with 0 if nothing is lost, violated or unknown.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from reliamsg.audit.session import make_session
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("journals")
-    parser.add_argument("--out", help="where tables, verdict.json and report.html go")
+    parser.add_argument("--out", help="directory for tables, verdict.json and report.html")
     parser.add_argument(
         "--master", default="local[*]", help="Spark's master (default: all cores of this machine)"
     )

@@ -11,8 +11,9 @@ from reliamsg import Consumer, Message, Site
 
 
 def handle(message: Message) -> None:
-    """Returning acknowledges the message. Raising has it come again, and nothing of its stream overtakes it."""
-    # After a crash, what was handled but not yet acknowledged comes once more, and says so.
+    """Returning acknowledges the message. If this raises, the message is delivered again, before the rest of its
+    stream."""
+    # After a crash, messages that were handled but not yet acknowledged are delivered once more, flagged.
     again = " (again)" if message.redelivered else ""
     print(f"{message.id}{again}: {message.body.decode()}", flush=True)
 
@@ -22,7 +23,7 @@ def main() -> int:
     parser.add_argument("group")
     parser.add_argument("topic")
     parser.add_argument("sites", nargs="+", metavar="NAME=URL")
-    parser.add_argument("--inbox", help="belongs to this group alone; GROUP.inbox.db unless given")
+    parser.add_argument("--inbox", help="a file for this group only (default: GROUP.inbox.db)")
     options = parser.parse_args()
 
     inbox = options.inbox or f"{options.group}.inbox.db"

@@ -28,14 +28,14 @@ SECONDS = 60.0
 def run(
     sites: list[Site], directory: Path, kill: Callable[[], object], restore: Callable[[], object]
 ) -> list[str]:
-    """What the subscriber was given, in order."""
+    """The messages that the subscriber received, in order."""
 
     def subscriber() -> Consumer:
         return Consumer(GROUP, sites, topics=[TOPIC], inbox=directory / "inbox.db")
 
     with Producer("station", sites, outbox=directory / "outbox.db", groups={TOPIC: [GROUP]}) as producer:
         with subscriber() as consumer:
-            # MQTT brokers keep messages for subscribers that they have seen: be seen by both before A.
+            # MQTT brokers keep messages only for subscribers that they know: connect to both before A.
             wait(lambda: all(site.state == "connected" for site in consumer.status().sites.values()))
             producer.publish(TOPIC, b"A").wait(SECONDS)
             received = take(consumer, 1)
@@ -59,14 +59,14 @@ def take(consumer: Consumer, count: int) -> list[str]:
     while len(bodies) < count:
         message = consumer.get(SECONDS)
         if message is None:
-            sys.exit(f"nothing came for {SECONDS:g} s after {bodies}")
+            sys.exit(f"nothing arrived for {SECONDS:g} s after {bodies}")
         with message.process():
             bodies.append(message.body.decode())
     return bodies
 
 
 def run_plain(broker: Broker) -> list[str]:
-    """The same with paho alone: QoS 1 and a persistent session at one broker."""
+    """The same with plain paho: QoS 1 and a persistent session at one broker."""
     received: list[str] = []
 
     def subscribe() -> PahoSubscriber:
@@ -101,7 +101,7 @@ def wait(condition: Callable[[], object]) -> None:
     deadline = time.monotonic() + SECONDS
     while not condition():
         if time.monotonic() > deadline:
-            sys.exit(f"waited {SECONDS:g} s in vain")
+            sys.exit(f"timed out after {SECONDS:g} s")
         time.sleep(0.05)
 
 
@@ -113,7 +113,7 @@ def with_lab(kind: str, directory: Path) -> tuple[list[str], list[str]]:
         dc2: Broker = Mosquitto(place2, "dc2") if kind == "mosquitto" else RabbitNode(place2, "dc2")
         stack.callback(dc2.kill)
         dc2.start()
-        # Mosquitto without persistence, as it is installed: killing it is losing what it held.
+        # Mosquitto without persistence, as it is installed: killing it loses everything that it held.
         sites = [Site("dc1", dc1.url, backoff_max=1.0), Site("dc2", dc2.url)]
         return run(sites, directory, dc1.kill, dc1.start), run_plain(control)
 

@@ -30,16 +30,16 @@ GROUPS = ("ledger", "fraud")
 SECONDS = 120.0
 CHUNK = 20
 COST = 0.0005
-"""Seconds that a message costs a group."""
+"""Seconds that a group spends on each message."""
 
 
 class Group:
-    """A consumer that notes, in a thread, which numbers of which account it is given."""
+    """A consumer that records, in a thread, the numbers that it receives for each account."""
 
     def __init__(self, name: str, sites: list[Site], directory: Path) -> None:
         self.name = name
         self.numbers: dict[str, list[int]] = defaultdict(list)
-        # A small inbox: what is not handled yet stays at the sites, where it is at stake.
+        # A small inbox: messages that are not handled yet stay at the sites, where the fault can hit them.
         self.consumer = Consumer(
             name, sites, topics=[TOPIC], inbox=directory / f"{name}.db", max_inbox_bytes=64 * 1024
         )
@@ -49,7 +49,7 @@ class Group:
 
     def __enter__(self) -> "Group":
         self.thread.start()
-        # MQTT brokers keep messages for groups that they have seen.
+        # MQTT brokers keep messages only for groups that they know.
         wait(lambda: all(site.state == "connected" for site in self.consumer.status().sites.values()))
         return self
 
@@ -74,7 +74,7 @@ class Group:
 def run(
     sites: list[Site], count: int, place: Path, kill: Callable[[], object], restore: Callable[[], object]
 ) -> bool:
-    """Whether every group was given every number once, in order for each account."""
+    """Whether every group received every number once, in order for each account."""
     with ExitStack() as stack:
         groups = [stack.enter_context(Group(name, sites, place)) for name in GROUPS]
         producers = {
@@ -104,7 +104,7 @@ def run(
 
 
 def publish(producers: dict[str, Producer], numbers: range) -> None:
-    """Publish the numbers of all accounts, a chunk at a time; each is on the disk before the next."""
+    """Publish the numbers of all accounts, a chunk at a time; each chunk is on disk before the next."""
     for first in numbers[::CHUNK]:
         bodies = [b"%d" % number for number in range(first, min(first + CHUNK, numbers.stop))]
         for account, producer in producers.items():
@@ -112,7 +112,7 @@ def publish(producers: dict[str, Producer], numbers: range) -> None:
 
 
 def run_plain(broker: Broker, count: int) -> int:
-    """How many of the messages that the broker had confirmed plain paho's subscriber never got."""
+    """The number of messages that the broker had confirmed and that plain paho's subscriber never received."""
     received: list[bytes] = []
 
     def handle(body: bytes) -> None:
@@ -133,7 +133,7 @@ def run_plain(broker: Broker, count: int) -> int:
             broker.kill()
             broker.start()
             subscriber.wait_subscribed(SECONDS)
-    while True:  # until nothing comes any more
+    while True:  # until nothing more arrives
         before = len(received)
         time.sleep(2.0)
         if len(received) == before:
@@ -147,7 +147,7 @@ def wait(condition: Callable[[], object]) -> None:
     deadline = time.monotonic() + SECONDS
     while not condition():
         if time.monotonic() > deadline:
-            sys.exit(f"waited {SECONDS:g} s in vain")
+            sys.exit(f"timed out after {SECONDS:g} s")
         time.sleep(0.05)
 
 
@@ -159,7 +159,7 @@ def with_lab(kind: str, count: int, place: Path) -> bool:
         dc2: Broker = Mosquitto(place2, "dc2") if kind == "mosquitto" else RabbitNode(place2, "dc2")
         stack.callback(dc2.kill)
         dc2.start()
-        # Mosquitto without persistence, as it is installed: killing it is losing what it held.
+        # Mosquitto without persistence, as it is installed: killing it loses everything that it held.
         sites = [Site("dc1", dc1.url, prefetch=8, backoff_max=1.0), Site("dc2", dc2.url, prefetch=8)]
         right = run(sites, count, place, dc1.kill, dc1.start)
         print(f"plain paho at one Mosquitto: {run_plain(control, count)} confirmed messages lost")
@@ -172,7 +172,7 @@ def main() -> int:
     parser.add_argument(
         "--lab", choices=["mosquitto", "mixed"], help="start brokers here; mixed: dc2 is RabbitMQ"
     )
-    parser.add_argument("--messages", type=int, default=5000, help="of each account")
+    parser.add_argument("--messages", type=int, default=5000, help="messages for each account")
     options = parser.parse_args()
     if bool(options.lab) == bool(options.sites):
         parser.error("give either sites or --lab")

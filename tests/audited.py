@@ -1,7 +1,7 @@
-"""Tests that leave journals which one of Spark's tests audits, and the file that says that all of them have ended.
+"""Tests whose journals one of Spark's tests audits, and the file that shows that all of them have finished.
 
-They run in several processes, and Spark's test (``tests/audit/test_real_runs.py``) in another one, where it waits for
-that file. They begin first, so that it need not wait for everything else.
+They run in several processes, and Spark's test (``tests/audit/test_real_runs.py``) waits for that file in another one.
+They run first, so that it need not wait for everything else.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class _Ends:
-    """Every process marks the ends of its own tests; whoever marks the last one says so."""
+    """Every process records the end of each of its own tests; the one that records the last creates the file."""
 
     def __init__(self, place: Path) -> None:
         self._place = place
         self._numbers: dict[str, int] = {}
-        """Of all that were chosen: each process collects the same."""
+        """The collected tests of this kind: each process collects the same."""
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         chosen = [item.nodeid for item in session.items if item.get_closest_marker("audited")]

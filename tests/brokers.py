@@ -1,6 +1,6 @@
-"""Fixtures that give tests real brokers, ended whatever happens.
+"""Fixtures that give tests real brokers, stopped in any case.
 
-A missing program is a failure with its package's name, not a skipped test: `make test` installs them all.
+A missing program is a failure that names its package, not a skipped test: `make test` installs them all.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from reliamsg.lab import EmbeddedBroker, Mosquitto, RabbitNode, TcpProxy
 from reliamsg.lab import free_port as unused_port
 
 _START_SECONDS = 100.0
-"""RabbitMQ starts in 4 to 20 s; on a machine that is busy with everything else it may take longer."""
+"""RabbitMQ starts in 4 to 20 s; on a busy machine it may take longer."""
 
 
 @pytest.fixture
 def free_port() -> int:
-    """A TCP port at 127.0.0.1 that nobody listens at."""
+    """A TCP port at 127.0.0.1 without a listener."""
     return unused_port()
 
 
 @pytest.fixture
 def unique(request: pytest.FixtureRequest) -> str:
-    """A name that no other test uses, for topics, producers and groups at a shared broker."""
+    """A unique name, for topics, producers and groups at a shared broker."""
     test = re.sub(r"[^A-Za-z0-9]+", "-", request.node.name)[:40].strip("-")
     return f"{test}-{secrets.token_hex(4)}"
 
 
 @pytest.fixture(scope="session")
 def rabbit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitNode]:
-    """A running RabbitMQ node that all tests share: use `unique` names, and neither end nor pause it."""
+    """A running RabbitMQ node that all tests share: use `unique` names, and neither stop nor pause it."""
     directory = tmp_path_factory.mktemp("rabbit")
     with RabbitNode(directory, "shared", start_timeout=_START_SECONDS) as node:
         yield node
@@ -46,7 +46,7 @@ def rabbit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitNode]:
 
 @pytest.fixture
 def make_rabbit(tmp_path: Path) -> Iterator[Callable[..., RabbitNode]]:
-    """Starts RabbitMQ nodes of one's own, to do anything with: ``make_rabbit(plugins=["rabbitmq_mqtt"])``."""
+    """Starts separate RabbitMQ nodes, for any use: ``make_rabbit(plugins=["rabbitmq_mqtt"])``."""
     numbers = itertools.count(1)
     made: list[RabbitNode] = []
 
@@ -66,14 +66,14 @@ def make_rabbit(tmp_path: Path) -> Iterator[Callable[..., RabbitNode]]:
 
 @pytest.fixture(scope="session")
 def shared_mosquitto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mosquitto]:
-    """A running Mosquitto that all tests share: use `unique` names, and neither end nor pause it."""
+    """A running Mosquitto that all tests share: use `unique` names, and neither stop nor pause it."""
     with Mosquitto(tmp_path_factory.mktemp("mosquitto"), "shared") as broker:
         yield broker
 
 
 @pytest.fixture
 def make_mosquitto(tmp_path: Path) -> Iterator[Callable[..., Mosquitto]]:
-    """Starts Mosquitto brokers of one's own: ``make_mosquitto(persistence=True)``."""
+    """Starts separate Mosquitto brokers: ``make_mosquitto(persistence=True)``."""
     numbers = itertools.count(1)
     with contextlib.ExitStack() as stack:
 
@@ -86,20 +86,20 @@ def make_mosquitto(tmp_path: Path) -> Iterator[Callable[..., Mosquitto]]:
 
 @pytest.fixture
 def mosquitto(make_mosquitto: Callable[..., Mosquitto]) -> Mosquitto:
-    """A running Mosquitto of one's own, without persistence."""
+    """A separate running Mosquitto, without persistence."""
     return make_mosquitto()
 
 
 @pytest.fixture
 def embedded(tmp_path: Path) -> Iterator[EmbeddedBroker]:
-    """A running in-memory MQTT broker of one's own."""
+    """A separate running in-memory MQTT broker."""
     with EmbeddedBroker(tmp_path / "embedded") as broker:
         yield broker
 
 
 @pytest.fixture
 def make_proxy() -> Iterator[Callable[[int], TcpProxy]]:
-    """Starts fault proxies before ports of this machine: ``make_proxy(broker.port)``."""
+    """Starts fault proxies in front of local ports: ``make_proxy(broker.port)``."""
     with contextlib.ExitStack() as stack:
 
         def make(port: int) -> TcpProxy:

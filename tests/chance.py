@@ -1,8 +1,8 @@
-"""Chance in tests: the same in each ordinary run, another in each run with ``--full``.
+"""Randomness in tests: the same in each ordinary run, different in each run with ``--full``.
 
-An ordinary run judges a change, and must not refuse one for what was wrong before it, or let it pass by luck. The
-runs with ``--full`` look for what nobody has seen yet; what reproduces a failure is printed: a seed, or Hypothesis'
-blob. ``RELIAMSG_TEST_SEED`` gives a seed to the tests that ask for the ``seed`` or ``seeded`` fixture.
+An ordinary run judges a change: it must not fail because of an older defect, or pass by luck. Runs with ``--full`` look
+for unknown defects; whatever reproduces a failure is printed: a seed, or Hypothesis' blob. ``RELIAMSG_TEST_SEED`` sets
+the seed of tests that use the ``seed`` or ``seeded`` fixture.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _EXAMPLES = 100
 
 def pytest_configure(config: pytest.Config) -> None:
     full = bool(config.getoption("--full"))
-    # Limits of time fail on a busy machine, for each example and for making the first ones.
+    # Time limits fail on a busy machine, for each example and for generating the first ones.
     settings.register_profile(
         "reliamsg",
         deadline=None,
@@ -34,14 +34,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def examples(count: int) -> int:
-    """So many of Hypothesis' examples, and ten times as many with ``--full``, for a test that needs other numbers than
-    most: ``@settings(max_examples=examples(30))``."""
+    """This many of Hypothesis' examples, and ten times as many with ``--full``, for a test that needs a different
+    number than most: ``@settings(max_examples=examples(30))``."""
     return count * settings().max_examples // _EXAMPLES
 
 
 @pytest.fixture
 def seed(request: pytest.FixtureRequest, full: bool) -> int:
-    """Where a test's chance begins, printed: drawn with ``--full``, otherwise made of the test's name."""
+    """The seed of a test, printed: drawn with ``--full``, otherwise derived from the test's name."""
     given = os.environ.get("RELIAMSG_TEST_SEED")
     if given is not None:
         found = int(given)
@@ -55,5 +55,5 @@ def seed(request: pytest.FixtureRequest, full: bool) -> int:
 
 @pytest.fixture
 def seeded(seed: int) -> random.Random:
-    """Chance that begins with `seed`."""
+    """A random generator with `seed`."""
     return random.Random(seed)

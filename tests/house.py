@@ -1,7 +1,7 @@
-"""Reads the sources of reliamsg as syntax trees, and finds what breaks the rules of their structure.
+"""Reads the sources of reliamsg as syntax trees, and finds violations of the structural rules.
 
-``python -m tests.house`` prints how often each package breaks each rule, and ``python -m tests.house RULE`` where. Each
-rule is a function here; its docstring says exactly what counts.
+``python -m tests.house`` prints how often each package violates each rule, and ``python -m tests.house RULE`` prints
+the places. Each rule is a function here; its docstring defines what counts.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ PUBLIC = ("", "checker", "lab", "testing")
 """The packages whose ``__all__`` applications import from."""
 
 ClassName = tuple[str, str]
-"""Of a class: its module and its name."""
+"""The module and name of a class."""
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @dataclass(frozen=True)
 class Violation:
-    """A place that breaks a rule."""
+    """A violation of a rule."""
 
     package: str
     path: str
-    """Below ``src/reliamsg``."""
+    """Relative to ``src/reliamsg``."""
     line: int
     text: str
 
@@ -46,9 +46,9 @@ class Module:
     """One file."""
 
     name: str
-    """Dotted, below the package: ``core.window``; that of ``__init__.py`` is its package's."""
+    """Dotted, relative to the package: ``producer.engine``; that of ``__init__.py`` is its package's."""
     path: str
-    """Below the package's directory."""
+    """Relative to the package's directory."""
     file: Path
 
     @cached_property
@@ -57,7 +57,7 @@ class Module:
 
     @property
     def package(self) -> str:
-        """The first directory, with the laboratory's scenarios as a package of their own; ``.`` for files in none."""
+        """The first directory, with the laboratory's scenarios as a separate package; ``.`` for files in none."""
         if self.path.startswith("lab/chaos/"):
             return "lab/chaos"
         return self.path.rpartition("/")[0].split("/")[0] or "."
@@ -68,8 +68,8 @@ class Module:
 
     @cached_property
     def imported(self) -> list[tuple[str, str]]:
-        """The local name and the dotted target of everything of this project that is imported, wherever in the file:
-        at its beginning, for type checkers only, or in a function."""
+        """The local name and the dotted target of every import of this project, anywhere in the file: at its beginning,
+        for type checkers only, or in a function."""
         here = self.name.split(".") if self.path.endswith("__init__.py") else self.name.split(".")[:-1]
         found = []
         for node in self.nodes:
@@ -96,7 +96,7 @@ class Module:
 
     @cached_property
     def aliases(self) -> dict[str, ast.expr]:
-        """What names at the module's level stand for."""
+        """The targets of names at module level."""
         return {
             target.id: node.value
             for node in self.tree.body
@@ -137,11 +137,11 @@ class House:
         return sorted({module.package for module in self.modules.values()})
 
     def module_of(self, target: str) -> Module | None:
-        """The module that an import of `target` loads: itself, or the one that it is a name of."""
+        """The module that an import of `target` loads: itself, or the one that contains the name."""
         return self.modules.get(target) or self.modules.get(target.rpartition(".")[0])
 
     def resolve(self, module: Module, name: str, depth: int = 8) -> set[ClassName]:
-        """The classes of this project that a name stands for in a module: those of an alias may be several."""
+        """The classes of this project to which a name refers in a module; an alias may refer to several."""
         if name in module.classes:
             return {(module.name, name)}
         if not depth:
@@ -172,7 +172,7 @@ class House:
 
     @cached_property
     def constructed_by(self) -> dict[ClassName, set[ClassName]]:
-        """By class, those in whose body it is called, and those in whose body one of these is called, and so on."""
+        """By class, the classes that construct it, directly or through others."""
         direct: dict[ClassName, set[ClassName]] = {}
         for (name, own), node in self.all_classes.items():
             for call in ast.walk(node):
@@ -194,7 +194,7 @@ class House:
 
     @cached_property
     def held_by(self) -> dict[ClassName, set[ClassName]]:
-        """By class, those that declare an attribute of its type."""
+        """By class, the classes that declare an attribute of its type."""
         found: dict[ClassName, set[ClassName]] = {}
         for (name, own), node in self.all_classes.items():
             for annotation in _attribute_types(node):
@@ -204,7 +204,8 @@ class House:
         return found
 
     def constructor(self, one: ClassName, depth: int = 8) -> list[tuple[str, ast.expr | None]]:
-        """The parameters of a class's constructor: name and annotation. Of a base's, where it has none of its own."""
+        """The parameters of a class's constructor: name and annotation; those of a base class if it has no
+        constructor."""
         node, module = self.all_classes[one], self.modules[one[0]]
         for inner in node.body:
             if isinstance(inner, Function) and inner.name == "__init__":
@@ -221,7 +222,7 @@ class House:
 
     @cached_property
     def public_classes(self) -> set[ClassName]:
-        """What the public packages list in their ``__all__``."""
+        """The names in the ``__all__`` of the public packages."""
         found = set()
         for name in PUBLIC:
             module = self.modules.get(name)
@@ -247,8 +248,9 @@ def read_house(source: Path = SOURCE) -> House:
 
 
 def import_circles(house: House) -> Iterator[Violation]:
-    """No module imports itself through others. Every import counts, also one for type checkers only and one in a
-    function; that importing a module loads its packages does not. One violation for each file in a circle."""
+    """No module imports itself through others. Every import counts, including imports for type checkers only and
+    imports in functions; that importing a module loads its packages does not. One violation for each file in a circle.
+    """
     graph: dict[str, set[str]] = {name: set() for name in house.modules}
     for module in house.modules.values():
         for _, target in module.imported:
@@ -263,11 +265,12 @@ def import_circles(house: House) -> Iterator[Violation]:
 
 
 def received_parents(house: House) -> Iterator[Violation]:
-    """No constructor has a parameter whose annotation names a class that constructs this one, itself or through classes
-    that it constructs, or that declares an attribute of this type: such an object has received its parent.
+    """No constructor has a parameter whose annotation names a class that constructs this one, directly or through
+    others, or that declares an attribute of this type: such an object has received its parent.
 
-    A class constructs what is called by name somewhere in its body. Fields of a dataclass, named tuple or struct are
-    parameters of its constructor. Names within ``Callable[...]`` do not count."""
+    A class constructs the classes that its body calls by name. Fields of a dataclass, named tuple or struct are
+    parameters of its constructor. Names within ``Callable[...]`` do not count.
+    """
     for one, node in house.all_classes.items():
         module = house.modules[one[0]]
         makers, holders = house.constructed_by.get(one, set()), house.held_by.get(one, set())
@@ -397,7 +400,7 @@ def _names(annotation: ast.expr | None) -> Iterator[str]:
 
 
 def _is_callable(house: House, module: Module, annotation: ast.expr | None) -> bool:
-    """Whether a callable is expected, be it as one of several possibilities or by an alias."""
+    """Whether a callable is expected, possibly as one of several types or through an alias."""
     for name in _names(annotation):
         if name.rpartition(".")[2] == "Callable":
             return True
@@ -408,7 +411,7 @@ def _is_callable(house: House, module: Module, annotation: ast.expr | None) -> b
 
 
 def _alias(house: House, module: Module, name: str) -> Iterator[tuple[Module, ast.expr]]:
-    """What a name of a module, or one that it imports, is an alias of."""
+    """The type for which a module's name, or one that it imports, is an alias."""
     if name in module.aliases:
         if name not in _names(module.aliases[name]):
             yield module, module.aliases[name]
@@ -523,7 +526,7 @@ def _circles(graph: dict[str, set[str]]) -> list[list[str]]:
 
 
 def main(arguments: list[str]) -> None:
-    """Print the table of all rules, or every violation of some."""
+    """Print the table of all rules, or every violation of the given ones."""
     house = read_house()
     for rule in arguments:
         print(*RULES[rule](house), sep="\n")

@@ -1,9 +1,9 @@
-"""Interrupting a call at every point at which Python may run a signal handler, one after the other.
+"""Interrupts a call at every point at which Python may run a signal handler, one after the other.
 
-CPython looks for signals after calls, at jumps back and when a function begins. Tracing stops before every
-instruction; those that follow such a place in their function are where a handler can run, and an exception leave it.
-(Where the call was the last thing inside a ``with`` or ``try``, a real exception still belongs to that block, and one
-that is raised by tracing does not. Such points are left out.)
+CPython checks for signals after calls, at backward jumps, and at the start of functions. Tracing stops before every
+instruction; a handler can run, and an exception can be raised, at instructions that follow such a place in their
+function. (If the call is the last thing inside a ``with`` or ``try``, a real exception still belongs to that block, and
+one raised by tracing does not. Such points are left out.)
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 CHECKED = {"CALL", "CALL_FUNCTION_EX", "CALL_KW", "RESUME", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"}
 
 LOCKING = (queue.__file__, threading.__file__)
-"""What is written in Python there holds locks in between: whoever uses it can be interrupted then."""
+"""Functions written in Python that hold locks: their users can be interrupted meanwhile."""
 
 _names: dict[CodeType, dict[int, tuple[str, int | None]]] = {}
 
@@ -37,8 +37,8 @@ def _instructions(code: CodeType) -> dict[int, tuple[str, int | None]]:
 
 
 class Interruption:
-    """Has `action` called at the `number`-th point of a call, once. `everywhere`: at every instruction, not only where
-    an exception can come from."""
+    """Call `action` at the `number`-th point of a call, once. `everywhere`: at every instruction, not only where an
+    exception can be raised."""
 
     def __init__(self, number: int, action: Callable[[], object], everywhere: bool = False) -> None:
         self.number = number
@@ -82,7 +82,7 @@ def points(
     everywhere: bool = False,
     prepare: Callable[[], object] = lambda: None,
 ) -> Iterator[bool]:
-    """Make the call again and again, after `prepare`, interrupted at each of its points in turn; yields after each,
+    """Make the call repeatedly, after `prepare`, interrupted at each of its points in turn; yields after each call
     whether the interruption ended it."""
     number = 0
     while True:

@@ -1,9 +1,9 @@
-"""Which locks of a producer no thread may take while it holds which others, and what nobody may change without.
+"""The lock order of a producer, and state that must only be changed under a lock.
 
 A signal handler may ask for the status, which waits for the engine's lock, and may have interrupted a thread that holds
-the locks of publishing. So whoever holds the engine's lock must not wait for those, nor the other way round: the
-handler would wait for good. What is looked through under the engine's lock is changed under it: else looking through it
-fails in the middle.
+the locks of publishing. So a thread that holds the engine's lock must not wait for those, nor the other way round: the
+handler would deadlock. Containers that are iterated under the engine's lock are changed under it; otherwise an
+iteration fails in the middle.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from reliamsg.producer.engine import ProducerEngine
 
 
 class CheckedLock:
-    """A reentrant lock that tells of every time it is taken by a thread that holds one of `others`."""
+    """A reentrant lock that reports every acquisition by a thread that holds one of `others`."""
 
     def __init__(self, name: str, found: list[str]) -> None:
         self._name = name
@@ -50,7 +50,7 @@ class CheckedLock:
 
 
 class GuardedDict(dict[Any, Any]):
-    """A dictionary that tells of every change without the lock."""
+    """A dictionary that reports every change without the lock."""
 
     def __init__(self, name: str, content: dict[Any, Any], lock: CheckedLock, found: list[str]) -> None:
         super().__init__(content)
@@ -86,7 +86,7 @@ class GuardedDict(dict[Any, Any]):
 
 
 def _guard(owner: Any, lock: Any, found: list[str]) -> None:
-    """Have the dictionaries of an object guarded by a lock."""
+    """Have a lock guard the dictionaries of an object."""
     for name, value in vars(owner).items():
         if type(value) is dict:
             setattr(owner, name, GuardedDict(f"{type(owner).__name__}.{name}", value, lock, found))
@@ -98,8 +98,8 @@ def _stack() -> str:
 
 @contextmanager
 def lock_order() -> Iterator[None]:
-    """Look at every engine that is made within. Fails at the end if a lock was taken in the wrong order, or something
-    was changed without it."""
+    """Watch every engine that is created in the block. Fails at the end if a lock was taken in the wrong order, or
+    something was changed without it."""
     found: list[str] = []
     make = ProducerEngine.__init__
 

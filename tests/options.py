@@ -1,9 +1,9 @@
-"""Two sizes of one test-suite: small by default, and with ``--full`` the sizes that the evidence quotes.
+"""Two sizes of one test suite: small by default, and with ``--full`` the sizes that the evidence quotes.
 
-A test that has sizes asks for the ``size`` fixture: ``messages = size(2_000, 60_000)``. One that makes sense
-at full size only is marked ``@pytest.mark.full``. One that takes half a minute or more, most of it waiting, is marked
-``@pytest.mark.long``: where tests run side by side, each worker begins with its share of them, so that none is left
-for the end.
+A test with sizes uses the ``size`` fixture: ``messages = size(2_000, 60_000)``. A test that makes sense at full size
+only is marked ``@pytest.mark.full``. A test that takes half a minute or more, most of it waiting, is marked
+``@pytest.mark.long``: with parallel workers, each worker begins with its share of them, so that none is left for the
+end.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "last: needs what other tests leave; ends the run")
 
 
-@pytest.hookimpl(trylast=True)  # others select and sort before
+@pytest.hookimpl(trylast=True)  # after other plugins have selected and sorted
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("--full"):
         left_out = [item for item in items if item.get_closest_marker("full")]
@@ -43,7 +43,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _long_first(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
-    """In parts as ``--dist worksteal`` gives them out first, each with its share at its head of the long ones and of
+    """Split as ``--dist worksteal`` distributes them first, each part beginning with its share of the long tests and of
     those that another test waits for."""
     long = [item for item in items if _is_first(item)]
     others = [item for item in items if not _is_first(item)]

@@ -1,8 +1,8 @@
-"""How long tests wait for what must happen.
+"""How long tests wait for events that must happen.
 
-Such a number is the point at which a test gives up, not a measurement: a test that passes never waits for it. So it
-is chosen for a machine that is several times slower than the one it was written on, shared with others, and stalled
-now and then for seconds; what hangs is told from what is slow a little later, and that is all it costs.
+Such a number is the point at which a test gives up, not a measurement: a passing test never waits for it. So it is
+chosen for a machine that is several times slower than the one it was written on, shared with others, and stalled now
+and then for seconds; the only cost is that a hang is told from slowness a little later.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ __all__ = ["STALL_S", "patient", "quickest", "wait_for"]
 
 _FACTOR = 4.0
 _LEAST_S = 60.0
-"""Nothing is given up sooner, since one stall alone may take many seconds."""
+"""The minimum wait, since a single stall may take many seconds."""
 STALL_S = 15.0
-"""What a stalled machine may add to anything: upper bounds that are promises of the product allow for it, and are told
-apart from the promise's breach by more than that."""
+"""The time that a stalled machine may add to anything: upper bounds that are promises of the product allow for it, and
+a breach of the promise exceeds them by more than that."""
 
 
 def patient(seconds: float) -> float:
-    """How long to wait, in seconds, for what takes less than `seconds` on a machine that is not busy."""
+    """How long to wait, in seconds, for something that takes less than `seconds` on an idle machine."""
     return max(_LEAST_S, _FACTOR * seconds)
 
 
@@ -32,11 +32,10 @@ def wait_for(
     seconds: float = 20.0,
     poll: float = 0.005,
 ) -> Any:
-    """Wait until `condition` is true, and return its value; look every `poll` seconds. AssertionError, saying `what`,
-    if that takes more than ``patient(seconds)``.
+    """Wait until `condition` is true, and return its value; check every `poll` seconds. AssertionError with `what` if
+    that takes more than ``patient(seconds)``.
 
-    For what is a step of a test. Waits that judge a promise of the product end with it:
-    :func:`reliamsg.lab.chaos.waiting.wait_for`.
+    For steps of a test. Waits that judge a promise of the product use :func:`reliamsg.lab.chaos.waiting.wait_for`.
     """
     limit = patient(seconds)
     deadline = time.monotonic() + limit
@@ -50,9 +49,9 @@ def wait_for(
 
 
 def quickest(action: Callable[[], object], enough: float, tries: int = 5) -> float:
-    """The least time, in seconds, that `action` took: in at most `tries` tries, until one took less than `enough`.
+    """The minimum time, in seconds, that `action` took: in at most `tries` attempts, until one took less than `enough`.
 
-    For upper bounds that are too close to the promise's breach to allow for a stall.
+    For upper bounds that are too close to a breach of the promise to allow for a stall.
     """
     best = float("inf")
     for _ in range(tries):

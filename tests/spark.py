@@ -1,4 +1,4 @@
-"""One Spark session for all tests that audit in this process: starting one takes longer than most of them."""
+"""One Spark session for all audit tests in this process: starting one takes longer than most of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 _PLACES = ("tests/audit/", "tests/cli/", "tests/docs/")
-"""Where ``make test`` looks for such tests: to look through all takes as long as some of them."""
+"""The directories that ``make test`` searches for such tests: searching all takes as long as some of them."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -36,21 +36,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from reliamsg.audit.session import make_session, separate_session
 
-    # Java as for few journals. Most audits here are the first ones of their kind: code that is compiled well is not run
-    # often enough to make good for its compiler's work, which takes a third of all.
+    # Java options as for few journals. Most audits here are the first ones of their kind: code is not run often enough
+    # to make up for its compilation, which takes a third of the time.
     few = tmp_path_factory.mktemp("journals")
     session = make_session("local[2]", journals=few, settings={"spark.ui.showConsoleProgress": "false"})
     session.sparkContext.setLogLevel("ERROR")
-    # As a small audit sets itself; steps that are tested alone get no session of their own.
+    # Configured like a small audit; steps that are tested alone get no separate session.
     yield separate_session(session)
     session.stop()
 
 
 @pytest.fixture
 def kept_spark(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> list[SparkSession]:
-    """For a program in this process that makes a session and stops it: it gets the one of all tests, which goes on.
+    """For a program in this process that makes a session and stops it: it gets the shared one, which keeps running.
 
-    The sessions that it stopped.
+    Yields the sessions that it stopped.
     """
     stopped: list[SparkSession] = []
 

@@ -1,4 +1,4 @@
-"""Settings: what is accepted, what is refused, and that passwords stay out of sight."""
+"""Settings: accepted values, refused values, and that passwords stay hidden."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every public name exists, says what it is, and can be found where the documentation says."""
+"""Every public name exists, has documentation, and is where the documentation says."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from reliamsg import errors
 
 
 def public_modules() -> list[str]:
-    """The modules that list what is public in them; the command line and Spark's jobs stay outside."""
+    """The modules with public names; the command line and Spark's jobs are not included."""
     names = ["reliamsg"]
     for module in pkgutil.walk_packages(reliamsg.__path__, "reliamsg."):
         parts = module.name.split(".")

@@ -1,4 +1,4 @@
-"""What others may have put where files are read, and who may read and change what is made."""
+"""Files that others may have placed, and the permissions of new files."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_reading_a_file_that_is_one(tmp_path: Path) -> None:
     assert list(irregular(tmp_path, (".db",))) == []
 
 
-# -- what is made ---------------------------------------------------------------------------------------------
+# -- new files --------------------------------------------------------------------------------------------
 
 
 def modes(root: Path) -> dict[str, int]:
@@ -207,7 +207,7 @@ def test_a_file_that_others_can_change_is_refused(
     victim.write_bytes(b"keep")
     spoiled = path.with_name(f"{path.name}{which}")
     if how == "a pipe" and not which:
-        return  # is no file, which is said in other words
+        return  # not a file, which has another message
     if how in ("a link", "a pipe"):
         spoiled.unlink(missing_ok=True)
         if how == "a pipe":
@@ -236,7 +236,7 @@ def test_a_directory_that_anybody_can_write(opener: Callable[[Path], Outbox | In
     with pytest.raises(StoreUnsafe, match="chmod o-w"):
         opener(place / "x.db")
     assert not list(place.iterdir())
-    place.chmod(0o1777)  # sticky, as /tmp: there nobody can replace what is another's
+    place.chmod(0o1777)  # sticky, like /tmp: others' files can't be replaced there
     opener(place / "x.db").close()
 
 
@@ -245,7 +245,7 @@ def test_a_directory_that_anybody_can_write(opener: Callable[[Path], Outbox | In
 def test_a_link_to_nothing_begins_no_file(
     opener: Callable[[Path], Outbox | Inbox], through: str, tmp_path: Path
 ) -> None:
-    """It was made for a file that is not there now: a disk may not be mounted."""
+    """It was created for a file that is missing now: a disk may not be mounted."""
     disk, link = tmp_path / "disk", tmp_path / "x.db"
     disk.mkdir()
     link.symlink_to(disk / "x.db")

@@ -1,7 +1,7 @@
 """The rules of the sources' structure, as ``tests/house.py`` defines them.
 
-A package that breaks a rule today is listed in ``NOT_YET``, and its test has to fail: whoever makes a package meet the
-rule takes it off. There are no lists of files.
+A package that violates a rule today is listed in ``NOT_YET``, and its test must fail: a change that makes a package
+comply removes it from the list. There are no lists of files.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NOT_YET: dict[str, set[str]] = {
     "private-names": set(),
     "parameters": set(),
 }  # fmt: skip
-"""By rule, the packages that do not meet it yet."""
+"""By rule, the packages that do not comply yet."""
 
 
 @cache

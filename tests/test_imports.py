@@ -1,4 +1,4 @@
-"""Imports point one way. This reads them, and holds the rules of docs/explanation."""
+"""Imports point one way: reads them, and checks the rules of docs/explanation."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "aio": BASE | MIDDLE | UPPER,
     "testing": BASE | MIDDLE | UPPER | {"aio", "injection"},
     "lab": {"config", "errors"},
-    # Puts whole clients through faults, and has what they leave judged.
+    # Subjects whole clients to faults, and has their files judged.
     "lab/chaos": BASE | {"store", "producer", "consumer", "checker", "lab", "injection"},
     "checker": {
         "wire",

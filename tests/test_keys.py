@@ -1,4 +1,4 @@
-"""Key rings: what they accept, and that they don't give anything away."""
+"""Key rings: what they accept, and that they reveal nothing."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_parts_that_join_to_the_same_bytes_are_not_the_same(parts: list[bytes]) 
 
 
 def test_keys_are_exchanged_without_a_gap() -> None:
-    """Three steps: everybody trusts the new one; everybody signs with it; the old one goes."""
+    """Three steps: all clients trust the new one; all sign with it; the old one is removed."""
     new = b"fedcba9876543210"
     old_ring = KeyRing({"1": SECRET, "2": new}, sign_with="1")
     new_ring = KeyRing({"1": SECRET, "2": new}, sign_with="2")

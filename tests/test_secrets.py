@@ -1,4 +1,4 @@
-"""Passwords and keys: whatever is done with them, right or wrong, they show nowhere."""
+"""Passwords and keys appear nowhere, whatever is done with them, right or wrong."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HEX = "5e" * 32
 
 
 def chain(error: BaseException) -> Iterator[BaseException]:
-    """An error and all that it came of."""
+    """An error and all of its causes."""
     seen: list[BaseException] = []
     todo = [error]
     while todo:
@@ -135,7 +135,7 @@ def test_what_is_meant_is_taken(
 
 
 def looks_at(site: Site) -> Iterator[object]:
-    """All ways to see what a site holds without asking for its login."""
+    """All ways to see a site's content without asking for its login."""
     yield from (repr(site), str(site), f"{site!r:>20}", site.shown_url, site.url)
     yield from (repr(dataclasses.asdict(site)), repr(dataclasses.astuple(site)), repr(vars(site)))
     yield repr([getattr(site, field.name) for field in dataclasses.fields(site)])

@@ -1,1 +1,1 @@
-"""Ours, each run a process of its own."""
+"""Our side; each run is a separate process."""

@@ -1,8 +1,8 @@
-"""A consumer that does what it is told, see :mod:`benchmarks.child`. Times are those of the machine's monotonic clock.
+"""A consumer that executes orders, see :mod:`benchmarks.child`. Times are of the machine's monotonic clock.
 
-It answers when it reads at all sites. ``wait``: until `count` messages in all were handed out (and, with `settled`,
-acknowledged and released by the brokers that they came from), at most `timeout` seconds: how many, when, and how many
-of them were out of order. ``held``: until so many wait behind a gap.
+It answers when it reads all sites. ``wait``: until `count` messages in total were delivered (and with `settled` also
+acknowledged, and released by their brokers), at most `timeout` seconds; answers with their number, the time, and the
+number that were out of order. ``held``: until that many messages wait behind a gap.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ BATCH = 2_048
 
 
 class Reader:
-    """Reads on a thread of its own, counts, and compares numbers with their order."""
+    """Reads on its own thread, counts messages, and checks their order."""
 
     def __init__(self, consumer: Consumer, every: bool) -> None:
         self._consumer = consumer
         self._every = every
-        """Whether the number in each body is compared, or only the sequence numbers of each list's first and last."""
+        """Whether each body's number is checked, or only the sequence numbers of each list's first and last message."""
         self._changed = threading.Condition()
         self._next = 0
-        self.handed_out = self.disordered = 0
+        self.delivered = self.out_of_order = 0
         self.first_at = self.last_at = 0.0
         self.thread = threading.Thread(
             target=consumer.run, args=(self._handle,), kwargs={"batch": BATCH}, daemon=True
@@ -37,28 +37,28 @@ class Reader:
     def _handle(self, messages: list[Message]) -> None:
         first, self._next = self._next, self._next + len(messages)
         if (messages[0].seq, messages[-1].seq) != (first + 1, self._next):
-            self.disordered += 1
+            self.out_of_order += 1
         if self._every:
             for number, message in enumerate(messages, first):
-                self.disordered += int.from_bytes(message.body[:8], "big") != number
+                self.out_of_order += int.from_bytes(message.body[:8], "big") != number
         with self._changed:
             self.last_at = time.monotonic()
             self.first_at = self.first_at or self.last_at
-            self.handed_out += len(messages)
+            self.delivered += len(messages)
             self._changed.notify_all()
 
     def wait(self, order: dict[str, Any]) -> dict[str, Any]:
         end = time.monotonic() + order["timeout"]
         with self._changed:
-            done = self._changed.wait_for(lambda: self.handed_out >= order["count"], order["timeout"])
+            done = self._changed.wait_for(lambda: self.delivered >= order["count"], order["timeout"])
         while done and order.get("settled") and time.monotonic() < end and not self._settled():
             time.sleep(0.001)
         return {
             "done": done,
-            "handed_out": self.handed_out,
+            "delivered": self.delivered,
             "at": time.monotonic() if order.get("settled") else self.last_at,
             "first_at": self.first_at,
-            "disordered": self.disordered,
+            "out_of_order": self.out_of_order,
         }
 
     def _settled(self) -> bool:

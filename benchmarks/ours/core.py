@@ -1,6 +1,7 @@
-"""The consumer's core alone: merge, drop doubles, order, hand out, acknowledge, commit, on ranges and without a disk.
+"""The protocol's receiver alone: merge, drop duplicates, order, deliver, acknowledge, commit; on ranges, without a
+disk.
 
-``rate``: batches of B messages, each in order from both sites. ``memory``: bytes for a stream after A and after B
+``rate``: batches of B messages, each in order from both sites. ``memory``: bytes per stream after A and after B
 messages.
 """
 
@@ -24,8 +25,8 @@ EPOCH, INCARNATION = 10, 77
 
 
 def through(core: GroupReceiver, stream: Stream, messages: int, batch: int, every: int) -> None:
-    """Have a stream's messages arrive from both sites, and handed out and acknowledged until all are released. A commit
-    after `every` batches."""
+    """Receive a stream's messages from both sites, deliver and acknowledge them until all are released. Commits after
+    every `every` batches."""
     now, done = 1.0, 0
     for number, first in enumerate(range(1, messages + 1, batch), 1):
         last = min(messages, first + batch - 1)
@@ -36,7 +37,7 @@ def through(core: GroupReceiver, stream: Stream, messages: int, batch: int, ever
             offered = state.offer(now, batch)
             if offered is None:
                 if any(isinstance(event, CommitWanted) and event.urgent for event in core.take_events()):
-                    # What may be delivered is bounded by what was committed.
+                    # Deliveries are bounded by the committed mark.
                     core.committed(core.snapshot())
                     continue
                 break
@@ -49,7 +50,7 @@ def through(core: GroupReceiver, stream: Stream, messages: int, batch: int, ever
         now += 0.001
     core.committed(core.snapshot())
     if done != messages:
-        raise SystemExit(f"{done} of {messages} messages were handed out")
+        raise SystemExit(f"{done} of {messages} messages were delivered")
 
 
 def measure_rate(messages: int, batch: int) -> None:
@@ -60,7 +61,7 @@ def measure_rate(messages: int, batch: int) -> None:
 
 
 def measure_memory(streams: int, counts: list[int]) -> None:
-    """For each count: so many messages in each stream, then the bytes for one."""
+    """For each count: receive that many messages in each stream, then measure the bytes per stream."""
     found = {}
     for count in counts:
         gc.collect()

@@ -1,4 +1,4 @@
-"""Brokers as usual, and a count of what is sent to them: data, and what the protocol adds beside it."""
+"""Ordinary brokers that count the bytes sent to them: data, and the protocol's control frames."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["CountedTransports"]
 
 
 class CountedTransports:
-    """Injected as the `transports` of a producer or consumer. Bytes are those of bodies, over all sites."""
+    """Injected as the `transports` of a producer or consumer. Counts the bytes of bodies, over all sites."""
 
     def __init__(self) -> None:
         self.data_bytes = 0
@@ -31,7 +31,7 @@ class CountedTransports:
 
 
 class _Events:
-    """Passes everything on, and counts what is pulled."""
+    """Forwards everything, and counts the pulled data."""
 
     def __init__(self, events: SenderEvents, counts: CountedTransports) -> None:
         self._events = events
@@ -47,7 +47,7 @@ class _Events:
 
 
 class _Counted:
-    """Passes everything on, and counts what is told."""
+    """Forwards everything, and counts the control frames."""
 
     def __init__(self, transport: Any, counts: CountedTransports) -> None:
         self._transport = transport

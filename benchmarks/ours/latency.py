@@ -1,5 +1,5 @@
-"""The same as ``benchmarks/peers/latency_paho.py`` over two sites: ``publish``, durable when it returns, and
-``subscribe``, which acknowledges each list of messages that it is given."""
+"""The counterpart of ``benchmarks/peers/latency_paho.py`` over two sites: ``publish``, durable when it returns, and
+``subscribe``, which acknowledges each list of messages that it receives."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""A producer that does what it is told, see :mod:`benchmarks.child`. Times are those of the machine's monotonic clock.
+"""A producer that executes orders, see :mod:`benchmarks.child`. Times are of the machine's monotonic clock.
 
-``publish``: `count` messages as fast as it goes (`rate` 0: `publish_many`, MANY a call) or at `rate` a second, until
-all are confirmed; its start, its end, and seconds. ``hold``: `count` messages while no site is within reach; answers
-when they are durable. ``catch_up``: live messages at `rate` a second meanwhile; from when the first site is connected
-until what was held is confirmed by both. Bodies begin with their number in the topic, except where an order has
+``publish``: `count` messages at full speed (`rate` 0: `publish_many`, MANY per call) or at `rate` per second, until all
+are confirmed; answers with start, end and seconds. ``hold``: `count` messages while no site is reachable; answers when
+they are durable. ``catch_up``: live messages at `rate` per second meanwhile; measures from the first site's connection
+until both have confirmed all held messages. Bodies begin with their number in the topic, unless an order has
 ``numbered`` false.
 """
 
@@ -18,13 +18,13 @@ from benchmarks.child import answer, orders, serve
 from reliamsg import OutboxFull, Producer, Receipt, Site
 
 STEP_S = 0.02
-"""At a rate, what is due within so many seconds is published by one call."""
+"""At a given rate, messages that are due within this many seconds are published by one call."""
 MANY = 10_000
 WAIT_S = 300.0
 
 
 class Publisher:
-    """Numbers bodies, and keeps to a rate."""
+    """Numbers bodies, and keeps a rate."""
 
     def __init__(self, producer: Producer, topic: str, size: int) -> None:
         self._producer = producer
@@ -103,7 +103,7 @@ class Publisher:
 def main() -> None:
     lines = orders()
     config = next(lines)
-    # Of what a site that comes back waits for, this measures nothing: it is looked for often.
+    # The wait of a returning site is not measured here: check for it often.
     sites = [Site(name, url, backoff_min=0.1, backoff_max=0.2) for name, url in config["sites"]]
     with Producer(
         "bench",

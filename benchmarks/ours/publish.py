@@ -1,8 +1,8 @@
-"""Publish N messages to every site given, until each is confirmed by all of them. The journal stays in the outbox.
+"""Publish N messages to every given site, until all sites have confirmed each. The journal stays in the outbox.
 
-`how`: ``nowait``, a call for each message; ``many``, a call for MANY of them (or MANY_BYTES), durable when it returns,
-from THREADS threads; ``plain``, as ``nowait``, each a broker message of its own; ``json`` and ``zstd``, as ``many``
-with bodies that are JSON, as they are and compressed.
+`how`: ``nowait``, one call per message; ``many``, one call per MANY messages (or MANY_BYTES), durable when it returns,
+from THREADS threads; ``plain``, like ``nowait``, with one broker message each; ``json`` and ``zstd``, like ``many``
+with JSON bodies, uncompressed and compressed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from reliamsg.store.outbox_view import inspect_outbox
 
 MANY, MANY_BYTES, THREADS = 10_000, 4 << 20, 2
 KINDS = MANY
-"""Different bodies that are JSON."""
+"""Number of different JSON bodies."""
 
 
 def publish(producer: Producer, topic: str, messages: int, bodies: Sequence[bytes], how: str) -> float:
@@ -55,7 +55,7 @@ def publish(producer: Producer, topic: str, messages: int, bodies: Sequence[byte
 
 
 def records() -> list[bytes]:
-    """Orders, say: names and words that repeat, and numbers that don't."""
+    """For example orders: repeated names and words, and different numbers."""
     return [
         json.dumps(
             {
@@ -73,7 +73,7 @@ def records() -> list[bytes]:
 
 
 def options(how: str, size: int) -> dict[str, Any]:
-    """What the producer is given. With large messages the outbox must have room for all."""
+    """The producer's arguments. With large messages, the outbox must have room for all."""
     chosen: dict[str, Any] = {"plain": {"wire": "plain"}, "zstd": {"compression": "zstd"}}.get(how, {})
     return {**chosen, "max_bytes": 8 << 30} if size > 10_000 else chosen
 

@@ -1,7 +1,7 @@
 """`publish()`, each durable when it returns.
 
-``latency``: one thread, a pause before each, two sites connected; the median in µs. ``threads``: so many threads of one
-producer as fast as they can, no site within reach; messages a second.
+``latency``: one thread, a pause before each call, two connected sites; the median in µs. ``threads``: that many threads
+share one producer at full speed, no site is reachable; messages per second.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from reliamsg import Producer, Site
 BODY = bytes(100)
 PAUSE_S = 0.005
 NOWHERE = "amqp://127.0.0.1:9/%2F"
-"""Nobody listens at this port."""
+"""A port without a listener."""
 
 
 def measure_latency(topic: str, count: int, urls: list[str]) -> None:

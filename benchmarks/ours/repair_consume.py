@@ -1,8 +1,8 @@
 """The consuming child of ``benchmarks/repair.py``: reads until its standard input ends.
 
-The first line of it is its configuration; it is answered when the consumer reads at all sites. Each other one is a JSON
-object with `topic`, `count` and `timeout`, and is answered once so many messages of that topic were handed out since it
-started (a count of 0: at once): what was handed out, when, and what was used and sent.
+The first input line is its configuration, answered when the consumer reads all sites. Each other line is a JSON object
+with `topic`, `count` and `timeout`, answered once that many messages of the topic have been delivered since the start
+(with a count of 0: at once), with the deliveries, their times, and the resources and bytes used.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from reliamsg.testing import inject
 
 
 class Reader:
-    """Reads on a thread of its own and counts by topic."""
+    """Reads on its own thread, and counts by topic."""
 
     def __init__(self, consumer: Consumer) -> None:
-        self.handed_out: Counter[str] = Counter()
+        self.delivered: Counter[str] = Counter()
         self.first: dict[str, tuple[float, int]] = {}
-        """Topic → when its first messages were handed out, and how many those were."""
+        """By topic, when its first messages were delivered, and how many those were."""
         self._consumer = consumer
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._read, daemon=True)
@@ -37,12 +37,12 @@ class Reader:
         topic, count = messages[0].topic, len(messages)
         with self._changed:
             self.first.setdefault(topic, (time.time(), count))
-            self.handed_out[topic] += count
+            self.delivered[topic] += count
             self._changed.notify_all()
 
     def wait(self, topic: str, count: int, timeout: float) -> bool:
         with self._changed:
-            return self._changed.wait_for(lambda: self.handed_out[topic] >= count, timeout)
+            return self._changed.wait_for(lambda: self.delivered[topic] >= count, timeout)
 
     def stop(self) -> None:
         self._consumer.stop()
@@ -78,8 +78,8 @@ def say(reader: Reader, counts: CountedTransports, topic: str, done: bool) -> No
         done=done,
         at=time.time(),
         first=reader.first.get(topic),
-        handed_out=dict(reader.handed_out) if len(reader.handed_out) < 100 else {},
-        total=reader.handed_out.total(),
+        delivered=dict(reader.delivered) if len(reader.delivered) < 100 else {},
+        total=reader.delivered.total(),
         control=counts.control_bytes,
         frames=counts.control_frames,
     )

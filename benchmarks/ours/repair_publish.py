@@ -1,9 +1,9 @@
-"""The publishing child of ``benchmarks/repair.py``: does what it is told on standard input, one JSON
-object a line, the first of which is its configuration.
+"""The publishing child of ``benchmarks/repair.py``: executes orders from standard input, one JSON object per line. The
+first line is its configuration.
 
-``publish``: `count` messages of `size` bytes to `topics` in turn, at `rate` per second (0: as fast as it goes), and
-waits until all are confirmed. ``sleep``: `seconds`. Each answers with one line: seconds, and what was used and sent
-since the one before.
+``publish``: `count` messages of `size` bytes to `topics` in turn, at `rate` per second (0: at full speed), and wait
+until all are confirmed. ``sleep``: `seconds`. Each order is answered by one line: seconds, and the resources and bytes
+used since the previous one.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Other clients at their best honest settings, each run a process in an environment without reliamsg."""
+"""Other clients with their fastest honest settings, each run in a separate process without reliamsg."""

@@ -1,6 +1,6 @@
-"""One bare SQLite commit with fsync after another, a pause before each: WAL, ``synchronous=FULL``, a row of 100 bytes.
+"""Single SQLite commits with fsync, with a pause before each: WAL, ``synchronous=FULL``, a row of 100 bytes.
 
-The settings are those of an outbox; the median in µs.
+The settings are those of an outbox; the result is the median in µs.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""paho-mqtt: QoS 1 from publisher to broker and from there to a subscriber, each a process and a client of its own.
+"""paho-mqtt: QoS 1 from publisher to broker to subscriber, each in a separate process with its own client.
 
-``publish``: one client that `threads` use, `publish()` without waiting for the acknowledgement. ``subscribe``: a
-persistent session; prints a line when it is subscribed, and percentiles when so many messages came as standard input
-says.
+``publish``: one client shared by `threads`, `publish()` without waiting for the acknowledgement. ``subscribe``: a
+persistent session; prints a line when it is subscribed, and percentiles once as many messages have arrived as standard
+input requests.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def publish(port: int, threads: int, rate: float, warm_up: float, seconds: float
     total, _ = publish_paced(
         lambda body: client.publish(TOPIC, body, 1), threads, rate, warm_up, seconds, size
     )
-    if not done.wait(60):  # what is not acknowledged when it disconnects would be lost
+    if not done.wait(60):  # unacknowledged messages would be lost at the disconnect
         raise SystemExit("not all messages were acknowledged")
     say(rate, total)
     client.disconnect()

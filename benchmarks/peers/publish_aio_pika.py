@@ -1,4 +1,4 @@
-"""aio-pika: publish N persistent messages to one site with publisher confirms, WINDOW of them awaited together."""
+"""aio-pika: publish N persistent messages to one site with publisher confirms, awaiting WINDOW of them together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""aiomqtt: publish N messages with QoS 1 to one broker, WINDOW of them awaited together (paho does the work)."""
+"""aiomqtt: publish N messages with QoS 1 to one broker, awaiting WINDOW of them together (paho does the work)."""
 
 from __future__ import annotations
 

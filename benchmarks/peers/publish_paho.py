@@ -1,8 +1,8 @@
 """paho-mqtt: publish N messages with QoS 1 to one broker, until all are acknowledged.
 
-MQTT 3.1.1, where paho is fastest (its MQTT 5 properties cost more), `publish()` without waiting for each, paho's own
-queue never empty, QUEUE unacknowledged at most. Of the numbers of messages in flight from 20 to 60,000 INFLIGHT was
-the fastest: paho goes through all that are in flight at each acknowledgement.
+MQTT 3.1.1, where paho is fastest (its MQTT 5 properties cost more); `publish()` without waiting; paho's own queue never
+empty, and at most QUEUE messages unacknowledged. Of the in-flight limits from 20 to 60,000, INFLIGHT was the fastest:
+paho iterates over all in-flight messages at each acknowledgement.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Publisher:
             self.changed.set()
 
     def wait(self, count: int) -> None:
-        """Until so many are acknowledged."""
+        """Wait until `count` messages are acknowledged."""
         self.changed.clear()
         self.wanted = count
         if self.confirmed < count:

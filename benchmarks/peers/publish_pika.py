@@ -1,7 +1,7 @@
-"""pika: publish N persistent messages to each of the sites with pipelined publisher confirms, until all have confirmed.
+"""pika: publish N persistent messages to each site with pipelined publisher confirms, until all sites have confirmed.
 
-Asynchronous connections that share one loop, up to WINDOW unconfirmed messages at each site (fewer large ones), one
-object for the properties of all messages; nothing durable on the client. pika at its fastest.
+Asynchronous connections that share one loop; up to WINDOW unconfirmed messages at each site (fewer large ones); one
+properties object for all messages; nothing durable on the client. This is pika at its fastest.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import pika
 from benchmarks.measured import say
 
 EXCHANGE = "reliamsg"
-"""Where group queues are bound, for both to publish into the same ones."""
+"""The exchange to which group queues are bound, so that both publish to the same queues."""
 WINDOW = 5_000
 WINDOW_BYTES = 32 << 20
 
 
 class Site:
-    """One connection, and how far it is."""
+    """One connection, and its progress."""
 
     def __init__(self, run: Publisher, url: str, loop: Any = None) -> None:
         self.run = run
@@ -45,7 +45,7 @@ class Site:
     def on_confirm(self, frame: Any) -> None:
         if not isinstance(frame.method, pika.spec.Basic.Ack):
             raise SystemExit("the broker refused a message")
-        # Confirms of a publisher come in order here; with multiple=True one stands for many.
+        # Confirms arrive in the order of publishing; with multiple=True one stands for many.
         self.confirmed = max(self.confirmed, frame.method.delivery_tag)
         if self.confirmed == self.run.messages:
             self.run.finished()
@@ -54,7 +54,7 @@ class Site:
 
 
 class Publisher:
-    """Publishes everything at every site, and stops the clock when all is confirmed."""
+    """Publishes everything at every site, and stops the clock when everything is confirmed."""
 
     def __init__(self, urls: list[str], topic: str, messages: int, size: int) -> None:
         self.topic, self.messages, self.body = topic, messages, bytes(size)

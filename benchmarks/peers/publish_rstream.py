@@ -1,9 +1,9 @@
 """rstream: publish N messages to one stream of one RabbitMQ node, until all are confirmed.
 
-``send_batch`` with lists of raw bytes (no AMQP 1.0 encoding), so that many messages go in one frame and are confirmed
-together; up to WINDOW of them unconfirmed. Nothing is durable on the client, and RabbitMQ does not fsync streams.
-With ``sub`` as the last argument, batches go as sub-entries instead, each one entry with one confirm; with ``each``,
-every message in a call of ``send`` of its own, as its documentation begins, which rstream puts together again.
+``send_batch`` with lists of raw bytes (no AMQP 1.0 encoding), so that many messages share a frame and are confirmed
+together; up to WINDOW of them unconfirmed. Nothing is durable on the client, and RabbitMQ does not fsync streams. With
+``sub`` as the last argument, batches are sent as sub-entries, each one entry with one confirm. With ``each``, every
+message is a separate call of ``send``, as in the introduction of its documentation; rstream batches these again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WINDOW = 20_000
 
 
 class Confirms:
-    """Counts them, and lets the sender wait for room."""
+    """Counts confirms, and lets the sender wait for room."""
 
     def __init__(self) -> None:
         self.sent = self.confirmed = 0
@@ -34,7 +34,7 @@ class Confirms:
         self.changed.set()
 
     async def room(self, window: int) -> None:
-        """Until at most `window` are unconfirmed."""
+        """Wait until at most `window` are unconfirmed."""
         while self.sent - self.confirmed > window:
             self.changed.clear()
             await self.changed.wait()
@@ -49,7 +49,7 @@ async def lists(producer: Producer, stream: str, messages: int, body: bytes, con
 
 
 async def entries(producer: Producer, stream: str, messages: int, body: bytes, confirms: Confirms) -> None:
-    """One publishing id and one confirm for each. They leave every half second."""
+    """One publishing id and one confirm per message. They are sent every half second."""
     for first in range(0, messages, BATCH):
         confirms.sent += 1
         batch = [body] * min(BATCH, messages - first)

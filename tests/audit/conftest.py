@@ -1,4 +1,4 @@
-"""Journals that several tests of the audit judge, and what Spark says of them."""
+"""Journals that several tests of the audit judge, and Spark's judgement of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.audit.equality import Outcome, by_spark
 @pytest.fixture(scope="session")
 def chains() -> list[Chain]:
     """All journals of :mod:`tests.audit.together`."""
-    # Here, since what is imported there has Hypothesis' settings, which are made after this file is read.
+    # Imported here because the import sets Hypothesis' settings, which are made after this file is read.
     from tests.audit.together import all_chains
 
     return all_chains()
@@ -20,5 +20,5 @@ def chains() -> list[Chain]:
 
 @pytest.fixture(scope="session")
 def judged(spark: SparkSession, chains: list[Chain]) -> Outcome:
-    """What Spark says of all of them."""
+    """Spark's judgement of all of them."""
     return by_spark(spark, chains)

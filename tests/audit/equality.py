@@ -1,4 +1,4 @@
-"""What the plain checker and the Spark job say of the same journals, in one form that can be compared."""
+"""The judgements of the plain checker and of the Spark job on the same journals, in a common form for comparison."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ from tests.audit.fleet import frames
 __all__ = ["EVIDENCE", "Outcome", "Place", "by_spark", "differences", "plain", "shared"]
 
 Place = tuple[str, str, str, str, str, int, str]
-"""Kind, producer, topic, group, site, epoch, and of losses: place, hop and sites, of what is open: why, of
-what is missing: what; what there is not is empty or 0."""
+"""Kind, producer, topic, group, site, epoch; for losses: place, hop and sites; for open messages: the reason; for
+missing evidence: its text. Absent values are empty or 0."""
 EVIDENCE = frozenset({"missing", "broken", "unclosed"})
-"""What segments and expectations show, and of what there is no journal."""
+"""Segments and expectations, and clients without a journal."""
 _OPEN = frozenset({"pending", "undelivered"})
 _DOUBLE = re.compile(r"(\S+) (?:has incarnations|was fenced)")
 
 
 @dataclass
 class Outcome:
-    """A judgement. Counts are by name and group (``""``: of all), sites' by site and name."""
+    """A judgement. Counts are by name and group (``""``: all groups), sites' counts by site and name."""
 
     found: dict[Place, list[tuple[int, int]]] = field(default_factory=dict)
-    """Ranges as few as can be."""
+    """The ranges, merged into as few as possible."""
     counts: dict[tuple[str, str], int] = field(default_factory=dict)
     sites: dict[str, dict[str, int]] = field(default_factory=dict)
     latency: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -55,13 +55,13 @@ class Outcome:
         return {place[0] for place in self.found}
 
     def verdict(self) -> str:
-        """By the job's own table of kinds."""
+        """The verdict, by the job's own table of kinds."""
         severities = {KINDS[kind][0] for kind in self.kinds()} - {"remark"}
         return next((severity for severity in PRECEDENCE if severity in severities), "complete")
 
 
 def differences(one: Outcome, other: Outcome) -> list[tuple[str, object, object, object]]:
-    """What two judgements do not agree in: name, key, what one says, what the other does."""
+    """The differences between two judgements: name, key, and either side's value."""
     return [
         (name, key, mine.get(key), theirs.get(key))
         for name in ("found", "counts", "sites", "latency")
@@ -72,7 +72,7 @@ def differences(one: Outcome, other: Outcome) -> list[tuple[str, object, object,
 
 
 def plain(chains: Sequence[Chain], expect: Expect | None = None, *, evidence: bool = False) -> Outcome:
-    """The plain checker's. `evidence`: with what it says of the evidence."""
+    """The plain checker's judgement. `evidence`: whether to include findings about the evidence."""
     return of_report(check(chains, expect=expect), evidence=evidence)
 
 
@@ -106,7 +106,7 @@ def _why(kind: str, text: str) -> str:
 
 
 def _producer(text: str | None) -> str:
-    """Of an epoch with two histories, and of a fence, only the text says whose it is."""
+    """For an epoch with two histories, and for a fence, only the text names the client."""
     named = _DOUBLE.search(text or "")
     return named[1] if named else ""
 
@@ -120,8 +120,7 @@ def _add(found: dict[Place, Spans], place: Place, first: int | None, last: int |
 def by_spark(
     spark: SparkSession, chains: Sequence[Chain], *, drained: bool = True, until_us: int | None = None
 ) -> Outcome:
-    """What the job's steps say of chains, put together as the job does; what is damaged is for the readers of
-    segments."""
+    """The chains' judgement, combined from the job's steps as in the job; damaged segments are tested elsewhere."""
     chains = mark_abandoned(merge_copies(chains))
     rows, known = (frame.localCheckpoint() for frame in frames(spark, chains))
     counted = membership.counted(rows).localCheckpoint()
@@ -154,7 +153,7 @@ def by_spark(
     ]
     for row in findings.collect():
         if KINDS[row.kind][0] == "lost":
-            continue  # told better by accounts.losses
+            continue  # accounts.losses has the details
         producer = row.producer or _producer(row.text)
         why = (row.text or "") if row.kind in _OPEN | {"missing"} else ""
         place = (row.kind, producer, row.topic or "", row.grp or "", row.site or "", row.epoch or 0, why)
@@ -185,14 +184,14 @@ def _counts(by_fate: DataFrame, by_order: DataFrame, saved: DataFrame) -> dict[t
             if name == "grp" or not value:
                 continue
             key = (name, row.grp if name == "delivered" else "")
-            # The producers' own account counts what was enqueued once, a group's once for each group.
+            # The producers' own account counts every enqueued message once, a group's account once for each group.
             if name != "enqueued" or row.grp == accounts.PRODUCER:
                 counts[key] = counts.get(key, 0) + value
     return counts
 
 
 def shared(verdict: Mapping[str, Any]) -> dict[str, Any]:
-    """What ``verdict.json`` and the plain checker's report, as plain data, must agree in."""
+    """The fields in which ``verdict.json`` and the plain checker's report, as plain data, must agree."""
     evidence = verdict["evidence"]
     found: dict[Place, Spans] = {}
     for each in (*verdict["findings"], *verdict["lost_ranges"]):

@@ -1,4 +1,4 @@
-"""Many small journals for one run of Spark: each with clients and topics of its own, so that none knows another."""
+"""Many small journals for one run of Spark: each with separate clients and topics, so that they are independent."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from reliamsg.simulation.journals import renamed_row
 from reliamsg.store.journal import JournalRow
 
 T = 1_700_000_000_000_000
-"""When the first row is written, in µs since 1970."""
+"""The time of the first row, in µs since 1970."""
 SECOND_US = 1_000_000
 
 
@@ -29,7 +29,7 @@ def sum_of(seed: str, first: int, last: int) -> int:
 
 @dataclass
 class Writer:
-    """A client's journal, written row by row, a second apart."""
+    """A client's journal, written row by row at intervals of a second."""
 
     role: Role
     client: str
@@ -76,7 +76,7 @@ class Writer:
 
 
 def frames(spark: SparkSession, chains: Iterable[Chain]) -> tuple[DataFrame, DataFrame]:
-    """ROWS, settled, and CHAINS; the order in time of a client's chains is that of their first rows."""
+    """ROWS, settled, and CHAINS; a client's chains are ordered by the times of their first rows."""
     rows: list[tuple[object, ...]] = []
     known: list[tuple[object, ...]] = []
     ranks: dict[tuple[str, str], int] = {}
@@ -99,7 +99,7 @@ def _as_tuple(chain: Chain, name: str, boot_lsn: int, row: JournalRow) -> tuple[
 
 
 def renamed(chains: Iterable[Chain], suffix: str) -> list[Chain]:
-    """The same journals of other clients: every client, group and topic has `suffix` behind its name."""
+    """The same journals of other clients: `suffix` is appended to every client, group and topic."""
     return [
         Chain(
             chain.role,
@@ -113,7 +113,7 @@ def renamed(chains: Iterable[Chain], suffix: str) -> list[Chain]:
 
 
 def soup(seed: int) -> list[Chain]:
-    """Journals in which nearly everything may be wrong, with few numbers so that rows meet often."""
+    """Journals in which nearly everything may be wrong, with few numbers so that rows often overlap."""
     rng = random.Random(seed)
     topics = [f"t{seed}", f"u{seed}"][: rng.randint(1, 2)]
     producers = [f"p{seed}", f"q{seed}"][: rng.randint(1, 2)]
@@ -255,7 +255,7 @@ def _read(rng: random.Random, writer: Writer, stream: tuple[str, str], tidy: boo
 
 
 def _operate(rng: random.Random, writer: Writer, stream: tuple[str, str], first: int, last: int) -> None:
-    """What waits for an operator, or was done by one."""
+    """Messages that wait for an operator, and decisions of an operator."""
     kind = rng.choice(
         ("forgotten", "forgotten", "quarantined", "quarantined", "quarantine_discarded", "gap_held")
     )

@@ -1,7 +1,7 @@
-"""Random journals as clients write them: a small model run, written with the real journal, then perhaps spoilt.
+"""Random journals: a small model run, written with the real journal, and possibly corrupted.
 
 Every client, topic and site of a run has the run's tag in its name, so that many runs can be judged together and each
-finding be told to be of one of them.
+finding can be attributed to its run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.checker.histories import EPOCH, digest_of, write
 __all__ = ["GAP_TIMEOUT", "Journals", "journals", "segments", "spoil", "write_chains"]
 
 GAP_TIMEOUT = 30.0
-"""Of every group, in seconds."""
+"""The gap timeout of every group, in seconds."""
 
 Place = tuple[Stream, int, int, int, int]
 """Stream, epoch, incarnation, and a range."""
@@ -39,22 +39,22 @@ _RANGED = frozenset(
 
 @dataclass
 class Journals:
-    """What one run left."""
+    """The journals of one run."""
 
     tag: str
     clients: list[tuple[Role, str, list[JournalRow]]] = field(default_factory=list)
     changes: list[str] = field(default_factory=list)
-    """What was spoilt."""
+    """The corruptions."""
 
     def chains(self) -> list[Chain]:
-        """As from segments: nothing says that a journal that was not closed has no more rows."""
+        """Like segments: a journal that was not closed may have more rows."""
         return [
             Chain(role, name, f"{name}-{number}", rows, to_the_end=False)
             for number, (role, name, rows) in enumerate(self.clients)
         ]
 
     def write(self, directory: Path, rng: random.Random) -> None:
-        """Below `directory`, the segments that left the clients, cut at random."""
+        """Write the segments of the clients below `directory`, cut at random."""
         for role, name, rows in self.clients:
             _write(directory, role, name, rows, rng)
 
@@ -78,9 +78,9 @@ def _line(row: JournalRow) -> str:
 
 
 def journals(seed: int, tag: str, *, clean: bool = True, changes: int = 0, closed: bool = False) -> Journals:
-    """The journals of one run; `clean`: one whose verdict is ``complete``. `changes`: how often to spoil them.
-    `closed`: every boot ended as it should, not only the last ones; but groups may not have given what producers' last
-    boots published, nor have received all of it."""
+    """The journals of one run; `clean`: one whose verdict is ``complete``. `changes`: the number of corruptions.
+    `closed`: every boot was closed, not only the last ones; but groups need not have delivered or received everything
+    that the producers' last boots published."""
     rng = random.Random(seed)
     made = _Run(rng, tag, clean, closed).journals()
     for _ in range(changes):
@@ -89,7 +89,7 @@ def journals(seed: int, tag: str, *, clean: bool = True, changes: int = 0, close
 
 
 def segments(role: Role, client: str, rows: Sequence[JournalRow], rng: random.Random) -> list[Segment]:
-    """A client's rows as the segments of a chain, cut at random places, between boots, and where rows are missing."""
+    """A client's rows as the segments of a chain, cut at random places, between boots, and at missing rows."""
     found: list[Segment] = []
     start = 0
     for end in range(1, len(rows) + 1):
@@ -104,7 +104,7 @@ def segments(role: Role, client: str, rows: Sequence[JournalRow], rng: random.Ra
 
 
 class _Run:
-    """Producers and groups of one run."""
+    """The producers and groups of one run."""
 
     def __init__(self, rng: random.Random, tag: str, clean: bool, closed: bool) -> None:
         self.rng = rng
@@ -120,9 +120,9 @@ class _Run:
         self.boots: dict[str, list[tuple[int, int]]] = {}
         """Each producer's boots: incarnation, and last row."""
         self.unsent: set[tuple[Stream, int, int]] = set()
-        """Removed, or not published: no group gets it."""
+        """Removed, or not published: no group receives it."""
         self.ungiven: set[int] = set()
-        """Incarnations of which groups give nothing."""
+        """Incarnations of which groups deliver nothing."""
 
     def journals(self) -> Journals:
         made = Journals(self.tag)
@@ -191,7 +191,7 @@ class _Run:
                 boot.append(Entry("group_removed", *since, group=group, detail={"position": position}))
 
     def _consumed(self, boot: list[Entry], streams: list[Stream]) -> None:
-        """What groups told to be done with, and some of it left the outbox then."""
+        """Messages that groups announced as settled, and that in part were released from the outbox then."""
         for stream in streams:
             for place in _ranges(stream, self.numbers.get(stream, [])):
                 boot += [Entry("consumed", *place, group=group) for group in self.named]
@@ -201,7 +201,7 @@ class _Run:
     def _publish(
         self, boot: list[Entry], stream: Stream, epoch: int, incarnation: int, last: int, confirm: str
     ) -> int:
-        """Some batches from after `last` on; the last number."""
+        """Some batches after `last`; returns the last number."""
         rng = self.rng
         waiting: list[Place] = []
         for _ in range(rng.randint(1, 4)):
@@ -257,7 +257,7 @@ class _Group:
             for stream, numbers in run.numbers.items()
         }
         self.owed: dict[Stream, list[Number]] = {stream: [] for stream in self.waiting}
-        """Given and not acknowledged."""
+        """Delivered and not acknowledged."""
         self.dead: list[tuple[Stream, Number]] = []
         self.begun: set[Stream] = set()
 
@@ -315,7 +315,7 @@ class _Group:
                 return
 
     def _take_in(self) -> None:
-        """What it will not give: it is received, perhaps, and some of it stored."""
+        """A message that it will not deliver: it may be received, and partly stored."""
         for stream, numbers in self.ungiven.items():
             if not numbers:
                 continue
@@ -369,7 +369,7 @@ class _Group:
     def _give_up(self, stream: Stream, numbers: list[Number]) -> None:
         for place in _ranges(stream, numbers):
             self.entries.append(Entry("gap_opened", *place, group=self.name))
-            # The journal's clock goes on by as much as the gap's own.
+            # The journal's clock advances as much as the gap's own clock.
             waited = {"elapsed": GAP_TIMEOUT, "after_s": GAP_TIMEOUT}
             self.entries.append(Entry("declared", *place, group=self.name, reason="expired", detail=waited))
 
@@ -392,7 +392,7 @@ class _Group:
 
 
 def _ranges(stream: Stream, numbers: Sequence[Number]) -> Iterator[Place]:
-    """Numbers in order as ranges, as long as can be."""
+    """Numbers in order, as ranges that are as long as possible."""
     start = 0
     for end in range(1, len(numbers) + 1):
         one = numbers[end - 1]
@@ -401,12 +401,12 @@ def _ranges(stream: Stream, numbers: Sequence[Number]) -> Iterator[Place]:
             start = end
 
 
-# Spoiling rows
+# Corruptions of rows
 
 
 def spoil(rng: random.Random, made: Journals) -> None:
-    """One change to one client's rows, or of all that tells of a file that was put back; `lsn` is made to count again,
-    but where a row is to be missing."""
+    """One change to one client's rows, or to all rows that show the restore of a file. Afterwards `lsn` is renumbered,
+    except where a row is meant to be missing."""
     if rng.random() < 0.1 and any(role == "producer" and rows for role, _, rows in made.clients):
         _restore(rng, made)
         made.changes.append("restore")
@@ -418,7 +418,7 @@ def spoil(rng: random.Random, made: Journals) -> None:
     row = rows[at]
     how = rng.choice(_HOW)
     if how == "clone":
-        # A file copied when it had the rows up to there, and then opened.
+        # A file that was copied when it had the rows up to there, and was then opened.
         boots = sorted({each.boot for each in rows[: at + 1]})
         opened = next(each for each in rows if each.boot == boots[-1])
         more = [
@@ -441,7 +441,7 @@ def spoil(rng: random.Random, made: Journals) -> None:
 
 
 def _entered(rng: random.Random, rows: Sequence[JournalRow]) -> dict[str, Any] | None:
-    """How far a group was, which an opening is behind, perhaps; and what of it that did not know, perhaps."""
+    """A group's position that an opening is behind, and what that opening did not know of it; either may be missing."""
     detail: dict[str, Any] = {}
     if rng.random() < 0.5:
         detail["entered"] = rng.choice(rows).epoch + rng.choice((0, 1, 5))
@@ -452,8 +452,8 @@ def _entered(rng: random.Random, rows: Sequence[JournalRow]) -> dict[str, Any] |
 
 
 def _restore(rng: random.Random, made: Journals) -> None:
-    """A producer's journal lacks what came before one of its openings, and perhaps groups met that opening, or its last
-    one was fenced by one that is not there."""
+    """A producer's journal lacks the part before one of its openings. Groups may have met that opening, or the last one
+    may have been fenced by one without a journal."""
     number, (_, name, rows) = rng.choice(
         [(i, each) for i, each in enumerate(made.clients) if each[0] == "producer"]
     )
@@ -469,7 +469,7 @@ def _restore(rng: random.Random, made: Journals) -> None:
         left = [*rows[:cut], *rows[begin:]]
         before = openings[goes_on - 1]
         if goes_on > 1 and before < cut:
-            # It had been opened in another epoch, and gone on to the one that its rows are about.
+            # It had been opened in another epoch, and then entered the epoch that its rows are about.
             left[before] = replace(left[before], epoch=left[before].epoch - 1)
         if rng.random() < 0.3:
             left.insert(
@@ -482,7 +482,7 @@ def _restore(rng: random.Random, made: Journals) -> None:
                 heard = rng.random() < 0.3
                 of = rows[rng.choice(openings)] if heard else rows[begin]
                 if heard and rng.random() < 0.5:
-                    # Nobody's journal has that opening, and those before it may have published nothing.
+                    # No journal has that opening, and earlier ones may have published nothing.
                     of = replace(of, epoch=of.epoch + rng.choice((1, 5)), incarnation=rng.getrandbits(63) | 1)
                     silent = {left[rng.randrange(len(left))].boot for _ in range(2)}
                     left = [row for row in left if row.kind != "enqueued" or row.boot not in silent]
@@ -493,7 +493,7 @@ def _restore(rng: random.Random, made: Journals) -> None:
                     detail={"lsn": rng.randint(1, 40), "epoch": of.epoch} if heard else _entered(rng, rows),
                 )  # fmt: skip
                 if rng.random() < 0.2:
-                    # It went on where another inbox had been, and met nobody.
+                    # It continued from another inbox's position, and met no other opening.
                     had = [rows[before].epoch, rng.randint(1, 40)]
                     end = {
                         "epoch": rows[begin].epoch + rng.choice((0, 1)),
@@ -506,7 +506,7 @@ def _restore(rng: random.Random, made: Journals) -> None:
                 made.clients[i] = (role, group, [replace(row, lsn=lsn) for lsn, row in enumerate(more, 1)])
     last = max((i for i, row in enumerate(left) if row.kind == "opened"), default=0)
     if rng.random() < 0.2:
-        # Nothing was published since, and perhaps the clock was behind.
+        # Nothing has been published since, and its clock may have been behind.
         left[last + 1 :] = [row for row in left[last + 1 :] if row.kind in ("closed", "connected")]
         left[last] = replace(
             left[last], epoch=left[last].epoch - rng.choice((0, 11, 25)), incarnation=rng.getrandbits(63)
@@ -591,7 +591,7 @@ def _site(rng: random.Random, rows: list[JournalRow], at: int) -> None:
 
 
 def _behind(rng: random.Random, rows: list[JournalRow], at: int) -> None:
-    """A group is told that it had settled what lies between two places."""
+    """A group is told that it had settled everything between two positions."""
     of = [row for row in rows if row.kind in ("delivered", "redelivered", "acknowledged")]
     if of:
         row = rng.choice(of)
@@ -606,7 +606,7 @@ def _behind(rng: random.Random, rows: list[JournalRow], at: int) -> None:
 
 
 def _joins_elsewhere(rng: random.Random, rows: list[JournalRow], place: JournalRow) -> None:
-    """A group began somewhere near that place, with what came to it, or where another inbox had been."""
+    """A group joined near that position, with the first message to arrive or at another inbox's position."""
     stream, reason = (place.producer, place.topic, place.partition), rng.choice(("", "took_over"))
     first = max(1, place.last + rng.randint(-3, 8))
     for at, row in enumerate(rows):
@@ -615,8 +615,8 @@ def _joins_elsewhere(rng: random.Random, rows: list[JournalRow], place: JournalR
 
 
 def _gone(rng: random.Random, rows: list[JournalRow], at: int) -> None:
-    """A group's inbox is an older copy of one that is gone: of some streams nothing is there from some row on, and of
-    one of them, or another one, it was told so."""
+    """A group's inbox is an older copy of a lost one: the rows of some streams are missing from some row on, and it was
+    told so for one of them or for another stream."""
     group = [row for row in rows if row.group and row.topic]
     if not group:
         return
@@ -630,7 +630,7 @@ def _gone(rng: random.Random, rows: list[JournalRow], at: int) -> None:
 
 
 def _operated(rng: random.Random, rows: list[JournalRow], at: int) -> None:
-    """What waits for an operator, or was done by one; and what sites say that do not confirm."""
+    """Messages that wait for an operator, decisions of an operator, and responses of sites other than confirms."""
     ranged = [row for row in rows if row.kind in _RANGED]
     if not ranged:
         return
@@ -650,7 +650,7 @@ def _operated(rng: random.Random, rows: list[JournalRow], at: int) -> None:
 
 
 def _cut(rng: random.Random, rows: list[JournalRow], at: int) -> None:
-    """The journal ends there."""
+    """The journal ends here."""
     del rows[max(1, at) :]
 
 
@@ -681,7 +681,7 @@ _HOW = (
 
 
 def write_chains(directory: Path, chains: Sequence[Chain]) -> None:
-    """Write chains below `directory` as the segments that left their clients, cut at random."""
+    """Write chains below `directory` as the segments of their clients, cut at random."""
     rng = random.Random(7)
     for chain in chains:
         _write(directory, chain.role, chain.client, chain.rows, rng)

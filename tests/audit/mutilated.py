@@ -1,4 +1,4 @@
-"""Real segments of a run in which all went well, and what can happen to them on their way."""
+"""Real segments of a faultless run, and the ways in which they can be damaged on their way."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["a_day_off", "exported", "of", "of_run", "rewritten", "written"]
 
 
 def exported(directory: Path, *, rows: int = 12) -> Path:
-    """Below `directory`, the journals of a run of two boots as segments of at most so many rows."""
+    """Write the journals of a run of two boots below `directory`, as segments of at most this many rows."""
     files, journals = directory / "files", directory / "journals"
     save_all(files, make(7, boots=2))
     for path in sorted(files.rglob("*.db")):
@@ -37,9 +37,9 @@ def of_run(
     rows: int = 6,
     change: Callable[[list[JournalRow]], list[JournalRow]] = lambda rows: rows,
 ) -> Path:
-    """Below `directory`, the journals of another such run, whose clients have `tag` behind their names.
+    """Write the journals of another such run, with `tag` appended to the clients' names.
 
-    `change` is what happened to the groups' rows before they were exported.
+    `change` is applied to the groups' rows before they are exported.
     """
     for role, name, own in generated(7, tag).clients:
         written(directory, role, name, change(own) if role == "group" else own, rows)
@@ -49,7 +49,7 @@ def of_run(
 def written(
     directory: Path, role: Role, name: str, own: Sequence[JournalRow], rows: int, parent: str | None = None
 ) -> str:
-    """Write a client's rows as segments of at most so many; returns the digest of the last."""
+    """Write a client's rows as segments of at most this many rows; returns the digest of the last."""
     for _, boot in groupby(own, key=lambda row: row.boot):
         left = list(boot)
         while left:
@@ -83,7 +83,7 @@ def of(journals: Path, role: str) -> list[Path]:
 
 
 def rewritten(path: Path, data: bytes) -> Path:
-    """The segment with other bytes, and a name that promises them."""
+    """The segment with other bytes, and the name that matches them."""
     name = parse_name(path.name)
     assert name is not None
     target = path.with_name(path.name.replace(name.digest, digest_of(data)))

@@ -1,7 +1,7 @@
-"""For every kind of finding one journal in which it was planted, and exactly what must be found there.
+"""For every kind of finding, a journal in which it was planted, and exactly the expected findings.
 
-All are made from one sound run: producer A in two epochs (30 and 20 messages to ``orders``), read by group g, which was
-killed once. Where a kind can't come alone, `companions` says why.
+All are derived from one sound run: producer A in two epochs (30 and 20 messages to ``orders``), read by group g, which
+was killed once. If a kind can't occur alone, `companions` says why.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from tests.checker.test_restores import (
 __all__ = ["ELSEWHERE", "MORE", "PLANTS", "Plant", "chains_of", "sound"]
 
 ELSEWHERE = {"delivered_after_failed", "not_durable", "unjournalled", "unseen", "too_late"}
-"""Kinds of the plain checker that take applications' logs, or a clock that all clients share."""
+"""Kinds of the plain checker that need applications' logs, or a clock that all clients share."""
 GAP_TIMEOUT = 30.0
 UNREAD = Stream("A", "unread")
-"""Of a topic that no group reads, so that nobody misses anything of it."""
+"""A topic that no group reads, so that no group lacks its messages."""
 
 Found = tuple[str, str, str, str, int, tuple[tuple[int, int], ...]]
 """Kind, topic, group, site, epoch, ranges."""
@@ -52,12 +52,12 @@ Found = tuple[str, str, str, str, int, tuple[tuple[int, int], ...]]
 
 @dataclass(frozen=True)
 class Plant:
-    """What is done to the sound run, and what must be found."""
+    """The change to the sound run, and the expected findings."""
 
     spoil: Callable[[History], None]
     found: frozenset[Found]
     companions: str = ""
-    """Why there are findings of other kinds, too."""
+    """The reason for findings of other kinds."""
 
 
 def _found(kind: str, epoch: int, *ranges: tuple[int, int], group: str = "g", site: str = "") -> Found:
@@ -78,7 +78,7 @@ def sound() -> History:
 
 
 def chains_of(kind: str, spoil: Callable[[History], None] | None = None) -> list[Chain]:
-    """The journals with that kind planted, or with `spoil` instead; the kind is behind each name."""
+    """The journals with that kind planted, or changed by `spoil` instead; the kind is appended to each name."""
     run = sound()
     ((PLANTS | MORE)[kind].spoil if spoil is None else spoil)(run)
     return renamed(run.chains(), f"-{kind}")
@@ -90,7 +90,7 @@ def _unnamed(run: History) -> None:
 
 
 def _declared_instead(**how: object) -> Callable[[History], None]:
-    """21 and 22 of the first epoch are declared, in place of being delivered."""
+    """21 and 22 of the first epoch are declared instead of delivered."""
     told = given("declared", E1, 21, 22, reason="expired", **how)
     return both(
         swap_out("g", "delivered", E1, 21, told, given("delivered", E1, 23, 30)),
@@ -101,7 +101,8 @@ def _declared_instead(**how: object) -> Callable[[History], None]:
 
 
 def _second_producer(run: History, *groups: str) -> None:
-    """Producer B, of whose stream g never saw anything. It names `groups`, which are done with all, it was told."""
+    """Producer B, of whose stream g never saw anything. B names `groups`, and was told that they have settled
+    everything."""
     place = (Stream("B", "orders"), E1, 0xB1, 1, 9)
     run.producers["B"] = [
         [
@@ -119,9 +120,9 @@ def _second_producer(run: History, *groups: str) -> None:
 
 
 def _inbox_gone(run: History) -> None:
-    """What g had settled of the second epoch is in no journal but for what comes behind it: 11 to 15, its producer told
-    it; what of 19 and 20, nobody knows; nor of producer C's stream, of which its inbox never heard; and all of producer
-    B's stream, as B had been told."""
+    """Messages that g had settled without a row in any journal: of the second epoch, 11 to 15, which its producer was
+    told, and 19 and 20, whose fate is unknown; of producer C's stream, which its inbox never met, everything; and all
+    of producer B's stream, which B was told."""
     _second_producer(run, "g")
     for boot in run.producers["B"]:
         told = next(row for row in boot if row.kind == "consumed")
@@ -149,7 +150,7 @@ def _unread_with_a_hole(run: History) -> None:
 
 
 def _open_end(run: History) -> None:
-    """Killed before the last ten came, and not started again."""
+    """Killed before the last ten arrived, and not restarted."""
     both(
         swap_out("g", "delivered", E2, 11),
         change("g", "acknowledged", E2, 1, last=10),
@@ -174,7 +175,7 @@ def _headless(run: History) -> None:
 
 
 def _headless_producer(run: History) -> None:
-    """Of a producer that names nobody: what its first boot did not say can't be known."""
+    """Of a producer that names no groups: messages that its first boot did not journal can't be known."""
     assert run.producers["A"][1].pop(0).kind == "opened"
     add_after("g", "delivered", E2, 11, given("delivered", E2, 21, 22), given("acknowledged", E2, 21, 22))(
         run
@@ -211,21 +212,21 @@ def _pending(run: History) -> None:
 
 
 def _fenced(run: History) -> None:
-    """It knows that there is another owner before it enqueues the last ten."""
+    """It knows that another owner is alive before it enqueues the last ten."""
     boot, at = find(run, "A", "enqueued", E2, 11)
     other = {"epoch": E2 + 5, "incarnation": f"{0xF:016x}"}
     boot.insert(at, Entry("fenced", epoch=E2, incarnation=INC[E2], detail=other))
 
 
 def _removed_in_words(run: History) -> None:
-    """Declared as removed, which it never was."""
+    """Declared as removed, although it was not."""
     _declared_instead()(run)
     change("g", "declared", E1, 21, reason="removed")(run)
 
 
 def _restored_outbox(run: History) -> None:
-    """The copy was made when 20 of the first epoch's messages were there, just where the group was. It comes to know
-    that there were ten more when the copy has been opened again, and published in between."""
+    """The copy was made when 20 messages of the first epoch existed, exactly the group's position. The group learns of
+    ten more after the copy has been reopened, and has published in between."""
     before, after = run.producers["A"]
     _, at = find(run, "A", "enqueued", E1, 21)
     del before[at:]
@@ -259,7 +260,7 @@ _ABSENT: Found = ("missing", "", "", "", 0, ())
 _ADMITTED = "what is declared is lost, and said to be"
 
 PLANTS: dict[str, Plant] = {
-    # What a group was given
+    # Deliveries to a group
     "out_of_order": _alone(
         both(swap_out("g", "delivered", E2, 1), add_after("g", "delivered", E2, 11, given("delivered", E2, 1, 10))),
         _found("out_of_order", E2, (1, 10)),
@@ -346,7 +347,7 @@ PLANTS: dict[str, Plant] = {
     "false_replay": _alone(
         add_after("g", "delivered", E2, 11, given("replayed", E2, 3, 3)), _found("false_replay", E2, (3, 3))
     ),
-    # What a producer did
+    # Actions of a producer
     "seq_reused": _alone(
         add_after("A", "published", E2, 11, entry("enqueued", E2, 20, 20), entry("published", E2, 20, 20)),
         _found("seq_reused", E2, (20, 20), group=""),
@@ -400,7 +401,7 @@ PLANTS: dict[str, Plant] = {
             digest=digest_of(S, E2, 1, 8) + digest(9, body_of(S, E2, 10), None, None)
             + digest(10, body_of(S, E2, 9), None, None),
         ),
-        _found("corrupt", E2, (1, 20)),  # one row, and so one sum
+        _found("corrupt", E2, (1, 20)),  # one row, and thus one sum
     ),
     "lost": _alone(
         both(
@@ -420,7 +421,7 @@ PLANTS: dict[str, Plant] = {
         ),
         _found("discarded", E2, (11, 20)),
     ),
-    # What is not known
+    # Unknown
     "pending": _alone(_pending, _found("pending", E2, (11, 20), group="")),
     "undelivered": Plant(
         _open_end,
@@ -455,7 +456,7 @@ PLANTS: dict[str, Plant] = {
     "broken": _alone(_headless, ("broken", "", "", "", 0, ())),
     "duplicate_apart": _alone(second_inbox, _found("duplicate_apart", E2, (5, 6))),
     "unclosed": _alone(_unclosed, ("unclosed", "", "", "", 0, ())),
-    # What people want to know
+    # Remarks
     "fork": _alone(
         both(
             add_after("g", "delivered", E2, 1, given("conflict", E2, 3, 4, site="dc1", reason="another incarnation")),
@@ -467,7 +468,8 @@ PLANTS: dict[str, Plant] = {
 
 _UNCLOSED: Found = ("unclosed", "", "", "", 0, ())
 MORE = {
-    # Journals whose last segments have yet to come: a row that is here had grown, and says what they account for.
+    # Journals whose last segments have not arrived yet: an existing row was extended later, and then covered what they
+    # contain.
     "published-grown": _alone(both(PLANTS["published_unconfirmed"].spoil, _unclosed), _UNCLOSED),
     "confirmed-grown": _alone(both(PLANTS["confirmed_unknown"].spoil, _unclosed), _UNCLOSED),
     "released-grown": _alone(both(PLANTS["released_early"].spoil, _unclosed), _UNCLOSED),
@@ -481,7 +483,7 @@ MORE = {
         _UNCLOSED,
         _ABSENT,
     ),
-    # An outbox that went back, and was opened with a clock that was behind.
+    # An outbox that was restored, and opened with a clock that was behind.
     "unproven-behind": _alone(lost_with_its_clock, _found("unproven", E1, (21, 30)), _ABSENT),
     "phantom-behind": Plant(
         lambda run: lost_with_its_clock(run, silent=False),
@@ -489,7 +491,7 @@ MORE = {
             {_found("phantom", E1, (21, 30)), ("pending", "unread", "", "", E1 + 3, ((1, 1),)), _ABSENT}
         ),
     ),
-    # Journals that begin where an inbox that is gone had ended.
+    # Journals that begin where a lost inbox had ended.
     "settled-adopted": _alone(inbox_of_latest_gone, _found("settled_unseen", E1, (1, 20))),
     "settled-anew": _alone(
         lambda run: inbox_of_latest_gone(run, itself=True), _found("settled_unseen", E1, (1, 20))

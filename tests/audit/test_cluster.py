@@ -29,7 +29,7 @@ _ENVIRONMENT = {**os.environ, "SPARK_HOME": str(_HOME), "SPARK_LOCAL_IP": "127.0
 
 @pytest.fixture
 def journals(tmp_path: Path) -> Path:
-    """Journals that lack a segment, so that there is something to find."""
+    """Journals that lack a segment, so that there are findings."""
     found = exported(tmp_path)
     of(found, "group")[1].unlink()
     return found
@@ -52,7 +52,7 @@ def without_time(verdict: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def started(log: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A Spark daemon in the foreground, ended afterwards."""
+    """A Spark daemon in the foreground, stopped afterwards."""
     command = [str(_HOME / "bin" / "spark-class"), *arguments]
     with log.open("wb") as output:
         process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""``reliamsg audit`` as a process: what it prints, writes, and how it ends."""
+"""``reliamsg audit`` as a process: its output, its files, and its exit code."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def audit(*arguments: object, **environment: str) -> subprocess.CompletedProcess
 
 
 @pytest.mark.spark
-@pytest.mark.full  # the demo's test and the README's start the same program, half a minute each
+@pytest.mark.full  # the tests of the demo and the README start the same program, half a minute each
 def test_a_verdict_as_json_and_its_files(tmp_path: Path) -> None:
     journals, out = exported(tmp_path), tmp_path / "out"
     done = audit(journals, "--out", out, "--json", "--master", "local[2]")

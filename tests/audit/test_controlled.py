@@ -1,4 +1,4 @@
-"""What the control plane did is judged by Spark as by the plain checker."""
+"""Spark judges the actions of the control plane like the plain checker."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def test_forks_are_told_and_all_is_complete(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """An outbox that was put back, of which nothing is missing: in the verdict, the report and both texts.
+    """A restored outbox of which nothing is missing: in the verdict, the report and both texts.
 
-    By the example, which says the same.
+    Uses the example, whose output is the same.
     """
     journals, out = tmp_path / "journals", tmp_path / "out"
     write_chains(journals, SCENARIOS["a restored outbox"].chains())

@@ -1,7 +1,7 @@
-"""Random journals, spoilt at random, are judged by Spark as by the plain checker.
+"""Random journals with random corruptions are judged alike by Spark and by the plain checker.
 
-A universe is a hundred runs' journals in one run of Spark: starting one costs more than judging them. Each run has
-names of its own, which say whose a difference is.
+A universe is the journals of a hundred runs in one run of Spark, since starting one costs more than judging them. Each
+run has its own names, which attribute a difference to it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _RUNS = 100
 
 @dataclass
 class Universe:
-    """Runs that are judged together, and how."""
+    """Runs that are judged together, and their options."""
 
     runs: list[Journals] = field(default_factory=list)
     drained: bool = True
@@ -48,7 +48,7 @@ class Universe:
 
 
 def universe(seed: int) -> Universe:
-    """`_RUNS` runs: some sound, most with up to four changes; one universe in three is judged up to a time."""
+    """`_RUNS` runs: some sound, most with up to four changes; one universe in three is judged up to a point in time."""
     rng = random.Random(seed)
     runs = [
         journals(
@@ -66,7 +66,7 @@ def universe(seed: int) -> Universe:
 def _culprit(
     spark: SparkSession, judged: Universe, found: Sequence[tuple[str, object, object, object]]
 ) -> str:
-    """The smallest journals among those named in the differences that are judged differently alone."""
+    """Of the journals in the differences, the smallest that are judged differently alone."""
     text = " ".join(map(repr, found))
     named = [run for run in judged.runs if any(f"{run.tag}{end}" in text for end in "'\" ")]
     named.sort(key=lambda run: sum(len(rows) for _, _, rows in run.clients))

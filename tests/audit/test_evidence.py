@@ -1,4 +1,4 @@
-"""Mutilated evidence: one clear line each, as the plain checker has it, and a verdict that is never better."""
+"""Damaged evidence: one clear line each, as in the plain checker, and a verdict that is never better."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.audit.together import of_scenario
 from tests.checker.controlled import SCENARIOS
 
 pytestmark = pytest.mark.integrations
-"""One audit of all that takes two minutes."""
+"""One audit of everything, which takes two minutes."""
 
 
 def truncated(journals: Path) -> None:
@@ -69,7 +69,7 @@ def no_segment(journals: Path) -> None:
 
 
 def sound(journals: Path) -> None:
-    """Nothing happens to it."""
+    """No damage."""
 
 
 def clock_a_day_off(journals: Path) -> None:
@@ -83,7 +83,7 @@ def twice(journals: Path) -> None:
 
 
 def cloned(journals: Path) -> None:
-    """A producer's file was copied after its first segment, and the copy opened: a boot, and nothing more."""
+    """A producer's file was copied after its first segment, and the copy was opened: one boot, and nothing more."""
     segment = of(journals, "producer")[0]
     header, rows = decode(segment.read_bytes())
     name = parse_name(segment.name)
@@ -96,14 +96,14 @@ def cloned(journals: Path) -> None:
 
 
 CUT = " complete rows instead of "
-OTHER_BYTES = "edited or damaged: its bytes are not those that its name promises"
+OTHER_BYTES = "edited or damaged: its content does not match the hash in its name"
 DAMAGE: list[tuple[Callable[[Path], None], str]] = [
     (truncated, CUT),
     (edited, OTHER_BYTES),
     (reordered, OTHER_BYTES),
     (missing_in_the_middle, " are missing"),
     (missing_at_the_end, "a journal ends without being closed"),
-    (foreign, "foreign: it lies among those of group"),
+    (foreign, "misplaced: it is among those of group"),
     (newer, "written by a newer version (format 2): upgrade reliamsg"),
     (no_segment, "neither a journal's segment nor an application's log"),
     (cloned, "a journal ends without being closed"),
@@ -111,16 +111,16 @@ DAMAGE: list[tuple[Callable[[Path], None], str]] = [
     (twice, ""),
     (clock_a_day_off, ""),
 ]
-"""What happened to a run's journals, and what is said of them; nothing where they are as good as before."""
+"""The damage to a run's journals, and the expected lines; none if they are as good as before."""
 ABSENT: dict[str, Any] = {"producers": ["nobody"], "groups": {"t": ["absentees"]}}
 """A producer, and a group of a topic, that are expected and left no journal."""
 
 
 @pytest.fixture(scope="module")
 def mutilated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory for each kind of damage, with the journals of a run of its own, one with all scenarios, and one with
-    random journals: clones and missing rows included."""
-    # What Spark takes for a pattern is a name here.
+    """A directory for each kind of damage, with the journals of a separate run, one with all scenarios, and one with
+    random journals, clones and missing rows included."""
+    # Here, a pattern of Spark's is a name.
     place = tmp_path_factory.mktemp("mutilated") / "a b%20[c]{d}*"
     for damage, _ in DAMAGE:
         name = damage.__name__
@@ -140,8 +140,8 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def judged(spark: SparkSession, mutilated: Path, out: Path) -> dict[str, Any]:
-    """All of them, and clients that are expected and absent, by one audit: starting one takes longer than judging
-    them."""
+    """All of them, and clients that are expected and absent, in one audit: starting one takes longer than
+    judging them."""
     return audit(spark, mutilated, out=out, expect=Expect(**ABSENT))
 
 

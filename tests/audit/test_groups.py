@@ -1,6 +1,6 @@
-"""What a group's journals say of itself: every kind alone, and random journals, judged as the plain checker does.
+"""A group's own journals: every kind alone, and random journals, judged like the plain checker.
 
-Each journal is another group's, so that one run of Spark judges hundreds of them.
+Each journal belongs to another group, so that one run of Spark judges hundreds of them.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Journal:
         reason: str = "",
         **detail: object,
     ) -> Journal:
-        """A row of one second later; `lsn` counts on whatever becomes of the row."""
+        """A row, one second later; `lsn` advances even if the row is dropped."""
         self.lsn += 1
         self.wall_us += SECOND_US
         bare = kind in ("opened", "closed", "took_over")
@@ -76,13 +76,13 @@ class Journal:
 
 
 def frames(spark: SparkSession, chains: Iterable[Chain]) -> tuple[DataFrame, DataFrame]:
-    """ROWS and CHAINS of groups' chains; their order in time is that of their first rows."""
+    """ROWS and CHAINS of groups' chains, ordered by the times of their first rows."""
     rows: list[tuple[object, ...]] = []
     known: list[tuple[object, ...]] = []
     ranks: dict[str, int] = {}
     for number, chain in enumerate(sorted(chains, key=lambda chain: chain.rows[0].wall_us)):
         rank = ranks[chain.client] = ranks.get(chain.client, 0) + 1
-        whole = chain.to_the_end or chain.finished  # to Spark it makes no difference
+        whole = chain.to_the_end or chain.finished  # it makes no difference to Spark
         known.append(("group", chain.client, f"c{number}", rank, bool(chain.broken), whole))
         for boot in chain.boots:
             rows += [_as_tuple(chain.client, f"c{number}", boot.rows[0].lsn, row) for row in boot.rows]
@@ -98,7 +98,7 @@ def _as_tuple(group: str, chain: str, boot_lsn: int, row: JournalRow) -> tuple[o
 
 
 def gather(chains: Iterable[Chain]) -> dict[str, tuple[GroupFacts, list[Finding]]]:
-    """What the plain checker says, by group."""
+    """The plain checker's findings by group."""
     by_group: dict[str, list[Chain]] = {}
     for chain in chains:
         by_group.setdefault(chain.client, []).append(chain)
@@ -130,7 +130,7 @@ def observed(frame: DataFrame) -> Found:
 
 
 def planted() -> dict[str, tuple[Journal, list[tuple[str, int, int]]]]:
-    """For each case a journal, and all that is wrong with it: kind, first, last."""
+    """For each case, a journal and all of its errors: kind, first, last."""
     gaps = {"gap_timeout": 10.0}
 
     def new(**detail: object) -> Journal:
@@ -260,7 +260,7 @@ def planted() -> dict[str, tuple[Journal, list[tuple[str, int, int]]]]:
 
 
 def planted_in_several() -> dict[str, tuple[list[Journal], list[tuple[str, int, int]]]]:
-    """The same for groups with more than one chain, such as clones: the first of each pair begins first."""
+    """The same for groups with several chains, such as clones: the first of each pair begins first."""
 
     def pair() -> tuple[Journal, Journal]:
         return Journal().boot(), Journal(wall_us=1000 * SECOND_US).boot()
@@ -328,7 +328,7 @@ PLANTED = {name: ([journal], wrong) for name, (journal, wrong) in planted().item
 
 @pytest.fixture(scope="module")
 def judged(spark: SparkSession) -> tuple[Found, Found]:
-    """All planted journals: as the job judges them, and as the plain checker does."""
+    """All planted journals: judged by the job and by the plain checker."""
     chains = []
     for name, (journals, _) in PLANTED.items():
         for journal in journals:
@@ -351,7 +351,7 @@ def test_each_kind_alone_is_found_and_nothing_else(case: str, judged: tuple[Foun
 
 
 def random_chains(seed: int) -> Iterator[Chain]:
-    """One to three chains of a group that keeps no rule, over a few numbers, so that much is told more than once."""
+    """One to three chains of a group that violates every rule, over a few numbers, so that rows often overlap."""
     dice = random.Random(seed)
     tame = dice.random() < 0.3
     streams = [STREAM, Stream("p", "t", 1)][: dice.choice((1, 1, 2))]
@@ -420,7 +420,7 @@ def test_random_journals_are_judged_as_by_the_plain_checker(spark: SparkSession,
     }
     assert wrong == {}
     kinds = {kind for _, kind, _, _ in wanted}
-    assert len(kinds) == 15, kinds  # the journals are wild enough
+    assert len(kinds) == 15, kinds  # the journals are sufficiently random
     sums = {name: (facts.duplicates, facts.out_of_order) for name, (facts, _) in plain.items()}
     assert {name: counted.get(name, (0, 0)) for name in sums} == sums
 

@@ -1,4 +1,4 @@
-"""What is no file among journals is reported by the audit, which reads the rest."""
+"""Irregular files among journals are reported by the audit, which reads the others."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_the_audit_reads_the_rest(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_what_is_empty_is_named_wherever_it_lies(spark: SparkSession, tmp_path: Path) -> None:
-    """Spark passes empty files over: by a path, by a URL, and by a pattern, which is read as a URL of elsewhere is."""
+    """Spark ignores empty files: in a path, in a URL, and in a pattern, which is read like a URL of another machine."""
     header, rows = decode(seeds.segments()[0])
     whole = encode(header.role, "a+ b%~", rows, header.parent)
     empty = encode(header.role, "a+ b%~", rows, "0" * 64)
@@ -46,7 +46,7 @@ def test_what_is_empty_is_named_wherever_it_lies(spark: SparkSession, tmp_path: 
         found = {row["name"]: row["problem"] for row in segments(spark, journals).collect()}
         assert found.keys() == {whole.path.rpartition("/")[2], path.name, "notes.ndjson"}
         assert found[whole.path.rpartition("/")[2]] is None
-        assert "its bytes are not those that its name promises" in found[path.name]
+        assert "its content does not match the hash in its name" in found[path.name]
 
 
 def test_a_directory_with_nothing_else(spark: SparkSession, tmp_path: Path) -> None:
@@ -56,9 +56,10 @@ def test_a_directory_with_nothing_else(spark: SparkSession, tmp_path: Path) -> N
 
 
 def test_whatever_numbers_a_file_and_its_name_claim(spark: SparkSession, tmp_path: Path) -> None:
-    """They end no audit, and none is believed that the checker does not believe. More is done by ``make fuzz``."""
+    """They terminate no audit, and the audit accepts none that the checker does not. ``make fuzz`` tries more
+    of them."""
     raw = seeds.segments()[0]
-    # Spark passes empty files over; a segment that was cut to nothing is a problem.
+    # Spark ignores empty files; a segment that was truncated to nothing is a problem.
     inputs = [raw, b""]
     header, _, rows = raw.partition(b"\n")
     for field in (b"first_lsn", b"last_lsn"):
@@ -70,7 +71,7 @@ def test_whatever_numbers_a_file_and_its_name_claim(spark: SparkSession, tmp_pat
         for value in values:
             said = b'"%s":%s' % (field, value)
             claim, count = re.subn(rb'"%s":("[^"]*"|\d+)' % field, lambda _, said=said: said, rows, count=1)
-            if not count:  # into a row that has no such field
+            if not count:  # into a row without such a field
                 before, _, after = rows.rpartition(b"\n{")
                 assert b'"%s":' % field not in after
                 claim = b"%s\n{%s,%s" % (before, said, after)
@@ -108,4 +109,4 @@ CLAIMS = {
     b"detail": (b"5", b"[]", b'"x"', b'{"epoch":"x","part":null,"last":99999999999999999999}'),
     b"digest": (b"5", b"null"),
 }
-"""What a row may say, some of which one reader might take for something, and another one not."""
+"""Rows that one reader may accept and another may not."""

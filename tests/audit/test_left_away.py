@@ -1,7 +1,7 @@
-"""Whatever is left away of a run's journals, the verdict about what is left is not ``complete``.
+"""Whatever part of a run's journals is removed, the verdict on the others is not ``complete``.
 
-Every opening of every client was closed, and no file shows by itself that another one should follow it. What no journal
-but those files ever told of, nobody can miss: that is what expectations are for.
+Every opening of every client was closed, and no file shows by itself that another should follow it. Information that
+only the removed files had can't be missed: expectations exist for that.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from tests.chance import examples
 
 
 def _cut(made: Journals, seed: int) -> list[tuple[Role, str, list[Segment]]]:
-    """The segments of a run, cut at the same places whatever its tag is."""
+    """The segments of a run, cut at the same places for every tag."""
     rng = random.Random(seed)
     return [(role, name, segments(role, name, rows, rng)) for role, name, rows in made.clients]
 
 
 def _tell(rows: list[JournalRow]) -> bool:
-    """Whether rows tell of messages."""
+    """Whether rows are about messages."""
     return any(row.topic and row.last for row in rows)
 
 
 def _is_told_of(made: Journals, client: int, gone: list[JournalRow]) -> bool:
-    """Whether the journals of others tell of what these rows of a client are about."""
+    """Whether other journals refer to the messages in these rows of a client."""
     role, name, _ = made.clients[client]
     others = [row for i, (_, _, rows) in enumerate(made.clients) if i != client for row in rows]
-    if role == "group":  # what is in no journal of a group was not given to it
+    if role == "group":  # a message without a row in any group's journal was not delivered to it
         return any(row.group == name or repr(name) in str(row.detail) for row in others)
     openings = {row.incarnation for row in gone if row.kind in ("opened", "enqueued")}
     return any(row.incarnation in openings for row in others) or any(
@@ -51,8 +51,8 @@ def _is_told_of(made: Journals, client: int, gone: list[JournalRow]) -> bool:
 
 
 def _ways(seed: int) -> Iterator[tuple[int, frozenset[int]]]:
-    """What may be left away, by the number of its client: each file that tells of messages, and all that there is from
-    one of the client's openings on."""
+    """The files that may be removed, by the client's number: each file with messages, and everything from one of the
+    client's openings on."""
     made = journals(seed, "", closed=True)
     for client, (_, _, files) in enumerate(_cut(made, seed)):
         rows = {row.lsn: row for row in made.clients[client][2]}
@@ -62,7 +62,7 @@ def _ways(seed: int) -> Iterator[tuple[int, frozenset[int]]]:
         parts += [[i for boot in boots[number:] for i in boot] for number in range(len(boots))]
         for part in parts:
             gone = [row for i in part for row in own[i]]
-            # A file that others follow is missed by these.
+            # A file with a successor is missed by it.
             if _tell(gone) and (part[-1] < len(own) - 1 or _is_told_of(made, client, gone)):
                 yield client, frozenset(part)
 
@@ -92,7 +92,7 @@ def test_by_the_plain_checker(tmp_path_factory: pytest.TempPathFactory, seed: in
 @pytest.mark.integrations
 @pytest.mark.timeout(900)
 def test_by_spark(spark: SparkSession, tmp_path: Path, size: Callable[[int, int], int]) -> None:
-    """All in one audit: each has names of its own, which tell the findings apart."""
+    """All in one audit: the names attribute findings to their runs."""
     for first in range(0, size(1, 10)):
         place, ways = (
             tmp_path / str(first),

@@ -1,4 +1,4 @@
-"""Every kind of finding is found where it was planted, by both checkers, and nothing else is."""
+"""Both checkers find every kind of finding where it was planted, and nothing else."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ALL = PLANTS | MORE
 
 
 def _of(outcome: Outcome, kind: str) -> set[Found]:
-    """What is said of one plant's journals, which have its kind behind their names."""
+    """The findings about one plant's journals, which have its kind appended to their names."""
     found: dict[tuple[str, str, str, str, int], list[tuple[int, int]]] = {}
     tail = f"-{kind}"
     for (each, producer, topic, group, site, epoch, what), ranges in outcome.found.items():

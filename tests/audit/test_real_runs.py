@@ -1,8 +1,8 @@
-"""The journals of the real runs, all in one Spark session, judged as by the plain checker and as the applications saw.
+"""The journals of the real runs, in one Spark session: judged like the plain checker, and as the applications observed.
 
-The runs on real brokers (``tests/runs``) keep what they leave below ``$RELIAMSG_RUNS``; ``make test`` runs them beside
-the audit's tests, and says by a file there when they have ended.
-Runs use the same names, so each run's clients and topics get its number behind theirs, and one audit judges all.
+The runs on real brokers (``tests/runs``) keep their files below ``$RELIAMSG_RUNS``; ``make test`` runs them alongside
+the audit's tests, and creates a file there when they are done. Runs use the same names, so each run's number is
+appended to its clients and topics, and one audit judges all.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NEEDED = {
     "test_two_accounts-wiped", "test_nothing_is_lost_when_a_site_forgets-mosquitto",
     "test_nothing_is_lost_when_a_site_forgets-rabbitmq", "test_output_equals_input",
 }  # fmt: skip
-"""Some that must be there, so that a forgotten step does not pass for a proof."""
+"""Some runs that must exist, so that a forgotten step does not pass for a proof."""
 
 pytestmark = [pytest.mark.last, pytest.mark.timeout(3600)]
 """Seconds; the first test waits for the runs, and for Spark."""
@@ -44,7 +44,7 @@ def kept() -> list[Path]:
 
 @pytest.fixture(scope="module")
 def renamed(kept: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All journals, each run's with its number behind every client and topic."""
+    """All journals, with each run's number appended to every client and topic."""
     place = tmp_path_factory.mktemp("runs")
     for number, run in enumerate(kept):
         _rename(run / "journals", place / run.name, f"~{number}")
@@ -52,9 +52,9 @@ def renamed(kept: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _rename(journals: Path, target: Path, tail: str) -> None:
-    """Write a run's segments below `target`, with `tail` behind all names.
+    """Write a run's segments below `target`, with `tail` appended to all names.
 
-    Each keeps its rows and its place behind its parent: a client's several files, and copies of one, stay apart.
+    Each keeps its rows and its position after its parent: a client's several files, and copies of one, stay separate.
     """
     segments = []
     for path in journals.rglob("*.ndjson"):
@@ -81,7 +81,7 @@ def test_all_are_judged_as_by_the_plain_checker(verdict: dict[str, Any], renamed
 
 
 def test_each_is_what_the_applications_saw(verdict: dict[str, Any], kept: list[Path]) -> None:
-    """Counts and findings of each run are those of its own report, also of the one that reads the logs as well."""
+    """The counts and findings of each run equal those of its own report, and of the report that also reads the logs."""
     enqueued = 0
     for number, run in enumerate(kept):
         tail = f"~{number}"

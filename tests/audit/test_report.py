@@ -1,4 +1,4 @@
-"""The report: opened in a real browser, which has no network, and read as its readers see it."""
+"""The report, opened in a real browser without a network, and read as its readers see it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MAX_BYTES = 6_000_000
 def journal_row(
     kind: str, first: int, last: int, minutes: tuple[float, float] = (0, 1), **more: Any
 ) -> dict[str, Any]:
-    """A row as ROWS has it; `minutes` are the times of its first and last change."""
+    """A row as in ROWS; `minutes` are the times of its first and last change."""
     start, end = (START + round(each * MINUTE) for each in minutes)
     row: dict[str, Any] = dict.fromkeys(("boot", "site", "grp", "reason"), "") | {
         "role": "producer", "client": "p", "chain": "c", "boot_lsn": 1, "lsn": 1, "kind": kind, "wall_us": start,
@@ -155,7 +155,7 @@ class TestData:
         assert found["confirmed"] == {"dc1": {20: 3}, "dc2": {20: 1, 30: 2}}
 
     def test_clocks_that_disagree_and_bounds(self, sums: Callable[..., dict[str, Any]]) -> None:
-        """Many streams, groups, sites and days: what reaches the report stays small."""
+        """Many streams, groups, sites and days: the report's data stays small."""
         rows = [
             journal_row("enqueued", 1, 10, (i, i + 1), producer=f"p{i}", client=f"p{i}") for i in range(60)
         ] + [given("delivered", 1, 10, (1e6, 1e6 - 60), f"g{i}") for i in range(20)]
@@ -173,7 +173,7 @@ class TestData:
 
 
 def verdict_of(kind: str, name: str = "billing") -> dict[str, Any]:
-    """``verdict.json`` of a small audit, in which `name` is a group, a topic, a producer and a site."""
+    """``verdict.json`` of a small audit in which `name` is a group, a topic, a producer and a site."""
     lost, duplicates = (7 if kind in ("lost", "violated") else 0), (2 if kind == "violated" else 0)
     pending = 3 if kind == "unknown" else 0
     about = {"producer": name, "topic": name, "partition": 0, "group": name, "epoch": 1790000000000}
@@ -216,7 +216,7 @@ def verdict_of(kind: str, name: str = "billing") -> dict[str, Any]:
 
 
 def sums_of(kind: str, name: str = "billing") -> dict[str, Any]:
-    """What goes with :func:`verdict_of`."""
+    """The data that belongs to :func:`verdict_of`."""
     bad = [7.0, 0.0, 0.0] if kind in ("lost", "violated") else [0.0] * 3
     return {
         "start_us": START, "width_us": MINUTE, "bins": 3, "groups_left_out": 0, "published": [400.0, 300.0, 300.0],
@@ -232,11 +232,11 @@ def sums_of(kind: str, name: str = "billing") -> dict[str, Any]:
 
 
 class Page:
-    """A report in the browser: its document after the scripts ran, and what the console said."""
+    """A report in the browser: its document after the scripts ran, and the console's output."""
 
     def __init__(self, path: Path) -> None:
         self.html, self.console = browse(path, "--dump-dom")
-        # What is drawn, without the library, the figures' data and the styles.
+        # The drawn elements, without the library, the figures' data and the styles.
         self.body = re.sub(
             r"<(script|style)\b.*?</\1>", "", self.html[self.html.index("<body") :], flags=re.DOTALL
         )
@@ -248,7 +248,7 @@ class Page:
 
 
 def browse(path: Path, *options: str) -> tuple[str, list[str]]:
-    """Open a file in headless Chromium, which can resolve no name. What it printed, and the console's lines."""
+    """Open a file in headless Chromium without name resolution; returns its output, and the console's lines."""
     chromium = shutil.which("chromium")
     assert chromium is not None, "chromium is not installed"
     done = subprocess.run(

@@ -1,7 +1,7 @@
-"""The journals of simulated runs, in which everything fails, are judged by Spark as by the plain checker.
+"""The journals of simulated runs with all kinds of faults are judged alike by Spark and by the plain checker.
 
-One audit judges those of many runs, each as its clients left them and spoilt; clients, topics and groups have their
-run's tag behind their names, which tells findings apart.
+One audit judges many runs, each unchanged and corrupted; the run's tag is appended to clients, topics and groups, which
+attributes findings to it.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from tests.audit.generated import Journals, spoil
 
 MESSAGES = 60
 RUNS = 40
-"""In one audit, each as it is and spoilt."""
+"""The runs in one audit, each unchanged and corrupted."""
 IN_THE_MIDDLE_S = 4.0
 """By then a run has published about half."""
 
 
 def simulated(seeds: range, place: Path, tmp: Path) -> dict[str, str]:
-    """Simulate runs, and leave below `place` the journals of each as they are, and spoilt: a directory for each, by
-    its tag. What was spoilt, by tag."""
+    """Simulate runs, and write the journals of each below `place`, unchanged and corrupted, in a directory named after
+    its tag. Returns the corruptions by tag."""
     spoilt: dict[str, str] = {}
     for seed in seeds:
         rng = random.Random(seed)

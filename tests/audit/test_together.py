@@ -1,4 +1,4 @@
-"""Hundreds of journals, judged by Spark in one run as by the plain checker: findings, counts, sites and latencies."""
+"""Hundreds of journals in one run of Spark, judged like the plain checker: findings, counts, sites and latencies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_all_are_judged_as_by_the_plain_checker(judged: Outcome, chains: list[Ch
 
 
 def test_the_wild_ones_are_wild_enough() -> None:
-    """Every kind is there that tells what became of a message, and a loss at every hop."""
+    """Every kind about the fate of a message occurs, and a loss at every hop."""
     found = plain(wild()).found
     assert {place[0] for place in found} >= {
         "seq_reused", "seq_skipped", "old_epoch", "wrong_prev", "confirmed_unknown", "published_unconfirmed",

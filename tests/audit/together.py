@@ -1,6 +1,6 @@
-"""All journals that one run of Spark judges together: working out its plan takes longer than judging thousands of rows.
+"""All journals that one run of Spark judges together: planning takes longer than judging thousands of rows.
 
-Every client and topic has a name of its own, so that none knows another and a difference says whose it is.
+Every client and topic has its own name, so that they are independent and a difference can be attributed.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ __all__ = ["SOUND", "all_chains", "of_scenario", "wild"]
 
 SOUPS, HISTORIES = 300, 60
 SOUND = ("lost", "corrupt")
-"""Plants whose journals are there without the plant, too."""
+"""Plants whose journals also exist without the plant."""
 
 
 def spoilt(seed: int) -> list[Chain]:
-    """A run as real clients journal it, most often with one thing wrong."""
+    """A run as real clients journal it, usually with one error."""
     history = make(seed, size=30, logs=False)
     if seed % 4:
         name = sorted(MUTANTS)[seed % len(MUTANTS)]
@@ -48,7 +48,7 @@ def uncut() -> list[Chain]:
 
 
 def held_back() -> list[Chain]:
-    """A group that lost what it had in its inbox, and what it had only received."""
+    """A group that lost the messages in its inbox, and those that it had only received."""
     producer, group = Writer("producer", "p-heldback"), Writer("group", "g-heldback")
     place: dict[str, Any] = {"epoch": 1, "stream": ("p-heldback", "t-heldback")}
     producer.boot(groups={"t-heldback": ["g-heldback"]}, sites=["dc1", "dc2"], confirm="all")
@@ -65,7 +65,7 @@ def held_back() -> list[Chain]:
 
 
 def wild() -> list[Chain]:
-    """Journals in which anything may be wrong, and what real clients leave with one thing wrong."""
+    """Journals in which anything may be wrong, and those of real clients with one error."""
     fleets = [uncut(), held_back()]
     fleets += [soup(seed) for seed in range(SOUPS)]
     fleets += [spoilt(seed) for seed in range(HISTORIES)]
@@ -73,12 +73,12 @@ def wild() -> list[Chain]:
 
 
 def of_scenario(name: str) -> list[Chain]:
-    """A scenario's journals, with its number behind all names."""
+    """A scenario's journals, with its number appended to all names."""
     return renamed(SCENARIOS[name].chains(), f"-s{list(SCENARIOS).index(name)}")
 
 
 def all_chains() -> list[Chain]:
-    """The wild ones, one for every kind of finding, some of these without it, and all scenarios."""
+    """The random ones, one for every kind of finding, some of these without it, and all scenarios."""
     chains = wild()
     chains += [chain for kind in (*PLANTS, *MORE) for chain in chains_of(kind)]
     chains += [

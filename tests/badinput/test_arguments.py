@@ -1,4 +1,4 @@
-"""Names, sizes and files that can't be used: refused where they are given, and nothing is made or stored."""
+"""Unusable names, sizes and files are refused where they are given, and nothing is created or stored."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_topics_of_messages(clients: Clients, name: str) -> None:
 
 @pytest.mark.parametrize("wire", ["batch", "plain"])
 def test_bodies_at_and_over_the_limit(clients: Clients, sites: list[Site], wire: str) -> None:
-    """The largest goes through both brokers; one byte more is refused, and takes no number."""
+    """The largest passes both brokers; one byte more is refused, and uses no number."""
     consumer = clients.consumer(sites)
     wait_connected(consumer)
     producer = clients.producer(sites, wire=wire)
@@ -191,7 +191,7 @@ for name in ("inbox.db", "new.db", "new/inbox.db"):
 
 
 def test_files_of_somebody_else(clients: Clients, tmp_path: Path) -> None:
-    """Needs root, to become somebody else."""
+    """Requires root, to become another user."""
     here = [site("dc1", NOWHERE)]
     clients.producer(here).close()
     clients.consumer(here).close()

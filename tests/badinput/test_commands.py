@@ -1,4 +1,4 @@
-"""The command line: each fault is one clear line and a status, never a traceback, and never a password."""
+"""The command line: each fault is one clear line and an exit code, never a traceback or a password."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from tests.patience import wait_for
 from tests.store.faults import DiskFaults, fill, remount, small_disk
 
 pytestmark = pytest.mark.integrations
-"""Each of them starts processes by the dozen."""
+"""Each of them starts dozens of processes."""
 
 SECRET = "the-pass-word"
 
 
 @pytest.fixture
 def nowhere(free_port: int, tmp_path: Path) -> Sites:
-    """A site that nobody is at, with a password in its URL."""
+    """A site without a listener, with a password in its URL."""
     return Sites(["--site", f"dc1=mqtt://user:{SECRET}@127.0.0.1:{free_port}"], tmp_path)
 
 
@@ -80,7 +80,7 @@ def test_wrong_credentials(wrong_login: Sites, unique: str) -> None:
 
 @pytest.mark.parametrize("count", [(), ("--count", "1")], ids=["any number", "one"])
 def test_a_refused_login_is_no_silence(wrong_login: Sites, unique: str, count: tuple[str, ...]) -> None:
-    """Who only waits for what comes would else take a mistyped password for a topic on which nothing is published."""
+    """Otherwise someone who only waits for messages would take a mistyped password for a topic without traffic."""
     for seconds in ("1", "10"):  # however long a busy broker takes to refuse the first attempt
         result = subscribe(wrong_login, unique, unique, "--timeout", seconds, *count)
         if b"refused" in result.stderr:
@@ -154,7 +154,7 @@ def test_another_inbox_of_the_group(both: Sites, unique: str) -> None:
 
 
 def test_a_full_disk(both: Sites, unique: str, disk: Path) -> None:
-    """The lines that were taken are said, kept and sent; with room the rest can follow."""
+    """The number of accepted lines is reported, and they are kept and sent; with room the rest can follow."""
     succeeded(create(both, unique, unique))
     small = Sites(both.arguments, disk)
     lines = [b"%05d" % number + b"x" * 2_000 for number in range(1_000)]
@@ -178,7 +178,7 @@ def test_a_read_only_disk(nowhere: Sites, disk: Path) -> None:
     refused(publish(small, "t", b"a\n"), 74, "p.db")
     refused(subscribe(small, "t", "g"), 74, "g.db")
     refused(reliamsg("outbox", "drain", small.file("p.db"), *small.arguments), 74, "p.db")
-    for command in ("stats", "ls"):  # looking needs no writing
+    for command in ("stats", "ls"):  # reading requires no writing
         succeeded(reliamsg("outbox", command, small.file("p.db")))
     remount(disk, "rw")
     refused(publish(small, "t", b"more\n", "--timeout", "0.1"), 69, "2 messages")

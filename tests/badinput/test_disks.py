@@ -1,4 +1,4 @@
-"""Disks that are full, read-only, or fail: an error that says so, no number used, nothing lost."""
+"""Disks that are full, read-only, or fail: a clear error, no number used, nothing lost."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from tests.store.faults import FailingDisk, fill, remount, small_disk
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 1 MB. Needs root."""
+    """A file system of 1 MB. Requires root."""
     with small_disk(tmp_path / "small") as found:
         yield found
 
 
 @pytest.fixture
 def clients(disk: Path, clients: Clients) -> Clients:
-    """Closed before the disk is taken away."""
+    """Closed before the disk is removed."""
     return clients
 
 
 def test_a_producers_disk_is_full(clients: Clients, sites: list[Site], disk: Path) -> None:
-    """Publishing raises and uses no number; what was stored before is sent meanwhile; with room it goes on."""
+    """Publishing raises and uses no number; stored messages are sent meanwhile; with room it continues."""
     consumer = clients.consumer(sites)
     wait_connected(consumer)
     errors: list[BaseException] = []
@@ -99,7 +99,7 @@ def test_a_disk_that_is_full_when_it_starts(clients: Clients, sites: list[Site],
 
 
 def test_a_full_disk_when_it_is_opened_again(clients: Clients, sites: list[Site], disk: Path) -> None:
-    """What the files hold is not touched by an opening that fails."""
+    """A failing open leaves the files' content unchanged."""
     away = [Site("dc1", "mqtt://127.0.0.1:1"), Site("dc2", "mqtt://127.0.0.1:1")]
     consumer = clients.consumer(sites, inbox=disk / "inbox.db")
     wait_connected(consumer)
@@ -120,7 +120,7 @@ def test_a_full_disk_when_it_is_opened_again(clients: Clients, sites: list[Site]
 
 
 def test_a_consumers_disk_is_full(clients: Clients, sites: list[Site], disk: Path) -> None:
-    """Nothing is handed out or acknowledged that could not be noted; brokers keep it; with room all of it comes,
+    """Nothing is delivered or acknowledged that could not be recorded; brokers keep it; with room everything arrives,
     once and in order."""
     errors: list[BaseException] = []
     consumer = clients.consumer(sites, inbox=disk / "inbox.db", on_error=errors.append)
@@ -143,7 +143,7 @@ def test_a_consumers_disk_is_full(clients: Clients, sites: list[Site], disk: Pat
     wait_for(lambda: all(s.pending == 0 for s in consumer.status().sites.values()), "all are acknowledged")
     assert consumer.close().clean
     producer.close()
-    # Nothing comes again, and the journals agree.
+    # Nothing is redelivered, and the journals agree.
     again = clients.consumer(sites, inbox=disk / "inbox.db")
     wait_connected(again)
     assert again.get(0.5) is None
@@ -161,7 +161,7 @@ def wait_published(clients: Clients, producer, consumer, first: int, end: int): 
 
 
 def test_a_small_disk_is_used_again_and_again(clients: Clients, sites: list[Site], disk: Path) -> None:
-    """Many times its size passes through the outbox: what was refused is taken when something older has left."""
+    """Many times its size passes through the outbox: refused messages are accepted when older ones have left."""
     consumer = clients.consumer(sites)
     wait_connected(consumer)
     producer = clients.producer(
@@ -183,7 +183,7 @@ def test_a_small_disk_is_used_again_and_again(clients: Clients, sites: list[Site
 
 
 def test_a_disk_full_of_messages(clients: Clients, sites: list[Site], disk: Path) -> None:
-    """More waits than the disk holds: brokers keep the rest, and what is acknowledged makes room for it."""
+    """More messages wait than the disk holds: brokers keep the rest, and acknowledgements make room for it."""
     consumer = clients.consumer(sites, inbox=disk / "inbox.db", max_unacknowledged=50)
     wait_connected(consumer)
     producer = clients.producer(sites, max_batch_bytes=10_000)
@@ -323,7 +323,7 @@ print("done")
 
 @pytest.mark.parametrize("code", [READ_ONLY, OUTBOX_FSYNC, INBOX_FSYNC], ids=["read-only", "outbox", "inbox"])
 def test_a_disk_that_fails_under_way(tmp_path: Path, sites: list[Site], unique: str, code: str) -> None:
-    """A file system that turns read-only is waited out. After a failing fsync nothing is written any more; opening
-    the file again finds out what it holds."""
+    """A file system that becomes read-only is waited out. After a failed fsync nothing more is written; reopening the
+    file determines its content."""
     given = json.dumps([(where.name, where.url) for where in sites])
     assert FailingDisk(tmp_path).run(OPEN + code, SITES=given, TOPIC=unique) == "done\n"

@@ -1,4 +1,4 @@
-"""What strangers publish to where a group reads: good messages come through, the rest is set aside and counted."""
+"""Invalid messages at a group's addresses: valid messages pass, the others are quarantined and counted."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def frame(
 
 
 def bad_frames(topic: str) -> dict[str, tuple[bytes, dict[str, Any]]]:
-    """By name: body and properties. The name begins with the reason that is to be counted."""
+    """By name: body and properties. The name begins with the reason under which it is counted."""
     good = frame(topic, b"never delivered")
     batch = {"content_type": CONTENT_TYPE}
     (plain,) = encode_plain(open_frame(good))
@@ -131,7 +131,7 @@ def test_bad_frames_between_good_ones(clients: Clients, where: Site, url: str) -
     assert journalled_rejections(clients.inbox) == expected
     set_aside = dict.fromkeys(body for _, body in quarantined(clients.inbox))
     assert all(any(body.startswith(found) for found in set_aside) for body in kept)
-    # None of them comes again.
+    # None of them is redelivered.
     again = clients.consumer([where])
     wait_connected(again)
     producer.publish(clients.topic, b"last")
@@ -140,7 +140,7 @@ def test_bad_frames_between_good_ones(clients: Clients, where: Site, url: str) -
 
 
 def test_jumps_of_the_sequence(clients: Clients, where: Site, url: str) -> None:
-    """A number as high as there can be: one gap, not an allocation, and the consumer outlives its end."""
+    """The highest possible number: one gap, no allocation, and the consumer survives it."""
     consumer = clients.consumer([where], gap_timeout=0.3, on_gap="raise")
     wait_connected(consumer)
     topic = clients.topic
@@ -168,7 +168,7 @@ def test_jumps_of_the_sequence(clients: Clients, where: Site, url: str) -> None:
         assert rejections(consumer) == {"malformed": 1}, "no fence could ever exceed that epoch"
         assert got.index(b"1") < got.index(b"2") < got.index(b"last")
         assert got.index(b"e5") < got.index(b"e6")
-        # It lives on, and so does its inbox.
+        # It survives, and so does its inbox.
         send(b"new", producer="new")
         assert bodies(take(consumer, 1)) == [b"new"]
         assert consumer.close().clean
@@ -182,7 +182,7 @@ def test_jumps_of_the_sequence(clients: Clients, where: Site, url: str) -> None:
 
 
 def hostile_bodies(rng: random.Random, topic: str) -> list[bytes]:
-    """Frames with a few bytes changed, cut, doubled, or made up."""
+    """Frames with a few changed bytes, truncated, duplicated, or forged."""
     found = []
     for _ in range(200):
         body = bytearray(frame(topic, b"never delivered", producer=f"r{rng.randrange(5)}"))
@@ -220,7 +220,7 @@ def test_random_damage(clients: Clients, where: Site, url: str, seeded: random.R
 
 @pytest.mark.parametrize("unsequenced", ["refuse", "deliver"])
 def test_header_bombs(clients: Clients, rabbit: RabbitNode, unsequenced: str) -> None:
-    """Headers that break pika's decoder: counted and acknowledged, the connection stays, good ones come."""
+    """Headers that break pika's decoder: counted and acknowledged, the connection stays, valid messages arrive."""
     where = [site("dc1", rabbit.url)]
     consumer = clients.consumer(where, unsequenced=unsequenced)
     wait_connected(consumer)
@@ -253,7 +253,7 @@ def test_header_bombs(clients: Clients, rabbit: RabbitNode, unsequenced: str) ->
 
 
 def test_a_message_straight_into_the_queue(clients: Clients, rabbit: RabbitNode) -> None:
-    """Through the default exchange, whose routing key is the queue's name; and with keys that are no text."""
+    """Through the default exchange, whose routing key is the queue's name; and with keys that are not text."""
     where = [site("dc1", rabbit.url)]
     consumer = clients.consumer(where, unsequenced="deliver")
     wait_connected(consumer)
@@ -272,7 +272,7 @@ def test_a_message_straight_into_the_queue(clients: Clients, rabbit: RabbitNode)
 
 @pytest.mark.parametrize("version", ["5", "3.1.1"])
 def test_retained_messages(clients: Clients, shared_mosquitto: Mosquitto, version: str) -> None:
-    """Retained by an ordinary client: no message of ours, whether it was there before the group or not."""
+    """Retained by an ordinary client: not one of our messages, whether it was there before the group or not."""
     where = site("dc1", shared_mosquitto.url, mqtt_version=version)
     topic = clients.topic
     with Stranger(where, shared_mosquitto.url) as stranger:
@@ -282,10 +282,10 @@ def test_retained_messages(clients: Clients, shared_mosquitto: Mosquitto, versio
         producer = clients.producer([where])
         producer.publish(topic, b"good")
         assert bodies(take(consumer, 1)) == [b"good"]
-        # At MQTT 5 a session asks for none of them; 3.1.1 sends them, marked.
+        # With MQTT 5 a session requests none of them; 3.1.1 sends them, marked.
         before = {} if version == "5" else {"retained": 1}
         wait_for(lambda: rejections(consumer) == before, "the old one is no message")
-        # While the group listens the mark is kept at MQTT 5; 3.1.1 takes it off, and the content decides.
+        # While the group is subscribed, MQTT 5 keeps the flag; 3.1.1 removes it, and the content decides.
         stranger.publish(topic, b"stranger", retain=True)
         after = {"retained": 1} if version == "5" else {"retained": 1, "unsequenced": 1}
         wait_for(lambda: rejections(consumer) == after, "counted")
@@ -323,7 +323,7 @@ def test_messages_of_ordinary_clients_are_delivered(clients: Clients, where: Sit
 def test_a_forged_identity_first_and_the_genuine_one_second(
     clients: Clients, where: Site, url: str, unsequenced: str
 ) -> None:
-    """Another incarnation of an epoch that is known: quarantined, reported, and in nobody's way."""
+    """Another incarnation of a known epoch: quarantined, reported, and blocking nothing."""
     errors: list[BaseException] = []
     consumer = clients.consumer([where], on_error=errors.append, unsequenced=unsequenced)
     wait_connected(consumer)

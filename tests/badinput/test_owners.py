@@ -1,4 +1,4 @@
-"""Who may use an outbox, an inbox and a group: one at a time, and never a child process after fork()."""
+"""The owners of an outbox, an inbox and a group: one at a time, and never a child process after fork()."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ except Exception as error:
 
 
 def elsewhere(kind: str, path: Path, sites: list[Site], group: str) -> str:
-    """What another process is told that opens `path`."""
+    """The error of another process that opens `path`."""
     given = {"kind": kind, "path": str(path), "sites": [(s.name, s.url) for s in sites], "group": group}
     found = subprocess.run(
         [sys.executable, "-c", OTHER_PROCESS, json.dumps(given)],
@@ -56,7 +56,7 @@ def test_a_second_process_on_the_same_files(clients: Clients, sites: list[Site],
     assert elsewhere("consumer", clients.inbox, sites, clients.group).startswith("InboxLocked")
     with pytest.raises(InboxLocked, match="open in another process"):
         clients.consumer(sites)
-    # The owners notice nothing of it.
+    # The owners are not affected.
     producer.publish(clients.topic, b"still mine").wait(timeout=120)
     assert producer.status().epoch == epoch
     assert bodies(take(consumer, 1)) == [b"still mine"]
@@ -72,7 +72,7 @@ def busy_sites(consumer: Consumer) -> list[str]:
 def test_a_second_inbox_for_a_group(
     clients: Clients, sites: list[Site], rabbit: RabbitNode, tmp_path: Path
 ) -> None:
-    """At AMQP sites: told after `takeover_timeout`, and the first reads on."""
+    """At AMQP sites: it fails after `takeover_timeout`, and the first continues to read."""
     here = sites[:1]
     first = clients.consumer(here)
     wait_connected(first)
@@ -94,7 +94,8 @@ def test_a_second_inbox_for_a_group(
 def test_a_site_returns_while_a_second_inbox_waits(
     clients: Clients, rabbit: RabbitNode, tmp_path: Path, make_proxy: Callable[[int], TcpProxy]
 ) -> None:
-    """Whoever gets to the returning site first: the one that reads goes on reading, alone, and gets that site too."""
+    """Whichever reaches the returning site first: the current reader continues to read, alone, and gets that
+    site too."""
     hosts = [f"{clients.topic}-{number}" for number in (1, 2)]
     for host in hosts:
         rabbit.ctl("add_vhost", host)
@@ -132,8 +133,8 @@ def test_a_site_returns_while_a_second_inbox_waits(
 
 
 def test_a_standby_takes_over(clients: Clients, sites: list[Site], tmp_path: Path) -> None:
-    """When the first is gone within `takeover_timeout`, the second goes on where it stopped. What the first had taken
-    in comes from the producer, as long as that holds it; the first's own inbox has it too, and does not know."""
+    """If the first exits within `takeover_timeout`, the second continues where it stopped. Messages that the first had
+    stored come from the producer, as long as it holds them; they are also in the first's own inbox, unknown to it."""
     here = sites[:1]
     first = clients.consumer(here)
     wait_connected(first)
@@ -228,7 +229,7 @@ def test_use_after_fork(clients: Clients, sites: list[Site], tmp_path: Path) -> 
 
 
 def test_mqtt_sessions_are_the_groups(clients: Clients, shared_mosquitto: Mosquitto, tmp_path: Path) -> None:
-    """Names of files are not what keeps groups apart: an inbox belongs to one group."""
+    """File names do not keep groups apart: an inbox belongs to one group."""
     here = [site("dc1", shared_mosquitto.url)]
     clients.consumer(here).close()
     with pytest.raises(StoreError, match="belongs to group"):

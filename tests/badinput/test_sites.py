@@ -1,4 +1,4 @@
-"""Sites that can't be reached, that refuse, or whose login is wrong: a state, and nothing is lost."""
+"""Sites that are unreachable, that refuse, or whose login is wrong: a state, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def refusing(scheme: str, port: int) -> str:
 def test_unreachable_sites(
     clients: Clients, rabbit: RabbitNode, shared_mosquitto: Mosquitto, make_proxy: Callable[[int], TcpProxy]
 ) -> None:
-    """Construction succeeds, status says why nothing moves, messages wait, and go when the sites appear."""
+    """Construction succeeds, status shows why nothing moves, and messages wait until the sites appear."""
     proxies = [make_proxy(rabbit.port), make_proxy(shared_mosquitto.port)]
     for proxy in proxies:
         proxy.cut()
@@ -48,7 +48,7 @@ def test_unreachable_sites(
         producer.flush(timeout=0.05)
     assert consumer.get(0) is None
     assert producer.pending() == 100
-    # What waits survives the process that published it.
+    # Pending messages survive the process that published them.
     assert producer.close(timeout=0.0).messages == 100
     producer = clients.producer(sites)
     wait_for(lambda: set(states(producer).values()) == {"unreachable"}, "it says so")
@@ -73,7 +73,7 @@ def test_a_host_without_an_address(clients: Clients) -> None:
 
 @pytest.fixture
 def mute() -> Iterator[int]:
-    """A port whose listener accepts connections and says something else."""
+    """A port whose listener accepts connections and answers nonsense."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         stop = threading.Event()
 
@@ -97,7 +97,7 @@ def mute() -> Iterator[int]:
 def test_servers_of_another_kind(
     clients: Clients, rabbit: RabbitNode, shared_mosquitto: Mosquitto, mute: int
 ) -> None:
-    """AMQP at an MQTT broker, MQTT at an AMQP broker, both at a web server: nothing breaks, and it is said."""
+    """AMQP at an MQTT broker, MQTT at an AMQP broker, both at a web server: nothing breaks, and status shows it."""
     sites = [
         site("a", refusing("amqp", shared_mosquitto.port)),
         site("b", refusing("mqtt", rabbit.port)),
@@ -134,7 +134,7 @@ def test_a_virtual_host_that_appears_later(clients: Clients, rabbit: RabbitNode,
 
 
 def test_a_user_who_may_not(clients: Clients, rabbit: RabbitNode, unique: str) -> None:
-    """Logged in, but without permissions: a state with the broker's words, and it heals."""
+    """Logged in, but without permissions: a state with the broker's text, and it recovers."""
     rabbit.ctl("add_user", unique, SECRET)
     sites = [site("dc1", rabbit.url.replace("guest:guest", f"{unique}:{SECRET}"))]
     producer, consumer = clients.producer(sites), clients.consumer(sites)
@@ -169,7 +169,7 @@ def guarded(
 
 
 class Vault:
-    """Where a site's credentials come from; without an answer it raises."""
+    """The source of a site's credentials; without an answer it raises."""
 
     def __init__(self) -> None:
         self.answer: tuple[str, str] | None = ("mallory", SECRET)
@@ -185,7 +185,7 @@ def test_wrong_credentials(
     guarded: Callable[[Callable[[], tuple[str, str]] | None, str], Site],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A state of the site, tried again slowly; when the callable returns the right login, all goes through."""
+    """A state of the site, retried slowly; when the callable returns the right login, everything passes."""
     caplog.set_level("DEBUG")
     right: tuple[str, str] = guarded.right  # type: ignore[attr-defined]
     sending, reading = Vault(), Vault()
@@ -194,7 +194,7 @@ def test_wrong_credentials(
     receipt = producer.publish(clients.topic, b"waits")
     wait_for(lambda: states(producer) == {"dc1": "refused credentials"}, "the producer says so")
     wait_for(lambda: states(consumer) == {"dc1": "refused"}, "the consumer says so")
-    # A callable that raises is the same state; its words are not repeated.
+    # A callable that raises leads to the same state; its text is not repeated.
     sending.answer = reading.answer = None
     for client in (producer, consumer):
         wait_for(lambda c=client: "RuntimeError" in c.status().sites["dc1"].error, "the callable is named")
@@ -223,7 +223,7 @@ def assert_absent(text: str, path: Path) -> None:
 def test_a_wrong_login_in_the_url(
     clients: Clients, guarded: Callable[[Callable[[], tuple[str, str]] | None, str], Site]
 ) -> None:
-    """The outbox keeps what was published, and a producer with the right URL sends it."""
+    """The outbox keeps published messages, and a producer with the right URL sends them."""
     wrong = [guarded(None, f"USER:{SECRET}")]
     producer = clients.producer(wrong)
     producer.publish(clients.topic, b"kept")
@@ -238,7 +238,7 @@ def test_a_wrong_login_in_the_url(
 
 @pytest.mark.integrations
 def test_an_unknown_virtual_host(rabbit: RabbitNode, tmp_path: Path) -> None:
-    """It is not taken for a site that can't be reached."""
+    """It is not reported as an unreachable site."""
     site = Site(
         "dc1", f"amqp://guest:guest@127.0.0.1:{rabbit.port}/nowhere", backoff_min=0.05, backoff_max=0.1
     )

@@ -1,6 +1,6 @@
-"""Every parameter of every public constructor and method, given everything that it is not: what comes out is a
-documented error that says what is wrong, or the value was good after all. Never an AttributeError or a TypeError, and
-what was refused leaves no file and no thread."""
+"""Every parameter of every public constructor and method, given values of every wrong type: the result is a documented
+error that says what is wrong, or the value was valid after all. Never an AttributeError or a TypeError, and a refused
+value leaves no file and no thread."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Unhashable(list[int]):
 
 
 def zoo() -> dict[str, object]:
-    """Made anew for each test, since some of it is used up."""
+    """Created anew for each test, since some values are used up."""
     return {
         "None": None,
         "True": True,
@@ -91,7 +91,7 @@ def parameters(function: Callable[..., object]) -> list[str]:
 
 
 def attempt(call: Call, arguments: dict[str, Any]) -> object:
-    """What came of a call: its result, or the documented error that it raised."""
+    """The result of a call, or the documented error that it raised."""
     came: object = None
     try:
         came = call(arguments)
@@ -145,7 +145,7 @@ def test_constructors(here: Path, network: MemoryNetwork, which: str, wrong: Any
     threads = set(threading.enumerate())
     for name in parameters(kind):
         if name == "sites" and isinstance(wrong, list) and wrong and isinstance(wrong[0], Site):
-            continue  # a good one
+            continue  # a valid one
         before = set(here.iterdir())
         if (
             name in ("outbox", "inbox")
@@ -153,7 +153,7 @@ def test_constructors(here: Path, network: MemoryNetwork, which: str, wrong: Any
             and str(wrong).isprintable()
             and "memory" not in str(wrong)
         ):
-            continue  # a good one
+            continue  # a valid one
         made = attempt(
             lambda given: kind(**given),
             {"sites": network.sites, **own[which], name: wrong},

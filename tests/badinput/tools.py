@@ -1,4 +1,4 @@
-"""What the tests of bad input share: clients of real sites, plain clients, and looking into the files."""
+"""Shared by the tests of bad input: clients of real sites, plain clients, and queries of the files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.patience import patient, wait_for
 
 
 def site(name: str, url: str, **options: Any) -> Site:
-    """A site that is tried again soon."""
+    """A site that is soon retried."""
     options = {"backoff_min": 0.05, "backoff_max": 0.3, "connect_timeout": 10.0, **options}
     return Site(name, url, **options)
 
@@ -39,7 +39,7 @@ def states(client: Producer | Consumer) -> dict[str, str]:
 
 
 def take(consumer: Consumer, count: int, seconds: float = 30.0, ack: bool = True) -> list[Message]:
-    """The next `count` messages, acknowledged unless told otherwise."""
+    """The next `count` messages, acknowledged unless specified otherwise."""
     found: list[Message] = []
     deadline = time.monotonic() + patient(seconds)
     while len(found) < count:
@@ -82,7 +82,7 @@ def journalled_rejections(path: Path) -> dict[str, int]:
 
 
 def quarantined(path: Path) -> list[tuple[str, bytes]]:
-    """(reason, bytes) of what was set aside."""
+    """(reason, bytes) of quarantined deliveries."""
     connection = open_readonly(path)
     try:
         return list(connection.execute("SELECT reason, frame FROM quarantine ORDER BY id"))
@@ -114,7 +114,7 @@ class PlainPaho:
         self._client.loop_start()
 
     def publish(self, topic: str, body: bytes, **options: Any) -> None:
-        """Publish, with QoS 1 unless told otherwise, and wait for the broker's word."""
+        """Publish, with QoS 1 unless specified otherwise, and wait for the broker's confirm."""
         options.setdefault("qos", 1)
         self._client.publish(topic, body, **options).wait_for_publish(60)
 
@@ -124,7 +124,7 @@ class PlainPaho:
 
 
 class Stranger:
-    """An ordinary client that publishes whatever it likes to where a group reads."""
+    """An ordinary client that publishes arbitrary content to a group's addresses."""
 
     def __init__(self, where: Site, url: str) -> None:
         self._stack = contextlib.ExitStack()

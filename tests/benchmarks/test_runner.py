@@ -1,4 +1,4 @@
-"""The benchmarks can be listed and run, and what they make of their figures is right. No time is asserted."""
+"""The benchmarks can be listed and run, and compute their figures correctly. No time is asserted."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def run_benchmarks(*args: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_verdict_is_the_median_of_the_ratios_pair_by_pair() -> None:
-    """And not the ratio of the medians, which is 2 here."""
+    """Not the ratio of the medians, which is 2 here."""
     found = verdict("x", runs(100, 300, 200), runs(100, 100, 50), 3.0, unit="messages/s")
     assert (found["ratio"], found["spread"], found["pairs"], found["met"]) == (3.0, [1.0, 4.0], 3, True)
     assert (found["ours"], found["peer"]) == (200.0, 100.0)
@@ -115,7 +115,7 @@ def test_help_names_every_benchmark() -> None:
 def test_a_name_that_there_is_not() -> None:
     shown = run_benchmarks("nonsense")
     assert shown.returncode == 2
-    assert "there is no benchmark 'nonsense'" in shown.stderr
+    assert "unknown benchmark 'nonsense'" in shown.stderr
 
 
 def test_all_leaves_out_what_takes_long() -> None:
@@ -148,7 +148,7 @@ def test_one_that_fails_is_a_line_and_the_others_go_on(monkeypatch: pytest.Monke
 
 
 def test_peers_know_nothing_of_ours() -> None:
-    """Of the benchmarks they import only what needs no reliamsg either."""
+    """They import only those benchmark modules that need no reliamsg either."""
     places = [*(ROOT / "benchmarks" / "peers").glob("*.py"), ROOT / "benchmarks" / "paced.py"]
     places.append(ROOT / "benchmarks" / "measured.py")
     for path in places:

@@ -145,7 +145,7 @@ def test_every_value_is_drawn_and_accepted(seed: int) -> None:
 def test_a_black_box_campaign(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], seed: int, size: Callable[[int, int], int]
 ) -> None:
-    """Only a check that it works; a proof takes hundreds of runs."""
+    """Only shows that it works; a proof takes hundreds of runs."""
     arguments = [
         "--black-box",
         "--runs",

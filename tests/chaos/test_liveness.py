@@ -28,7 +28,8 @@ def within(work: Work | None = None, **changes: dict[str, Any]) -> float:
 
 
 def test_a_bound_follows_from_the_settings() -> None:
-    """Connected after 2 + 2 + 0.5 s, leased after 6 s, announced after 1 s, asked within 1 + 10 s, joined after 5 s."""
+    """Connected after 2 + 2 + 0.5 s, leased after 6 s, announced after 1 s, requested within 1 + 10 s, joined after 5
+    s."""
     assert within() == pytest.approx(4.5 + 6.0 + 1.0 + 11.0 + 5.0)
 
 

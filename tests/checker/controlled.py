@@ -1,4 +1,4 @@
-"""Small runs in which the control plane did something: what each journal says, and what must be made of it."""
+"""Small runs with actions of the control plane: each client's journal, and the expected findings."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["SCENARIOS", "Scenario"]
 S = Stream("A", "orders")
 E1, E2, E3, E8, E9 = EPOCH, EPOCH + 10, EPOCH + 20, EPOCH + 80, EPOCH + 90
 INC = {E1: 0xA1, E2: 0xA2, E3: 0xA3}
-"""Of the boot that begins with the epoch; messages that move keep theirs."""
+"""The boot that begins with the epoch; renumbered messages keep theirs."""
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """Journals, and what must be found in them. Counts and sites that are not named must be 0."""
+    """Journals, and the expected findings. Counts and sites that are not named must be 0."""
 
     chains: Callable[[], list[Chain]]
     verdict: str = "complete"
@@ -29,7 +29,7 @@ class Scenario:
     counts: dict[str, int] = field(default_factory=dict)
     lost_after_confirm: dict[str, int] = field(default_factory=dict)
     why: dict[str, frozenset[str]] = field(default_factory=dict)
-    """By kind, what is said of findings beyond its meaning."""
+    """By kind, the text of findings beyond its meaning."""
 
 
 def opened(epoch: int, groups: tuple[str, ...] = ("g",), **more: object) -> Entry:
@@ -88,7 +88,7 @@ def group(*boots: list[Entry]) -> Chain:
 
 
 def again(chain: Chain, boot: str) -> Chain:
-    """A chain whose last boot has another name: it shares what comes before with another chain."""
+    """A chain whose last boot has another name: it shares everything before with another chain."""
     last = chain.boots[-1].name
     rows = [replace(row, boot=boot) if row.boot == last else row for row in chain.rows]
     return Chain(chain.role, chain.client, f"{chain.source}-{boot}", rows)
@@ -100,9 +100,9 @@ def moved(old: int, new: int, last: int, prev: Prev | None) -> list[Entry]:
 
 
 def renumbered_after(shift: int) -> list[Entry]:
-    """Five messages in the second epoch, and five more once it has another number. `shift`: of digests, to spoil
+    """Five messages in the second epoch, and five more once it is renumbered. `shift`: added to digests, to corrupt
     them."""
-    # Digests are those of the sequence numbers and contents, whatever the epoch.
+    # Digests cover sequence numbers and contents, whatever the epoch.
     first = replace(enqueued(E9, 1, 5), epoch=E2, incarnation=INC[E2])
     more = replace(entry("enqueued", E9, 6, 10, INC[E2]), digest=digest_of(S, E9, 6, 10) + shift)
     prev = Prev(E1, INC[E1], 10)
@@ -110,7 +110,7 @@ def renumbered_after(shift: int) -> list[Entry]:
 
 
 def entry_in(epoch: int, content: int, first: int, last: int) -> Entry:
-    """Enqueued in one epoch, with the contents by which it will be delivered in another."""
+    """Enqueued in one epoch, with the contents with which it will be delivered in another."""
     return replace(enqueued(epoch, first, last), digest=digest_of(S, content, first, last))
 
 
@@ -122,7 +122,7 @@ def _renumbered(last: int = 10, shift: int = 0) -> list[Chain]:
 
 
 def _two_epochs_renumbered() -> list[Chain]:
-    """Those of two boots, neither of which could send anything."""
+    """The messages of two boots, neither of which could send anything."""
     first = Prev(E1, INC[E1], 10)
     return [
         producer(
@@ -139,7 +139,7 @@ def _two_epochs_renumbered() -> list[Chain]:
 
 
 def _renumbered_though_offered(*surpassed: Entry) -> list[Chain]:
-    """What is given another epoch had been given to the group."""
+    """Renumbered messages had been delivered to the group."""
     return [
         producer(
             [opened(E1), entered(E1), entry_in(E1, E9, 1, 5), Entry("closed")],
@@ -151,7 +151,7 @@ def _renumbered_though_offered(*surpassed: Entry) -> list[Chain]:
 
 
 def _restored() -> list[Chain]:
-    """An outbox was copied after its first boot, and put back after its second, whose epoch is later."""
+    """An outbox was copied after its first boot, and restored after its second, whose epoch is later."""
     start = [opened(E1), entered(E1), *published(E1, 1, 10)]
     prev = Prev(E1, INC[E1], 10)
     lower = replace(opened(E2), incarnation=INC[E2])
@@ -164,7 +164,7 @@ def _restored() -> list[Chain]:
 
 
 def _twin_without_journal(*fence: Entry) -> list[Chain]:
-    """The group is given what the twin of an outbox sent, in two epochs that no journal has."""
+    """The group received messages from the twin of an outbox, in two epochs that no journal has."""
     known = {"known": [E2, f"{INC[E2]:016x}", 3]}
     met = given("conflict", E9, 0, 0, 0xA9, reason="it follows on another one", detail=known)
     return [
@@ -174,8 +174,8 @@ def _twin_without_journal(*fence: Entry) -> list[Chain]:
 
 
 def _silent(end: tuple[Entry, ...], *more: Entry) -> list[Chain]:
-    """The group was given what no journal has; the producer's last opening published nothing, so nobody met it. `end`:
-    of the one before."""
+    """The group received messages that no journal has; the producer's last opening published nothing, so no group met
+    it. `end`: of the one before."""
     return [
         producer([opened(E1), entered(E1), *published(E1, 1, 5), *end], [opened(E2)]),
         group([reading(), *taken(E1, 1, 7), *taken(E9, 1, 2, 0xA9), *more]),
@@ -183,8 +183,8 @@ def _silent(end: tuple[Entry, ...], *more: Entry) -> list[Chain]:
 
 
 def _passed_by(*end: Entry) -> list[Chain]:
-    """The inbox had seven of the first epoch, of which the journal has five, and goes on in the second one where
-    another inbox had been, which is gone with its journal. `end`: of the first opening."""
+    """The inbox had seven messages of the first epoch, of which the journal has five, and continues in the second one
+    at the position of another inbox, which is lost with its journal. `end`: of the first opening."""
     prev = Prev(E1, INC[E1], 5)
     went_on = given("behind", E2, 4, 4, detail={"from": [E1, 8]})
     return [
@@ -197,7 +197,7 @@ def _passed_by(*end: Entry) -> list[Chain]:
 
 
 def _begun_anew(*more: Entry) -> list[Chain]:
-    """The group was given three by an outbox that was lost, another of which took the place."""
+    """The group received three messages from an outbox that was lost and replaced by another."""
     return [
         producer([opened(E2), entered(E2), *published(E2, 1, 5)]),
         group([reading(), *taken(E1, 1, 3), *taken(E2, 1, 5), *more]),
@@ -205,7 +205,7 @@ def _begun_anew(*more: Entry) -> list[Chain]:
 
 
 def _fenced() -> list[Chain]:
-    """The other clone is alive: what this one has not sent stays where it is."""
+    """The other clone is alive: unsent messages of this one stay in place."""
     start = [opened(E1), entered(E1), *published(E1, 1, 10)]
     prev = Prev(E1, INC[E1], 10)
     fence = Entry(
@@ -229,8 +229,8 @@ def _added(begun: int) -> list[Chain]:
 
 
 def _dropped(again_at: int = 0, journalled: int = 5) -> list[Chain]:
-    """The group is removed when it has five of ten, and perhaps added again. `journalled`: how many of the five the
-    journal of an inbox that was put back from a backup tells of."""
+    """The group is removed when it has five of ten, and possibly added again. `journalled`: how many of the five are in
+    the journal of an inbox that was restored from a backup."""
     gone = Entry("group_removed", S, E1, 0, 1, 1, group="g", detail={"position": [E1, 6]})
     boot = [opened(E1), entered(E1), *published(E1, 1, 10), gone]
     if again_at:
@@ -255,7 +255,8 @@ def _kept(got: int, consumed: int = 0, released: int = 0) -> list[Chain]:
 
 
 def _lossy(proof: Entry, *before: Entry) -> list[Chain]:
-    """Of twenty that both sites confirmed, dc1 had ten, dc2 the next five, and the rest was repaired by way of dc1."""
+    """Of twenty messages that both sites confirmed, dc1 had ten, dc2 the next five, and the rest were repaired through
+    dc1."""
     boot = [opened(E1), entered(E1), *published(E1, 1, 20)]
     arrivals = [
         given("received", E1, 1, 10, site="dc1"), given("received", E1, 11, 15, site="dc2"), *before, proof,
@@ -278,7 +279,7 @@ def _reconnected(present: bool) -> Entry:
 
 
 def _taken_over(known: str = "one") -> list[Chain]:
-    """A second inbox goes on where the first was killed, and later the first goes on again."""
+    """A second inbox continues where the first was killed, and later the first continues again."""
     first = [
         reading("one"), given("received", E1, 1, 10, site="dc1"), given("delivered", E1, 1, 10),
         given("acknowledged", E1, 1, 5),
@@ -298,8 +299,8 @@ def _taken_over(known: str = "one") -> list[Chain]:
 
 
 def _forged(*back: Entry) -> list[Chain]:
-    """Two messages of a made-up epoch were given between a producer's two. `back`: what sends the group back, if
-    anything does."""
+    """Two messages of a forged epoch were delivered between a producer's two. `back`: the row that sends the group
+    back, if any."""
     prev = Prev(E1, INC[E1], 12)
     boots = [
         [opened(E1), entered(E1), *published(E1, 1, 12)],
@@ -316,7 +317,7 @@ def _back_to(last: int, reason: str = "forged", epoch: int = E1) -> Entry:
 
 
 def _never_met() -> list[Chain]:
-    """All that a group that begins with what comes latest had met of the stream was made up."""
+    """Everything that a group with ``begin="latest"`` had met of the stream was forged."""
     begins = replace(reading(), detail={**(reading().detail or {}), "begin": "latest"})
     read = [
         given("joined", E9, 1, 1, 0xBAD), *taken(E9, 1, 2, 0xBAD), _back_to(-1, "unremembered", E9),
@@ -326,7 +327,7 @@ def _never_met() -> list[Chain]:
 
 
 def _kept_aside(*more: Entry, named: tuple[str, ...] = ("g",)) -> list[Chain]:
-    """Four of ten were put into the quarantine, of a stream of which nothing else came."""
+    """Four of ten were quarantined, of a stream without any other message."""
     aside = given("quarantined", E1, 1, 4, site="dc1", reason="too-many-streams")
     boot = [opened(E1, named), entered(E1), *published(E1, 1, 4)]
     return [producer(boot), group([reading(), aside, *more])]
@@ -337,7 +338,8 @@ def _discarded(first: int, last: int) -> Entry:
 
 
 def _holding(*then: Entry) -> list[Chain]:
-    """A gap holds the stream at the fourth of ten; of what comes behind, three were received, and one quarantined."""
+    """A gap holds the stream at the fourth of ten; of the messages behind it, three were received and one
+    quarantined."""
     boot = [opened(E1), entered(E1), *published(E1, 1, 10)]
     held = [
         *taken(E1, 1, 3), given("received", E1, 6, 8, site="dc2"), given("buffered", E1, 6, 8, site="dc2"),
@@ -348,7 +350,8 @@ def _holding(*then: Entry) -> list[Chain]:
 
 
 def _declined(*said: Entry, stopped: bool = False) -> list[Chain]:
-    """Of ten the last four were never confirmed by all. `said`: of sites, `stopped`: and then came another boot."""
+    """The last four of ten were never confirmed by all sites. `said`: the sites' responses, `stopped`: followed by
+    another boot."""
     boot = [opened(E1), entered(E1), *published(E1, 1, 6), enqueued(E1, 7, 10), *said]
     boots = [boot, [replace(opened(E2), epoch=E1, incarnation=INC[E1])]] if stopped else [boot]
     return [producer(*boots), group([reading(), *taken(E1, 1, 6)])]
@@ -366,7 +369,7 @@ def _found(
 
 _MOVED = _found("fork", E2, (1, 5))
 _ABSENT = _found("missing", 0)
-"""There is no journal of an opening."""
+"""An opening without a journal."""
 _MADE_UP = _found("phantom", E9, (1, 2)) | _found("declared_gap", E1, (11, 12)) | _ABSENT
 _MADE_UP_COUNTS = {"phantom": 2, "declared_gaps": 2}
 _SAVED = {"saved_by_repair": 5, "saved_by_second_site": 5}

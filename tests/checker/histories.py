@@ -1,7 +1,7 @@
-"""Correct histories of a run, made from a seed, and the means to spoil them.
+"""Correct histories of a run, made from a seed, and the means to corrupt them.
 
-A history is what each client journalled, boot by boot, as entries in order; :meth:`History.chains` writes them with
-the real journal, so that rows are extended just as a client's are. Mutants change entries, not rows.
+A history is the entries of each client's journal, boot by boot, in order; :meth:`History.chains` writes them with the
+real journal, so that rows are extended as in a client. Mutants change entries, not rows.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class History:
     producers: dict[str, list[list[Entry]]] = field(default_factory=dict)
     groups: dict[str, list[list[Entry]]] = field(default_factory=dict)
     seconds: dict[str, list[list[Entry]]] = field(default_factory=dict)
-    """Of groups with two inboxes, the second one's."""
+    """The second inbox of each group with two."""
     logs: dict[str, list[AppRecord]] = field(default_factory=dict)
     torn: set[str] = field(default_factory=set)
     """Clients whose last boot was never closed."""
@@ -57,7 +57,7 @@ class History:
         return self.producers[client] if client in self.producers else self.groups[client]
 
     def entries(self, client: str, kind: str) -> list[tuple[list[Entry], int]]:
-        """Where entries of a kind are: (boot, index) pairs."""
+        """The (boot, index) pairs of a kind's entries."""
         return [
             (boot, i) for boot in self.boots(client) for i, entry in enumerate(boot) if entry.kind == kind
         ]
@@ -77,7 +77,7 @@ def write(
             journal = Journal(f"{number:016x}")
             for entry in boot:
                 clock += step_us
-                # A time of its own is what a test about gap clocks needs.
+                # Tests of gap clocks need to set the time.
                 clock += int((entry.detail or {}).get("after_s", 0) * 1e6)
                 journal.write(connection, [replace(entry)], clock, clock)
                 journal.settle(True)
@@ -88,7 +88,7 @@ def write(
 
 
 def make(seed: int, *, size: int = 60, boots: int = 3, logs: bool = True) -> History:
-    """A run in which everything went as promised, crashes included."""
+    """A faultless run, crashes included."""
     rng = random.Random(seed)
     history = History()
     topics = ["orders", "audit"][: rng.randint(1, 2)]
@@ -148,7 +148,7 @@ def _make_producer(
 
 
 class _Consumer:
-    """A group that reads everything, crashing on the way."""
+    """A group that reads everything, with crashes on the way."""
 
     def __init__(
         self,
@@ -166,7 +166,7 @@ class _Consumer:
             for stream, epochs in published.items()
         }
         self.given = dict.fromkeys(self.places, 0)
-        """How many of each stream were handed out, as the journal has it."""
+        """How many messages of each stream were delivered, according to the journal."""
         self.settled = dict.fromkeys(self.places, 0)
         self.history = history
         self.boots: list[list[Entry]] = []
@@ -190,12 +190,13 @@ class _Consumer:
             self.history.logs[f"consume-{self.group}"] = self.log
 
     def _redeliver(self) -> None:
-        """What was given and not acknowledged comes again, and perhaps what the crash kept from the journal."""
+        """Unacknowledged messages are redelivered, possibly with those whose delivery the crash kept from the
+        journal."""
         for stream, places in self.places.items():
             beyond = self.rng.choice((0, 0, 3)) if self.given[stream] > self.settled[stream] else 0
             stop = min(len(places), self.given[stream] + beyond)
             self._hand("redelivered", stream, self.settled[stream], self.given[stream])
-            # A row of its own, or no sum could be compared across the place where the journal broke off.
+            # A separate row; otherwise no sum could be compared across the place where the journal was interrupted.
             self._hand("redelivered", stream, self.given[stream], stop, reason="unrecorded")
             self.given[stream] = stop
 
@@ -278,7 +279,7 @@ def _publisher_log(name: str, published: dict[Stream, list[tuple[int, int, int]]
                     "publish", "invoked", producer=name, topic=stream.topic, n=n, sha256=hashed, t=2.0
                 )
                 yield base
-                # The last call of all may have been cut short by a crash, and its message stored all the same.
+                # The very last call may have been cut short by a crash, with its message stored nevertheless.
                 if (epoch, seq) == (epochs[-1][0], epochs[-1][2]):
                     yield _with(base, outcome="indeterminate")
                 else:

@@ -1,4 +1,4 @@
-"""What the control plane did is judged by the plain checker as it should be."""
+"""The plain checker judges the actions of the control plane correctly."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_scenario(name: str) -> None:
 
 
 def _log(op: str, epoch: int, content: int, first: int, last: int) -> list[AppRecord]:
-    """Each message of a range in an application's words. `content`: the epoch whose contents they have."""
+    """Each message of a range in an application's log. `content`: the epoch whose contents they have."""
     published = op == "publish"
     return [
         AppRecord(op, "ok" if published else "", "" if published else "g", producer=S.producer, topic=S.topic,
@@ -53,7 +53,7 @@ def _log(op: str, epoch: int, content: int, first: int, last: int) -> list[AppRe
 
 
 def _logs(last: int = 10) -> list[ApplicationLog]:
-    """Of the run in which messages get another epoch: publishing had returned for the first five of them by then."""
+    """The run in which messages are renumbered: publishing had returned for the first five of them by then."""
     given = [record for each in ((E1, E1, 1, 10), (E9, E9, 1, last)) for record in _log("delivered", *each)]
     published = [
         *_log("publish", E1, E1, 1, 10),
@@ -67,7 +67,7 @@ def _logs(last: int = 10) -> list[ApplicationLog]:
 
 
 def test_applications_know_messages_by_the_epoch_that_they_had() -> None:
-    """Neither the outbox nor the group lacks what publish() called by its old name."""
+    """Neither the outbox nor the group lacks messages that publish() returned under their old identities."""
     report = check(SCENARIOS["messages get another epoch"].chains(), _logs())
     assert {finding.kind for finding in report.findings} == {"fork"}, report.text()
     assert report.verdict == "complete"
@@ -84,7 +84,7 @@ def test_applications_miss_messages_under_their_new_name(missing: int) -> None:
 
 
 def test_applications_were_told_of_messages_that_no_outbox_has() -> None:
-    """Those that moved are known; an eleventh of the old epoch never was."""
+    """Renumbered messages are known; an eleventh of the old epoch never was."""
     publish, consume = _logs()
     publish = replace(publish, records=[*publish.records, *_log("publish", E2, E2, 11, 11)])
     report = check(SCENARIOS["messages get another epoch"].chains(), [publish, consume])

@@ -23,7 +23,7 @@ from tests.checker.histories import History, make
 
 
 def save(path: Path, kind: Kind, owner: str, boots: list[list[Entry]]) -> None:
-    """Write a client's entries into a file of its own, as the client would."""
+    """Write a client's entries into a separate file, as the client would."""
     for number, entries in enumerate(boots, 1):
         database = Database(path, kind, owner)
         try:
@@ -145,7 +145,7 @@ def test_log_outlives_a_kill(tmp_path: Path) -> None:
         finally:
             child.send_signal(signal.SIGKILL)
     with path.open("ab") as file:
-        file.write(b'{"op":"publish","outc')  # what a kill in the middle of a write leaves
+        file.write(b'{"op":"publish","outc')  # left by a kill in the middle of a write
     with AppLog(path, producer="A") as log:
         log.publish("ok", "orders", 1, b"x" * 100, id=MessageId("A", 5, "orders", 0, 1))
     read = read_applog(path)

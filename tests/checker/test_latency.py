@@ -1,4 +1,4 @@
-"""Latencies as journals tell them, whatever they tell."""
+"""Latencies from journals, including absurd values."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Every way of breaking a promise is convicted, of that and of nothing else.
+"""Every broken promise is detected as itself, and nothing else is found.
 
-Each mutant spoils one small correct history; the checker must find exactly the kinds that are named with it.
+Each mutant corrupts one small correct history; the checker must find exactly the kinds that are named with it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def given(kind: str, epoch: int, first: int, last: int, **more: object) -> Entry
 
 
 def history() -> History:
-    """Producer A in two epochs; group g is killed once; all its applications' logs."""
+    """Producer A in two epochs; group g, which is killed once; and all application logs."""
     h = History()
     h.producers["A"] = [_producer_boot(E1, None), _producer_boot(E2, Prev(E1, INC[E1], 30))]
     h.producers["A"][-1].append(Entry("closed"))
@@ -91,7 +91,7 @@ def _ack(epoch: int, seq: int) -> AppRecord:
                      t=1.0)  # fmt: skip
 
 
-# Means to spoil a history. Each names what it looks for, so that none can miss silently.
+# Means to corrupt a history. Each asserts that it found its target, so that none is silently ineffective.
 
 
 def find(h: History, client: str, kind: str, epoch: int, first: int) -> tuple[list[Entry], int]:
@@ -142,7 +142,7 @@ def both(*mutants: Callable[[History], None]) -> Callable[[History], None]:
 
 
 def quiet(mutant: Callable[[History], None]) -> Callable[[History], None]:
-    """Without the applications' logs: the journals must do alone."""
+    """Without the applications' logs: the journals alone must suffice."""
 
     def mutate(h: History) -> None:
         h.logs.clear()
@@ -156,7 +156,7 @@ def _wrong(e: Entry) -> Entry:
 
 
 def _drop_boot_rows(h: History) -> None:
-    """The consumer's second boot never happened: killed, and not started again."""
+    """The consumer's second boot never happened: killed, and not restarted."""
     del h.groups["g"][1]
 
 
@@ -177,7 +177,7 @@ def _forget(client: str) -> Callable[[History], None]:
 
 
 def second_inbox(h: History) -> None:
-    """It is given 3 to 8 as well, and flags 3 and 4 and 7 and 8."""
+    """It is delivered 3 to 8 as well, with 3, 4, 7 and 8 flagged."""
     h.seconds["g"] = [
         [
             h.groups["g"][0][0],
@@ -201,7 +201,7 @@ def _unnamed(h: History) -> None:
 
 
 def keeps(h: History) -> None:
-    """The outbox keeps messages until g is done with them, which it told; then they leave."""
+    """The outbox keeps messages until g has announced that they are settled; then they are released."""
     for boot, epoch in zip(h.producers["A"], (E1, E2), strict=True):
         boot[0] = replace(boot[0], detail={**(boot[0].detail or {}), "release": "consumed"})
         end = len(boot) - (boot[-1].kind == "closed")
@@ -210,7 +210,7 @@ def keeps(h: History) -> None:
 
 
 MUTANTS: dict[str, tuple[Callable[[History], None], set[str], Verdict]] = {
-    # The order and number of what a group was given
+    # Order and number of deliveries to a group
     "first message never delivered": (
         both(change("g", "delivered", E1, 1, first=2, digest=digest_of(S, E1, 2, 10)),
              change("g", "acknowledged", E1, 1, first=2)), {"undeclared_gap", "lost"}, "violated"),
@@ -398,7 +398,7 @@ def test_mutant_of_the_journals(name: str) -> None:
     assert report.verdict == verdict
 
 
-# The applications' logs, beside sound journals: what journals can't know, or don't say
+# The applications' logs, with sound journals: facts that journals can't know, or do not contain
 
 
 def records(h: History, log: str, op: str, epoch: int, seq: int) -> int:
@@ -485,7 +485,7 @@ def test_indeterminate_publish_may_be_delivered() -> None:
 
 
 def test_every_kind_is_convicted_by_a_mutant() -> None:
-    """The kinds that no mutant above plants are planted by tests of their own, named here."""
+    """The kinds that no mutant above plants; separate tests, named here, plant them."""
     planted = set().union(*(kinds for _, kinds, _ in (*MUTANTS.values(), *APPLICATION_MUTANTS.values())))
     elsewhere = {"discarded", "never_joined", "unproven", "unproven_gap", "settled_unseen", "too_late"}
     assert planted | elsewhere == set(KINDS)
@@ -607,7 +607,7 @@ def test_epochs_between_are_declared_with_a_gap_of_unknown_extent() -> None:
 
 @pytest.mark.parametrize("named", [False, True])
 def test_latest_starts_anywhere(named: bool) -> None:
-    """Also where a producer counts the group from the stream's beginning."""
+    """Even if a producer counts the group from the stream's beginning."""
     h = history()
     h.logs.clear()
     if not named:
@@ -621,7 +621,7 @@ def test_latest_starts_anywhere(named: bool) -> None:
 
 
 def test_clients_without_epochs_are_judged_by_their_numbers() -> None:
-    """What a plain client lost, doubled and swapped shows in the applications' logs alone."""
+    """Messages that a plain client lost, duplicated and reordered show in the applications' logs alone."""
     publish = [AppRecord("opened", producer="P", t=1.0)]
     consume = [AppRecord("opened", group="g", topics=["t"], t=1.0)]
     for n in range(1, 11):

@@ -1,4 +1,4 @@
-"""Random histories, spoilt at random places, are never called complete."""
+"""Random histories, corrupted at random places, are never called complete."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def _pick(rng: random.Random, history: History, client: str, kind: str) -> tuple
 
 
 def drop_delivery(rng: random.Random, history: History) -> None:
-    """A range is gone from what the group was given and acknowledged, as if its client had skipped it."""
+    """A range is removed from the messages that the group was delivered and acknowledged, as if its client had skipped
+    it."""
     boot, i = _pick(rng, history, GROUP, "delivered")
     hole = boot[i]
     for rows in history.boots(GROUP):
@@ -56,7 +57,7 @@ def alter_content(rng: random.Random, history: History) -> None:
 
 
 def swap_deliveries(rng: random.Random, history: History) -> None:
-    """Two deliveries that follow each other in one stream change places."""
+    """Two consecutive deliveries of one stream are swapped."""
     places = [(boot, i) for boot, i in history.entries(GROUP, "delivered")]
     pairs = [
         (boot, i, j)

@@ -1,6 +1,7 @@
-"""What journals tell of and no journal has is missing: no verdict is `complete` without it.
+"""Evidence to which journals refer and that no journal has is missing: the verdict is not `complete` without it.
 
-The run of :mod:`tests.checker.test_mutants`, in which a row more tells of something; nothing else is wrong with it.
+Uses the run of :mod:`tests.checker.test_mutants` with one more row that refers to something; nothing else is wrong with
+it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ NO_OPENING = f"no journal of the opening {STRANGER:016x} of producer A"
 NO_EPOCH = f"no journal of epoch {E3} of producer A"
 NO_PRODUCER, NO_GROUP = "no journal of producer B", "no journal of group h"
 LACKS_ROWS = f"the journal of the opening {INC[E2]:016x} of producer A lacks rows that it had"
-LACKS = f"the journal of epoch {E2} of producer A lacks messages that others tell of"
+LACKS = f"the journal of epoch {E2} of producer A lacks messages to which others refer"
 
 
 def sound() -> History:
@@ -144,7 +145,7 @@ def _until(h: History) -> tuple[int, int]:
 
 @pytest.mark.parametrize("goes_on", [False, True])
 def test_what_may_come_behind_the_end_of_the_account_is_not_missing(goes_on: bool) -> None:
-    """Nor is what a journal that is not closed may still have; but what lies before its last epoch is."""
+    """Neither is anything that an unclosed journal may still contain; but anything before its last epoch is."""
     ends_us, began_us = _until(sound())
     later = of_group("received", E3, 1, 5, STRANGER, site="dc1"), heard(1000)
     expect = Expect(until_us=began_us if goes_on else ends_us)

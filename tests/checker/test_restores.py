@@ -1,7 +1,7 @@
-"""What the journals of a file that was put back from a backup can't prove is unknown, and nothing else is.
+"""Facts that the journals of a restored file can't prove are unknown, and nothing else is.
 
-The run of :mod:`tests.checker.test_mutants`, of which a part of a journal went with the disk, with and without a broken
-promise beside it.
+Uses the run of :mod:`tests.checker.test_mutants`, of which a part of a journal was lost with the disk, with and without
+a broken promise in addition.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FOUND = frozenset[tuple[str, int | None, int | None, int | None]]
 
 
 def restored_outbox(h: History) -> None:
-    """The copy was made when 20 of the first epoch's 30 messages were there: of the others only the group tells."""
+    """The copy was made when 20 of the first epoch's 30 messages existed: only the group knows of the others."""
     h.logs.clear()
     before, after = h.producers["A"]
     _, at = find(h, "A", "enqueued", E1, 21)
@@ -49,8 +49,7 @@ def restored_outbox(h: History) -> None:
 
 
 def found_in(h: History) -> FOUND:
-    """What is said of messages; what is said of journals that are missing stands in
-    :mod:`tests.checker.test_references`."""
+    """Findings about messages; findings about missing journals are in :mod:`tests.checker.test_references`."""
     return frozenset(
         (f.kind, f.epoch, f.first, f.last)
         for f in h.check().findings
@@ -69,7 +68,7 @@ def test_what_an_outbox_lost_with_its_disk_is_unproven() -> None:
 
 
 def test_epochs_between_two_openings_are_unproven() -> None:
-    """The copy was older than the epoch in which the group was given something."""
+    """The copy was older than the epoch of the group's messages."""
     h = history()
     restored_outbox(h)
     before = h.producers["A"][0]
@@ -80,8 +79,8 @@ def test_epochs_between_two_openings_are_unproven() -> None:
 
 @pytest.mark.parametrize("published", [False, True])
 def test_the_copy_may_have_been_opened_before_without_publishing_to_the_stream(published: bool) -> None:
-    """Which of the openings was the first after the copy, nobody can tell. If one published to the stream in between,
-    a group that met it would have told."""
+    """It is unknown which opening was the first after the copy. If one had published to the stream in between, a group
+    that met it would have recorded that."""
     h = history()
     restored_outbox(h)
     between = [Entry("opened", epoch=E1 + 1, incarnation=0xB1)]
@@ -112,7 +111,7 @@ KNOWN = {"known": [E1, f"{INC[E1]:016x}", 30]}
 def test_what_an_opening_did_not_know_says_behind_which_one_the_copy_was_made(
     detail: dict[str, object], unproven: bool
 ) -> None:
-    """Whatever was published in between: the journal in which a group told of that may have gone with its inbox."""
+    """Whatever was published in between: the journal of a group that recorded it may be lost with its inbox."""
     h = history()
     restored_outbox(h)
     between = [
@@ -128,7 +127,7 @@ def test_what_an_opening_did_not_know_says_behind_which_one_the_copy_was_made(
     _of_an_epoch(h, E1 + 2, 0xB2, 1, 2)
     kind = "unproven" if unproven else "phantom"
     found = {each for each in found_in(h) if each[0] in ("phantom", "unproven")}
-    # Behind the opening in between nothing is missing, by that.
+    # Nothing is missing behind the opening in between.
     anywhere = not unproven and detail["known"] != [E1, f"{INC[E1]:016x}", 20]
     after = "unproven" if anywhere else "phantom"
     entered = "unproven" if anywhere else "phantom"
@@ -139,7 +138,7 @@ def test_what_an_opening_did_not_know_says_behind_which_one_the_copy_was_made(
 
 @pytest.mark.parametrize("fenced", [True, False])
 def test_how_far_a_history_above_went_nobody_can_tell(fenced: bool) -> None:
-    """Who was fenced by it hears no more of it."""
+    """A client that it fenced receives no more from it."""
     h = history()
     h.logs.clear()
     _of_a_later_epoch(h)
@@ -161,7 +160,7 @@ def test_an_opening_that_was_closed_has_no_more_than_it_says() -> None:
 
 @pytest.mark.parametrize("began", [E1, E0])
 def test_gaps_and_removals_that_went_with_the_disk_are_unproven(began: int) -> None:
-    """Also where the opening went on to the epoch in which it ended (`began`: with which)."""
+    """Even if the opening then entered the epoch in which it ended (`began`: its first one)."""
     h = history()
     restored_outbox(h)
     _began_with(h, began)
@@ -198,7 +197,7 @@ def test_an_opening_that_left_no_journal_and_fenced_this_one_is_unproven() -> No
 
 
 def test_a_status_that_told_of_more_rows_shows_a_cut() -> None:
-    """Nothing came of the stream since, so that no group met another history."""
+    """The stream had no messages since, so no group met another history."""
     h = history()
     restored_outbox(h)
     _not_met(h)
@@ -211,7 +210,8 @@ def test_a_status_that_told_of_more_rows_shows_a_cut() -> None:
 
 @pytest.mark.parametrize("known", [False, True])
 def test_a_later_opening_tells_what_the_group_had_of_an_epoch_that_was_over(known: bool) -> None:
-    """Two have published since the copy was made; the group was given what it lacks, and nobody met the first."""
+    """Two openings have published since the copy was made; the group received the missing messages, and no group met
+    the first one."""
     h = history()
     restored_outbox(h)
     _not_met(h)
@@ -232,7 +232,7 @@ def test_a_later_opening_tells_what_the_group_had_of_an_epoch_that_was_over(know
 
 @pytest.mark.parametrize("teller", ["producer", "group", "nobody", "group that is wrong"])
 def test_an_epoch_that_no_journal_has_was_between_those_before_and_after_it(teller: str) -> None:
-    """What the openings after the one that is lost published never came to the group, so that none of them is met."""
+    """Messages of the openings after the lost one never reached the group, so no group met these openings."""
     h = history()
     lost, place = E1 + 5, (S, E3, 0xB3)
     of_it = (S, lost, 0xB1, 1, 2)
@@ -255,8 +255,8 @@ def test_an_epoch_that_no_journal_has_was_between_those_before_and_after_it(tell
 
 
 def lost_with_its_clock(h: History, *, silent: bool = True) -> None:
-    """Of the opening after the first, which no journal has, only a status told. The copy was opened first with a clock
-    that was behind that, and published nothing, or something."""
+    """Only a status referred to the opening after the first, and no journal has it. The copy was first opened with a
+    clock that was behind, and published nothing, or something."""
     restored_outbox(h)
     _not_met(h)
     told = Entry("heard", Stream("A", ""), E1 + 5, 0xB1, detail={"lsn": 2, "epoch": E1 + 5})
@@ -278,7 +278,7 @@ def test_or_before_one_that_published_nothing_since_it_may_be_of_the_copy(silent
 
 @pytest.mark.parametrize("closed", [False, True])
 def test_a_status_of_an_opening_that_left_no_journal_shows_a_cut_before_it(closed: bool) -> None:
-    """What it published is unknown, and so is what the opening before it had done since the copy was made."""
+    """Its messages are unknown, and so are the actions of the opening before it since the copy was made."""
     h = history()
     restored_outbox(h)
     _not_met(h)
@@ -295,7 +295,7 @@ def test_a_status_of_an_opening_that_left_no_journal_shows_a_cut_before_it(close
 
 
 def test_an_outbox_that_was_told_so_shows_a_cut() -> None:
-    """It published nothing since, so that no group met another history."""
+    """It published nothing since, so no group met another history."""
     h = history()
     restored_outbox(h)
     _not_met(h)
@@ -308,7 +308,7 @@ def test_an_outbox_that_was_told_so_shows_a_cut() -> None:
 
 @pytest.mark.parametrize("teller", ["group", "producer", "group that says what it knew"])
 def test_a_copy_whose_clock_went_back_lacks_what_lies_beyond_its_own_epoch(teller: str) -> None:
-    """The group had entered a later epoch than the copy, which is told so; the copy's own epochs are whole."""
+    """The group had entered a later epoch than the copy, which learned of it; the copy's own epochs are complete."""
     h = history()
     restored_outbox(h)
     _not_met(h)
@@ -325,8 +325,8 @@ def test_a_copy_whose_clock_went_back_lacks_what_lies_beyond_its_own_epoch(telle
 
 
 def restored_inbox(h: History) -> None:
-    """The copy was made when the group had settled ten of the first epoch; its producer tells that it had been at 21.
-    What lies between is in no journal of the group."""
+    """The copy was made when the group had settled ten of the first epoch; its producer reports that the group had
+    reached 21. No journal of the group has the messages between."""
     h.logs.clear()
     opened, after = h.groups["g"][0][0], h.groups["g"][1]
     h.groups["g"][0][:] = [
@@ -352,7 +352,7 @@ def test_what_a_producer_was_told_by_an_inbox_that_is_gone_is_no_lie() -> None:
 
 
 def _told_of_the_end(h: History) -> None:
-    """The producer was told that the group is done with everything; no journal of the group has the last ten."""
+    """The producer was told that the group has settled everything; no journal of the group has the last ten."""
     keeps(h)
     swap_out("g", "delivered", E2, 11)(h)
     change("g", "acknowledged", E2, 1, last=10)(h)
@@ -362,7 +362,7 @@ def _told_of_the_end(h: History) -> None:
 def test_what_producers_were_told_is_the_word_of_an_inbox_that_is_gone_where_there_was_one(
     witness: str,
 ) -> None:
-    """Its successor need be told of one stream only. Where another inbox's journal comes as far, none is gone."""
+    """Its successor needs to be told of one stream only. If another inbox's journal reaches as far, none is lost."""
     h = history()
     h.logs.clear()
     _told_of_the_end(h)
@@ -381,8 +381,8 @@ def test_what_producers_were_told_is_the_word_of_an_inbox_that_is_gone_where_the
 def test_what_a_group_has_consumed_of_a_stream_that_no_journal_joined_is_the_word_of_an_inbox_that_is_gone(
     joined: bool,
 ) -> None:
-    """A group tells where it is in the streams that it has joined. Its successor was told nothing of this one: there
-    was nothing left to be said."""
+    """A group announces its positions in the streams that it has joined. Its successor was told nothing of this one:
+    nothing was left to announce."""
     h = history()
     h.logs.clear()
     keeps(h)
@@ -398,7 +398,7 @@ def test_what_a_group_has_consumed_of_a_stream_that_no_journal_joined_is_the_wor
 
 @pytest.mark.parametrize("met", [False, True])
 def test_of_a_stream_of_which_its_successor_never_heard_nothing_is_known(met: bool) -> None:
-    """Nobody told the producer anything, and an operator's word tells nothing of what there was."""
+    """The producer received no announcement, and an operator's decision is no evidence of the messages."""
     h = history()
     h.logs.clear()
     swap_out("g", "delivered", E2, 11)(h)
@@ -412,8 +412,8 @@ def test_of_a_stream_of_which_its_successor_never_heard_nothing_is_known(met: bo
 
 
 def test_at_the_end_what_there_was_may_have_been_settled_by_an_inbox_that_is_gone() -> None:
-    """Of the last epoch 18 existed when the inbox was told that it is behind; of what comes between nobody need have
-    told anything. What was published later is lost."""
+    """Of the last epoch, 18 messages existed when the inbox was told that it is behind; there need not be any row about
+    those between. Later messages are lost."""
     h = history()
     h.logs.clear()
     swap_out("g", "delivered", E2, 11)(h)
@@ -441,7 +441,7 @@ def test_what_nobody_settled_is_lost_beside_a_restored_inbox() -> None:
 
 
 def test_what_was_given_before_the_copy_comes_again_or_was_settled() -> None:
-    """The copy owes 6 to 10, and passes them as it is told to; of 3 to 5 nobody told."""
+    """The copy owes 6 to 10, and skips them as told; there is no evidence of 3 to 5."""
     h = history()
     restored_inbox(h)
     change("g", "acknowledged", E1, 1, last=2)(h)
@@ -452,8 +452,8 @@ def test_what_was_given_before_the_copy_comes_again_or_was_settled() -> None:
 
 
 def inbox_of_latest_gone(h: History, *, itself: bool = False, begin: str = "latest") -> None:
-    """Another inbox had joined, and settled all before 21; its journal is gone with it, and this one's begins there, or
-    (`itself`) with what comes to it first."""
+    """Another inbox had joined and settled everything before 21. Its journal is lost with it, and this one's begins
+    there, or (`itself`) with the first message to arrive."""
     h.logs.clear()
     opened = replace(h.groups["g"][0][0], detail={"topics": ["orders"], "begin": begin, "sites": list(SITES)})
     first = 26 if itself else 21
@@ -469,7 +469,7 @@ def inbox_of_latest_gone(h: History, *, itself: bool = False, begin: str = "late
 
 @pytest.mark.parametrize("itself", [True, False])
 def test_what_was_settled_before_a_group_joined_was_settled_by_an_inbox_that_is_gone(itself: bool) -> None:
-    """Though nothing is owed to the group from before its place of joining: it had joined earlier."""
+    """Although nothing is owed to the group from before its position of joining: it had joined earlier."""
     h = history()
     inbox_of_latest_gone(h, itself=itself)
     assert found_in(h) == {("settled_unseen", E1, 1, 20)}
@@ -495,7 +495,7 @@ def test_what_the_producer_removed_may_have_been_given_by_an_inbox_that_is_gone(
 
 @pytest.mark.parametrize("joined", [11, 21, 22])
 def test_what_came_before_a_group_of_which_every_inbox_has_its_journal(joined: int) -> None:
-    """The first one joined, settled what came then, if anything, and told how far it was."""
+    """The first one joined, settled the messages that arrived then, if any, and announced its position."""
     h = history()
     inbox_of_latest_gone(h)
     other = [h.groups["g"][0][0], given("joined", E1, joined, joined)]
@@ -589,11 +589,11 @@ def test_a_broken_promise_beside_a_restore_is_convicted(name: str) -> None:
     assert h.check().verdict in ("violated", "lost")
 
 
-# -- an outbox that went on below ---------------------------------------------------------------------------
+# -- an outbox that continued in a lower epoch --------------------------------------------------------------
 
 
 def outbox_goes_on_below(h: History) -> None:
-    """The outbox is lost while the clock is behind, and the group has yet to hear of the epoch that follows."""
+    """The outbox is lost while the clock is behind, and the group has not met the following epoch yet."""
     h.logs.clear()
     opened = replace(h.producers["A"][0][0], epoch=E0, incarnation=0xA0)
     sent = [Entry("confirmed", S, E0, 0xA0, 1, 5, site=site) for site in SITES]

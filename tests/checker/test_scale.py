@@ -35,7 +35,7 @@ def test_a_million_messages_in_order() -> None:
 
 
 def test_much_disorder_stays_cheap() -> None:
-    """Every other message comes late: tens of thousands of ranges, none of which may be looked for from the start."""
+    """Every other message is late: tens of thousands of ranges, none of which may be searched from the start."""
     count = 40_000
     rows = [Entry("opened", detail={"topics": ["orders"]})]
     rows += [Entry("delivered", S, 5, 1, seq, seq) for seq in range(2, count + 1, 2)]

@@ -1,4 +1,4 @@
-"""Segments as evidence: put together, and each way in which they can be damaged."""
+"""Segments as evidence: combining them, and each way in which they can be damaged."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from tests.checker.histories import make
 from tests.checker.test_files import save_all
 
 ROWS = 5
-"""In a segment, at most."""
+"""Maximum rows in a segment."""
 
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
-    """The outboxes, inboxes and logs of a run in which all went well."""
+    """The outboxes, inboxes and logs of a faultless run."""
     save_all(tmp_path / "files", make(7, boots=2))
     return tmp_path / "files"
 
@@ -68,7 +68,7 @@ def broken(report: Report) -> list[str]:
 
 
 def facts(report: Report) -> dict[str, object]:
-    """What must not depend on the form of the journals."""
+    """Results that must not depend on the form of the journals."""
     return {name: value for name, value in report.as_dict().items() if name not in ("seconds", "evidence")}
 
 
@@ -105,7 +105,7 @@ def test_segments_and_what_the_file_still_holds(files: Path, tmp_path: Path) -> 
 
 
 def cut_short(path: Path, target: Path, segments: int) -> None:
-    """Export only the first segments of a file, and crash before it notes the last: it is in both."""
+    """Export only the first segments of a file, and crash before the last is recorded: it is in both."""
     rows = find_rows(path)
     parent = noted = None
     for i in range(segments):
@@ -135,19 +135,19 @@ def client_of(path: Path) -> tuple[Role, str]:
 
 
 Damage = Callable[[Path, list[Path]], str]
-"""Spoils segments of one client, below a directory; returns what must be said of it."""
+"""Damages segments of one client below a directory; returns the expected lines."""
 
 
 def edited(_: Path, segments: list[Path]) -> str:
     data = segments[1].read_bytes()
     at = data.index(b'"wall_us":1') + 10
     segments[1].write_bytes(data[:at] + b"2" + data[at + 1 :])
-    return f"{segments[1].name}: edited or damaged: its bytes are not those that its name promises"
+    return f"{segments[1].name}: edited or damaged: its content does not match the hash in its name"
 
 
 def edited_last(_: Path, segments: list[Path]) -> str:
     segments[-1].write_bytes(segments[-1].read_bytes().replace(b"closed", b"cloned"))
-    return f"{segments[-1].name}: edited or damaged: its bytes are not those that its name promises"
+    return f"{segments[-1].name}: edited or damaged: its content does not match the hash in its name"
 
 
 def cut(_: Path, segments: list[Path]) -> str:
@@ -158,13 +158,13 @@ def cut(_: Path, segments: list[Path]) -> str:
 
 def cut_to_nothing(_: Path, segments: list[Path]) -> str:
     segments[1].write_bytes(b"")
-    return f"{segments[1].name}: edited or damaged: its bytes are not those that its name promises"
+    return f"{segments[1].name}: edited or damaged: its content does not match the hash in its name"
 
 
 def reordered(_: Path, segments: list[Path]) -> str:
     lines = segments[1].read_bytes().splitlines(keepends=True)
     segments[1].write_bytes(b"".join([lines[0], lines[2], lines[1], *lines[3:]]))
-    return f"{segments[1].name}: edited or damaged: its bytes are not those that its name promises"
+    return f"{segments[1].name}: edited or damaged: its content does not match the hash in its name"
 
 
 def newer(_: Path, segments: list[Path]) -> str:
@@ -176,18 +176,18 @@ def renamed(_: Path, segments: list[Path]) -> str:
     name = parse_name(segments[1].name)
     assert name is not None
     moved = segments[1].rename(segments[1].with_name(str(replace(name, first_lsn=name.first_lsn + 1))))
-    return f"{moved.name}: renamed: its name and its header are of different boots or rows"
+    return f"{moved.name}: renamed: its name and its header name different boots or rows"
 
 
 def nameless(_: Path, segments: list[Path]) -> str:
     segments[1].rename(segments[1].with_name("segment.ndjson"))
-    return "segment.ndjson: its name is not a segment's, so nothing says what its bytes should be"
+    return "segment.ndjson: its name is not that of a segment, so its content can't be verified"
 
 
 def foreign(journals: Path, segments: list[Path]) -> str:
     other = of(journals, "producer", "A")[0]
     shutil.copy(other, segments[0].parent)
-    return f"{other.name}: foreign: it lies among those of group primary, and is of producer A"
+    return f"{other.name}: misplaced: it is among those of group primary, but belongs to producer A"
 
 
 def no_segment(_: Path, segments: list[Path]) -> str:
@@ -208,7 +208,7 @@ def missing_at_the_start(_: Path, segments: list[Path]) -> str:
 
 
 def put(path: Path, data: bytes) -> Path:
-    """Replace a segment by other bytes, under the name that they ask for."""
+    """Replace a segment by other bytes, under the name that matches them."""
     name = parse_name(path.name)
     assert name is not None
     path.unlink()
@@ -218,13 +218,13 @@ def put(path: Path, data: bytes) -> Path:
 
 
 def given_up(_: Path, segments: list[Path]) -> str:
-    """The client gave up what the second segment holds, and says so in a row of its last."""
+    """The client discarded the rows of the second segment, and says so in a row of its last."""
     first, last = spans(segments[1])
     segments[1].unlink()
     header, rows = decode(segments[-1].read_bytes())
     rows[-2] = replace(rows[-2], kind="truncated", detail={"first_lsn": first, "last_lsn": last})
     put(segments[-1], encode(header.role, header.client, rows, header.parent).data)
-    return f"rows {first} to {last} were given up by the client: its target was away"
+    return f"rows {first} to {last} were discarded by the client: its target was unreachable"
 
 
 @pytest.mark.parametrize("client", [("group", "primary"), ("producer", "B")], ids=" ".join)
@@ -259,7 +259,7 @@ def test_the_same_segment_twice_is_counted(journals: Path) -> None:
 
 
 def test_a_last_segment_that_is_not_there(journals: Path) -> None:
-    """Nothing shows that it exists: what it may say is open."""
+    """Nothing shows that it exists: its content is open."""
     of(journals, "producer", "B")[-1].unlink()
     report = check_directory(journals)
     assert report.verdict == "unknown", report.text()
@@ -289,7 +289,7 @@ def test_files_that_are_neither(journals: Path) -> None:
 
 
 def test_a_file_that_is_none(journals: Path) -> None:
-    """A name that leads nowhere."""
+    """A link that leads nowhere."""
     (journals / "role=group" / "client=primary" / "lost.ndjson").symlink_to("nowhere")
     report = check_directory(journals)
     assert report.verdict == "unknown"
@@ -304,7 +304,7 @@ def test_no_client_left(tmp_path: Path) -> None:
     report = check_directory(tmp_path)
     assert report.verdict == "unknown"
     assert broken(report) == [
-        f"producer A/b: {name}: edited or damaged: its bytes are not those that its name promises"
+        f"producer A/b: {name}: edited or damaged: its content does not match the hash in its name"
     ]
     assert [str(finding) for finding in report.of_kind("missing")] == ["there are no journals"]
 
@@ -356,16 +356,14 @@ def test_segments_that_do_not_follow_each_other(tmp_path: Path) -> None:
     export(tmp_path, [row(1, 1, "opened"), row(2, 1, "connected")], None)
     export(tmp_path, [row(3, 1, "connected"), row(4, 1, "closed")], "f" * 64)
     chains, _ = find_journals(tmp_path)
-    assert [chain.broken for chain in chains] == [
-        ["what begins at row 3 does not follow on the rows before it"]
-    ]
+    assert [chain.broken for chain in chains] == [["the rows from 3 on do not continue the rows before them"]]
 
 
 def test_rows_that_could_not_be_written(tmp_path: Path) -> None:
     rows = [row(1, 1, "opened"), row(2, 1, "truncated", detail={"rows": 7}), row(3, 1, "closed")]
     export(tmp_path, rows, None)
     chains, _ = find_journals(tmp_path)
-    assert chains[0].broken == ["7 rows were given up by the client: its file could not be written"]
+    assert chains[0].broken == ["7 rows were discarded by the client: its file could not be written"]
 
 
 @pytest.mark.parametrize("digits", [" -0x_1 ", "0x1", "A", "", "f" * 17, "f" * 1_000_000, "\u0661"])

@@ -1,4 +1,4 @@
-"""An account up to some time, of clients that go on; and how far what was lost had got."""
+"""Accounts up to a given time for running clients, and the last hop of lost messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STREAM = {"producer": "A", "topic": "orders", "epoch": 7, "incarnation": 9}
 
 
 class Client:
-    """Writes rows down, one after the other."""
+    """Writes rows, one after the other."""
 
     def __init__(self, role: str, name: str, opened: dict[str, object]) -> None:
         self.role, self.name = role, name
@@ -62,7 +62,7 @@ def judged(*clients: Client, until_us: int | None = T, to_the_end: bool = False)
 
 
 def test_what_goes_on_is_complete_up_to_a_time() -> None:
-    """The group is ahead of what the producer has exported, and has acknowledged only a part of it."""
+    """The group is ahead of the producer's exported rows, and has acknowledged only a part of them."""
     consumer = group((-400, 1, 5), (-300, 6, 10), (200, 11, 15))
     consumer.add("delivered", 300, 16, 30, digest=0)
     clients = producer((-500, 1, 10), (100, 11, 20)), consumer
@@ -115,7 +115,8 @@ def test_a_journal_that_ends_before_that_time_must_be_closed(ends: str) -> None:
 @pytest.mark.parametrize("closed", [False, True])
 @pytest.mark.parametrize("to_the_end", [False, True])
 def test_a_journal_that_was_not_closed_proves_no_phantom(to_the_end: bool, closed: bool) -> None:
-    """Of segments, another one may be on its way; a file that was read may be an older copy that was not opened yet."""
+    """With segments, another one may be on its way; a file that was read may be an older copy that was not
+    opened yet."""
     clients = producer((-500, 1, 10)), group((-400, 1, 12))
     if closed:
         clients[0].add("closed", -300)
@@ -124,7 +125,7 @@ def test_a_journal_that_was_not_closed_proves_no_phantom(to_the_end: bool, close
 
 
 def test_a_file_that_was_not_closed_shows_phantoms_of_what_was_over() -> None:
-    """A copy has all of the openings before its last."""
+    """A copy has all openings before its last."""
     client, consumer = producer((-500, 1, 10)), group((-400, 1, 12))
     client.rows[0] = replace(client.rows[0], epoch=client.rows[1].epoch)
     later = replace(client.rows[0], boot=f"{2:016x}", epoch=client.rows[1].epoch + 1, incarnation=0xB)

@@ -1,4 +1,4 @@
-"""Running the command line as users do, in a process of its own; or in this one, where that proves as much."""
+"""Runs the command line as users do, in a separate process; or in this process, where that proves as much."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def reliamsg(
 
 
 def reliamsg_here(*arguments: str | Path) -> subprocess.CompletedProcess[bytes]:
-    """The same in this process: for what is refused before anything begins, which takes less than a process's start."""
+    """The same in this process: for errors before anything begins, which take less time than a process's start."""
     out, err = io.StringIO(), io.StringIO()
     logger = logging.getLogger("reliamsg")
     handlers, level = logger.handlers[:], logger.level
@@ -67,13 +67,13 @@ def start(*arguments: str | Path, **options: Any) -> subprocess.Popen[bytes]:
 
 
 def succeeded(result: subprocess.CompletedProcess[bytes]) -> bytes:
-    """It ended with 0; returns its output."""
+    """It exited with 0; returns its output."""
     assert result.returncode == 0, (result.returncode, result.stderr.decode())
     return result.stdout
 
 
 def refused(result: subprocess.CompletedProcess[bytes], status: int, *words: str) -> str:
-    """It ended with this status and one clear line, the last on standard error; returns that line."""
+    """It exited with this code and one clear line, the last on standard error; returns that line."""
     text = result.stderr.decode()
     assert result.returncode == status, (result.returncode, text)
     assert "Traceback" not in text

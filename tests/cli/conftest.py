@@ -31,5 +31,5 @@ def mixed(rabbit: RabbitNode, second_mosquitto: Mosquitto, tmp_path: Path) -> Si
 
 @pytest.fixture
 def nowhere(free_port: int, tmp_path: Path) -> Sites:
-    """A site that nobody is at, with a password in its URL."""
+    """A site without a listener, with a password in its URL."""
     return Sites(["--site", f"dc1=mqtt://user:secret-word@127.0.0.1:{free_port}"], tmp_path)

@@ -1,4 +1,4 @@
-"""The demo: its verdict, what it shows, and that nothing is left of it."""
+"""The demo: its verdict and output; it leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def processes_with(text: str) -> list[int]:
             if text.encode() in path.read_bytes() and int(path.parent.name) != os.getpid():
                 found.append(int(path.parent.name))
         except OSError:
-            continue  # it ended meanwhile
+            continue  # it exited meanwhile
     return found
 
 
@@ -31,7 +31,7 @@ COUNT = 2000
 
 
 def demo(kind: str, place: Path, **variables: str) -> dict[str, Any]:
-    """What a demo says that lost nothing, and whose faults mattered."""
+    """The output of a demo that lost nothing, and whose faults mattered."""
     result = reliamsg(
         "demo", "--messages", str(COUNT), "--sites", kind, "--dir", place, "--json", timeout=800, **variables
     )
@@ -47,7 +47,7 @@ def demo(kind: str, place: Path, **variables: str) -> dict[str, Any]:
     assert found["plain"]["lost"] > 0
     assert found["plain"]["published"] == found["plain"]["confirmed"] == 2 * COUNT
     assert found["plain"]["delivered"] + found["plain"]["lost"] == 2 * COUNT
-    # A run whose faults struck nothing, as on a busy machine, is repeated.
+    # A run whose faults hit nothing, as on a busy machine, is repeated.
     assert {len(list(each.rglob("*.db"))) for each in place.glob("run*")} == {4}
     errors = result.stderr.decode()
     assert "SIGKILL to dc1" in errors
@@ -64,7 +64,7 @@ def test_everything_arrives_once_and_in_order_and_plain_paho_loses(tmp_path: Pat
     assert "the audit needs Java" in found["audit"]["not_run"]
 
 
-@pytest.mark.full  # how the audit is started and compared is in test_demo_parts.py
+@pytest.mark.full  # test_demo_parts.py tests how the audit is started and compared
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", ["embedded", "mosquitto", "mixed", "rabbitmq"])

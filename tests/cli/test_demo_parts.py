@@ -1,4 +1,4 @@
-"""What the demo says when things are not well, and how it counts."""
+"""The demo's output when something fails, and its counting."""
 
 from __future__ import annotations
 
@@ -78,14 +78,15 @@ TOLD = {
     [
         ("a warning\n" + json.dumps(TOLD), ""),
         (json.dumps({**TOLD, "streams": 7}), "streams: the checker says 0, the audit 7"),
-        ("reliamsg: Spark can't start: no memory", "came to no end: reliamsg: Spark can't start: no memory"),
+        ("reliamsg: Spark can't start: no memory", "did not finish: reliamsg: Spark can't start: no memory"),
         ("", "no output"),
     ],
 )
 def test_the_audit_is_a_process_whose_last_line_is_compared(
     prints: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a stand-in: the real one takes half a minute, and agrees in tests/audit and, at full size, in test_demo.py."""
+    """With a stand-in: the real audit takes half a minute, and agrees in tests/audit and, at full size, in
+    test_demo.py."""
     arguments, python = tmp_path / "arguments", tmp_path / "python"
     python.write_text(f"#!/bin/sh\nprintf '%s\\n' \"$@\" > {arguments}\necho {shlex.quote(prints)}\n")
     python.chmod(0o755)

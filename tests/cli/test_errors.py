@@ -1,4 +1,4 @@
-"""Everything that can be wrong: one clear line, a status that says what kind, and no traceback."""
+"""Every error: one clear line, an exit code for its kind, and no traceback."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_a_place_that_cannot_be_written(nowhere: Sites) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 1 MB; takes root."""
+    """A file system of 1 MB; requires root."""
     place = tmp_path / "small"
     place.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], check=True)

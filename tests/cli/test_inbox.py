@@ -1,4 +1,4 @@
-"""``reliamsg inbox``: what an operator sees and decides, with a consumer that runs and without one."""
+"""``reliamsg inbox``: what an operator sees and decides, with a running consumer and without one."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_the_quarantine_is_listed_replayed_and_discarded(
 def test_a_gap_that_is_accepted_while_no_consumer_runs_empties_a_full_quarantine(
     inbox: Path, network: MemoryNetwork, command: Command
 ) -> None:
-    """The next consumer does not read before that: there would be no room for what is delivered to it."""
+    """The next consumer does not read before that: there would be no room for its deliveries."""
     room = {"max_inbox_bytes": 8_000, "max_quarantine_bytes": 40_000}
     with opened(inbox, network, **room) as consumer:
         for number in (1, 5):
@@ -159,7 +159,7 @@ def test_streams_are_forgotten_while_the_consumer_runs(
         command("forget", "INBOX", status=64)
         held.ack()
         wait_for(lambda: "p-3/orders  epoch 10  position 2" in command("ls", "INBOX"), "settled")
-        assert consumer.get(0.1) is None  # until then the application may still have the last one
+        assert consumer.get(0.1) is None  # until then the application may still hold the last one
         assert command("forget", "INBOX", "--idle", "0") == "3 forgotten\n"
         assert command("ls", "INBOX") == ""
         for producer in ("p-1", "p-2", "q"):

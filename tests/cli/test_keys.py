@@ -1,4 +1,4 @@
-"""--keys: what is signed passes, what is not does not, and a bad file is told without its secrets."""
+"""--keys: signed messages pass, unsigned ones do not, and errors about a bad file contain no secrets."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_lines_pass_where_both_have_the_keys_and_others_are_refused(
 
 
 def test_an_outbox_is_drained_signed(mqtt: Sites, nowhere: Sites, unique: str, keys: str) -> None:
-    """Also what was stored before there were keys."""
+    """Including messages that were stored before there were keys."""
     succeeded(create(mqtt, unique, unique))
     left = publish(nowhere, unique, b"stored before\n", "--timeout", "0.2")
     assert left.returncode == 69

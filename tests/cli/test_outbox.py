@@ -55,7 +55,7 @@ def test_drain_declares_the_groups_that_the_producer_named(mixed: Sites, nowhere
     )
     mqtt = [site for site in mixed.arguments if "=mqtt" in site]
     succeeded(reliamsg("group", "create", unique, "--topic", unique, "--site", *mqtt))
-    # The row that tells of the producer's opening has left with the journal.
+    # The row about the producer's opening has left with the journal.
     journal = ("--journal", str(mixed.directory / "journals"))
     refused(publish(away, unique, b"a\n", "--group", unique, "--timeout", "0.5", *journal), 69)
     assert list((mixed.directory / "journals").rglob("*.ndjson"))
@@ -113,7 +113,7 @@ def test_a_consumed_release_waits_for_its_group_and_drain_keeps_to_it(mixed: Sit
     )  # fmt: skip
     drain = start("outbox", "drain", mixed.file("p.db"), *mixed.arguments, stdout=subprocess.PIPE)
     assert succeeded(subscribe(mixed, unique, unique, "--count", "2")) == b"a\nb\n"
-    # The last acknowledgement is told when the reader goes on, or comes back.
+    # The last acknowledgement is announced when the reader continues, or returns.
     reader = start("sub", unique, *mixed.arguments, "--group", unique, "--inbox", mixed.file(f"{unique}.db"))
     try:
         assert drain.communicate(timeout=120)[0] == b"2 messages of p acknowledged; nothing remains\n"

@@ -1,4 +1,4 @@
-"""pub and sub: bytes in, the same bytes out, and every way to end."""
+"""pub and sub: bytes in, the same bytes out, and every way to exit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.patience import wait_for
 
 
 def awkward(lines: int, chance: random.Random) -> bytes:
-    """Lines of any bytes but the newline: empty ones, carriage returns, no text at all."""
+    """Lines of any bytes except newlines: empty ones, carriage returns, invalid text."""
     made = [b"", b"\r", b"ends in a carriage return\r", b"\x00\xff\xfe", "ÄÖ 漢字".encode(), b" " * 1000]
     made += [chance.randbytes(chance.randrange(200)).replace(b"\n", b"") for _ in range(lines - len(made))]
     return b"\n".join(made)
@@ -76,7 +76,7 @@ def test_options_from_the_environment(mqtt: Sites, unique: str) -> None:
 
 
 AT_FULL_SIZE = {("all", "batch"), ("any", "plain"), ("all-active", "plain"), ("1", "batch")}
-"""Each policy and each form is also among the others."""
+"""Each policy and each form also occurs among the others."""
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_a_gap_holds_or_stops_or_is_skipped_and_said(
     succeeded(publish(sites, unique, b"a\n"))
     assert succeeded(subscribe(sites, unique, unique, "--count", "1")) == b"a\n"
     with client(shared_mosquitto.url, f"reliamsg:{unique}"):
-        pass  # a clean session under the group's name: the broker forgets the group
+        pass  # a clean session under the group's name: the broker deletes the group
     succeeded(publish(sites, unique, b"lost\n"))
     succeeded(create(sites, unique, unique))
     succeeded(publish(sites, unique, b"c\n"))

@@ -1,4 +1,4 @@
-"""simulate, as a command."""
+"""The command ``simulate``."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def test_journals_are_not_put_beside_others(tmp_path: Path) -> None:
 
 
 def test_the_line_that_is_printed_for_a_failing_run_makes_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With producers that call published what one site has confirmed, whatever their policy: of several runs with the
-    faults that their seeds draw, with chosen ones, and of one that was made smaller."""
+    """With producers that report messages as published when one site has confirmed them, whatever their policy: several
+    runs with the faults that their seeds draw, with selected ones, and a reduced one."""
 
     sound = producer.Settings
     monkeypatch.setattr(producer, "Settings", lambda **chosen: sound(**{**chosen, "confirm": "any"}))
@@ -57,6 +57,6 @@ def test_the_line_that_is_printed_for_a_failing_run_makes_it_again(monkeypatch: 
 
 
 def _failed(output: str) -> list[tuple[str, str]]:
-    """The line that makes each failing run again, and what was violated first."""
+    """The line that reproduces each failing run, and its first violation."""
     found = re.findall(r"^seed \d+: .*\n  (\S+: .*)\n(?:  .*\n)*?  again: (.*)$", output, re.MULTILINE)
     return [(line, violation) for violation, line in found]

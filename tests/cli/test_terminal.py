@@ -1,4 +1,4 @@
-"""Whatever files, names and brokers hold: a terminal gets nothing to obey, and nothing that is not seen."""
+"""Whatever files, names and brokers contain: a terminal gets no control sequences, and nothing invisible."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ EVIL = (
     "evil\x1b[31mRED\x1b]0;pwned\x07\x9b2J\x7f\r\n\x00\t\x08<b>\u202egnp.\u2066\u200b\u2028\ufeff\u00ad\u3164\ufe0f"
     "\U000e0041\u061c"
 )
-"""Colours, a window's title, C1, a forged line, text from right to left, and letters that are not seen."""
+"""Colours, a window's title, C1, a forged line, right-to-left text, and invisible characters."""
 UNSEEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 SOURCE = Path(__file__).parents[2] / "src" / "reliamsg"
 
 
 def forbidden(text: str) -> set[str]:
-    """What must not reach a terminal, but for the line breaks that are our own."""
+    """Characters that must not reach a terminal, except for our own line breaks."""
     return {c for c in text if c != "\n" and (unicodedata.category(c) in UNSEEN or c in "\u3164\ufe0f")}
 
 
@@ -80,7 +80,7 @@ def test_json_is_ascii_and_means_the_same(value: object) -> None:
 
 
 def segments(directory: Path) -> Path:
-    """Journals of clients with such names, with such rows."""
+    """Journals of clients with such names and such rows."""
     boot = "00000000000000aa"
 
     def row(lsn: int, kind: str, *, first: int = 0, last: int = 0, **more: object) -> JournalRow:
@@ -132,7 +132,7 @@ def texts_of(path: Path) -> list[tuple[str, str]]:
 
 
 def spoiled(raw: bytes, path: Path) -> Iterator[Path]:
-    """The database, with such text in one of its columns after the other, then in all."""
+    """The database with such text, in one of its columns after the other, then in all."""
     path.write_bytes(raw)
     columns = texts_of(path)
     assert len(columns) >= 5
@@ -146,7 +146,7 @@ def spoiled(raw: bytes, path: Path) -> Iterator[Path]:
 
 
 def check(*arguments: str | Path) -> str:
-    """Run a command; whatever it says is safe. Returns its standard output."""
+    """Run a command and check that its output is safe. Returns its standard output."""
     done = reliamsg_here(*arguments)
     for said in (done.stdout, done.stderr):
         assert not forbidden(said.decode()), (arguments, said)
@@ -216,7 +216,7 @@ def test_an_export_stays_below_its_directory(boot: str, tmp_path: Path) -> None:
 
 
 RUNNING = ("demo", "lab")
-"""Commands that would run with little more than their names."""
+"""Commands that run with little more than names."""
 
 
 def leaves(
@@ -235,12 +235,12 @@ def leaves(
     ids=lambda x: " ".join(x) if isinstance(x, tuple) else "",
 )
 def test_arguments_of_strangers(path: tuple[str, ...], command: click.Command, tmp_path: Path) -> None:
-    """Whatever is refused is repeated safely: each option and argument of each command with such text."""
+    """Refused values are repeated safely: each option and argument of each command with such text."""
     text = EVIL.replace("\0", "")
     check(*path, f"--{text}")
     check(text)
     if path[0] in RUNNING:
-        return  # what they are given is their own: a directory, numbers
+        return  # they take other values: a directory, numbers
     check(*path, text, text, text)
     for parameter in command.params:
         if (
@@ -317,7 +317,7 @@ def test_what_brokers_say() -> None:
 
 
 class Nobody:
-    """What a message reports to."""
+    """The target of a message's reports."""
 
     def acknowledge(self, message: Message, durable: bool) -> None:
         assert not durable
@@ -349,7 +349,7 @@ def test_bodies_and_progress_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> N
     assert not forbidden(shown.replace("\r\x1b[K", ""))
 
 
-# -- nobody prints in another way -----------------------------------------------------------------------------
+# -- no other way to print ----------------------------------------------------------------------------------
 
 PRINTING = [*sorted((SOURCE / "cli").rglob("*.py")), SOURCE / "audit" / "__main__.py"]
 

@@ -39,7 +39,7 @@ class DocsError(AssertionError):
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block; `line` is that of its first line, counted from 1."""
+    """A fenced block; `line` is the number of its first line, counted from 1."""
 
     kind: str
     line: int
@@ -120,7 +120,7 @@ def _run_console(block: Block) -> None:
 
 
 def _run_command(command: str) -> str | None:
-    """The output of a command; None where it is only checked."""
+    """The output of a command; None if it is only checked."""
     words = command.split()
     if words[0] == "make":
         targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))

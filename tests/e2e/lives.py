@@ -1,9 +1,9 @@
-"""Lives of a producer and a group, on simulated time and real files, in processes that kill themselves.
+"""Runs of a producer and a group, on simulated time and real files, in processes that kill themselves.
 
-Each life goes through commits of the control plane, and writes down what its applications see: ``try N`` before a
-message is published, ``accepted N`` when that is durable (``elsewhere N``: in a copy of the outbox), ``removed N``
-before it is taken out, ``got N`` or ``again N`` (flagged) when it is handed out. The in-memory broker dies with the
-process, and with it all that it had.
+Each run passes the commits of the control plane, and logs what its applications see: ``try N`` before a message is
+published, ``accepted N`` when that is durable (``elsewhere N``: in a copy of the outbox), ``removed N`` before it is
+removed, ``got N`` or ``again N`` (flagged) when it is delivered. The in-memory broker dies with the process, and loses
+everything.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ TOPIC, GROUP = receiving.TOPIC, receiving.GROUP
 BEHIND_S = 77
 """Seconds by which a producer's wall clock is behind when its outbox was restored."""
 LATER_S = 2 * EPOCH_STEP // 1000
-"""Seconds from an outbox's copy to its next opening: so much later, its epoch is above that of the copy, which is a
-random step above the one before."""
+"""Seconds between an outbox's copy and its next opening: after this time, its epoch is above that of the copy, which is
+a random step above the one before."""
 TAKEOVER_S = 2.0
 
 
 def log_of(directory: Path) -> list[list[str]]:
-    """What the applications saw."""
+    """The applications' observations."""
     path = directory / "seen"
     return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
 
@@ -48,7 +48,7 @@ def points_of(directory: Path) -> list[str]:
 
 
 class Life:
-    """One process's share of it."""
+    """One process's share of the run."""
 
     def __init__(self, directory: Path, die_at: int | None = None) -> None:
         self.directory = directory
@@ -98,7 +98,7 @@ class Life:
             self.last_id = receipt.id
 
     def run(self, seconds: float) -> None:
-        """Let it all go on; the application takes what it is given."""
+        """Step all clients; the application takes what is delivered."""
         for _ in range(round(seconds / 0.05)):
             self.bench.run(0.05)
             for reader in self.readers:
@@ -125,10 +125,10 @@ class Life:
         for engine in list(self.bench.engines):
             self.bench.close(engine)
 
-    # -- the end of each life, in another process ------------------------------------------------------------
+    # -- the end of each run, in another process -------------------------------------------------------------
 
     def finish(self) -> None:
-        """Start again what was killed, and go on until all is dealt with."""
+        """Restart killed clients, and continue until everything is settled."""
         self.engine = self.produce()
         for path in sorted(self.directory.glob("*.inbox.db")):
             name = path.name.removesuffix(".inbox.db")
@@ -145,7 +145,7 @@ class Life:
 
 
 class _Points(list[str]):
-    """Takes a probe's points."""
+    """Records a probe's points."""
 
     def __init__(self, probe: Callable[[str], None]) -> None:
         super().__init__()
@@ -179,7 +179,7 @@ def membership(life: Life) -> None:
 
 
 def restored(life: Life, hello_timeout: float = 1.0) -> None:
-    """The outbox is put back to an earlier state, and the clock with it: what is published then is renumbered."""
+    """The outbox is restored to an earlier state, together with the clock: messages published then are renumbered."""
     life.engine = life.produce()
     life.read("a")
     life.publish(3)
@@ -202,7 +202,7 @@ def restored(life: Life, hello_timeout: float = 1.0) -> None:
 
 
 def put_back(life: Life) -> None:
-    """The outbox is put back to when it had stored messages and offered none of them."""
+    """The outbox is restored to a state in which messages were stored and none of them was offered."""
     for _ in range(2):
         life.engine = life.produce()
         life.publish(2)
@@ -242,7 +242,7 @@ def copied(life: Life) -> None:
 
 
 def taken_over(life: Life) -> None:
-    """The inbox that reads dies, and a standby with an inbox of its own takes over."""
+    """The reading inbox dies, and a standby with a separate inbox takes over."""
     life.engine = life.produce()
     first = life.read("a")
     life.run(1.0)
@@ -275,11 +275,11 @@ LIVES: dict[str, tuple[Callable[[Life], None], set[str]]] = {
     "copied": (copied, {"fenced", "position"}),
     "taken over": (taken_over, {"position", "noted", "acknowledged"}),
 }  # fmt: skip
-"""Each life, and points that it must pass."""
+"""Each run, and the points that it must pass."""
 
 
 def in_a_process(directory: Path, what: Callable[[Life], None], die_at: int | None = None) -> int:
-    """Have `what` done by a process of its own; returns how it ended."""
+    """Run `what` in a separate process; returns its exit code."""
 
     def run() -> None:
         what(Life(directory, die_at))

@@ -1,7 +1,7 @@
-"""A consumer in a process of its own: ``python -m tests.e2e.reader CONFIG``.
+"""A consumer in a separate process: ``python -m tests.e2e.reader CONFIG``.
 
-Writes a line for each message that its handler is called with: the time, its number, and whether it was flagged. Makes
-a file when it reads, or listens everywhere. With ``die_in`` it kills itself in that call of its handler.
+Writes a line for each message that its handler is called with: the time, its number, and whether it was flagged.
+Creates a file when it reads, or listens at all sites. With ``die_in`` it kills itself in that call of its handler.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sites that hold the same messages in frames of different boundaries, and a consumer that is slow."""
+"""Sites that hold the same messages in frames with different boundaries, and a slow consumer."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def held(consumer: Consumer) -> int:
 
 
 def test_what_was_removed_in_part_at_one_site_is_delivered_from_the_other(tmp_path: Path) -> None:
-    """One site has the batch as it was, the other one without its first messages, and only the latter's part is
+    """One site has the original batch, the other one without its first messages, and only the latter's part is
     overdue."""
     with MemoryNetwork("a", "b") as network:
         a, b = network.sites
@@ -90,4 +90,4 @@ def test_what_was_removed_in_part_at_one_site_is_delivered_from_the_other(tmp_pa
                 message.ack()
 
 
-assert commits.MAX_CACHED_BYTES < 40 * 300_000  # so that what is in the inbox is dropped from memory
+assert commits.MAX_CACHED_BYTES < 40 * 300_000  # so that messages in the inbox are dropped from memory

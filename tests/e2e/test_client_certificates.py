@@ -124,7 +124,7 @@ def test_mosquitto(
 
 
 def configured(heading: str, *place: str) -> list[str]:
-    """The broker's configuration that the page shows, without what says where things are: a lab has its own places."""
+    """The broker's configuration on the page, without paths: the laboratory has its own."""
     lines = recipe(heading, PAGE).splitlines()
     return [line for line in lines if not line.startswith(place)]
 
@@ -137,7 +137,7 @@ def test_what_the_page_says(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In Python, and on the command line."""
+    """From Python, and from the command line."""
     monkeypatch.chdir(tmp_path)
     server, till = files("server"), files("till")
     (tmp_path / "acl").write_text("user till\ntopic readwrite #\n")

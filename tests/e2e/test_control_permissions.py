@@ -1,4 +1,4 @@
-"""Permissions for control addresses at real brokers: one name that is refused stalls nobody else."""
+"""Permissions for control addresses at real brokers: a refused name stalls no others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ALLOWED = [
 
 @pytest.fixture
 def rabbit(tmp_path: Path) -> Iterator[tuple[str, str]]:
-    """URLs of everybody, and of consumers, who may write to the control addresses of one producer."""
+    """URLs of an unrestricted account, and of consumers, who may write to the control addresses of one producer."""
     with RabbitNode(tmp_path / "rabbit", plugins=["rabbitmq_mqtt"]) as node:
         node.ctl("add_user", "consumers", "secret")
         node.ctl("set_permissions", "consumers", ".*", ".*", ".*")
@@ -35,7 +35,7 @@ def rabbit(tmp_path: Path) -> Iterator[tuple[str, str]]:
 
 @pytest.fixture
 def mosquitto(tmp_path: Path) -> Iterator[tuple[str, str]]:
-    """The same; Mosquitto drops what it refuses, and says nothing."""
+    """The same; Mosquitto silently drops what it refuses."""
     access = tmp_path / "access"
     rules = ["user producers", "topic readwrite #", "user consumers", "topic read #"]
     access.write_text("\n".join([*rules, *(f"topic write {address}" for address in ALLOWED)]) + "\n")
@@ -48,7 +48,7 @@ def mosquitto(tmp_path: Path) -> Iterator[tuple[str, str]]:
 @pytest.mark.integrations
 @pytest.mark.parametrize("kind", ["rabbit", "mosquitto"])
 def test_a_newcomer_whose_name_is_refused(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """Consumers may not write to its control address. It is served without answers; others notice nothing."""
+    """Consumers may not write to its control address. It is served without answers; others are not affected."""
     everybody, consumers = request.getfixturevalue(kind)
     sites, theirs = [Site("dc1", everybody)], [Site("dc1", consumers)]
     got: dict[str, list[int]] = {}

@@ -1,8 +1,7 @@
-"""Both engines on a bare event loop, where nothing may ever wait.
+"""Both engines on a bare event loop, which must never block.
 
-The blocking producer and consumer are shells around the engines; here asyncio takes the shells' place. One thread makes
-all steps, publishes and handles. The sites' brokers are in memory, and report on threads of their own, as real
-transports do.
+The blocking producer and consumer are shells around the engines; here asyncio replaces them. One thread makes all
+steps, publishes and handles. The sites' brokers are in memory, and report on their own threads, as real transports do.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ PATIENCE_S = 60.0
 
 
 class Driver:
-    """Calls an engine's ``step()`` from the event loop: when it is due, and when it is woken."""
+    """Calls an engine's ``step()`` from the event loop when it is due, and when it is woken."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -48,7 +47,7 @@ class Driver:
         self._ended = False
 
     def start(self, step: Callable[[], float | None], after: Callable[[], None]) -> None:
-        """`after` is called after each step: the application."""
+        """`after` is the application: called after each step."""
         self._step, self._after = step, after
         self.wake()
 
@@ -75,7 +74,7 @@ class Driver:
 
 @contextmanager
 def nothing_waits() -> Iterator[None]:
-    """Whatever waits on this thread fails, and is named."""
+    """Fail and name any call that waits on this thread."""
     loop_thread = threading.get_ident()
     waited: list[str] = []
 
@@ -98,7 +97,7 @@ def nothing_waits() -> Iterator[None]:
 
 
 class Application:
-    """Publishes some messages at a time, and acknowledges what arrives."""
+    """Publishes a few messages at a time, and acknowledges deliveries."""
 
     def __init__(self, engine: ProducerEngine, consumer: ConsumerEngine) -> None:
         self._engine, self._consumer = engine, consumer
@@ -115,7 +114,7 @@ class Application:
             asyncio.get_running_loop().call_soon(self.publish)
 
     def take(self) -> None:
-        """Handle everything that there is."""
+        """Handle everything that is available."""
         while (item := self._consumer.deliveries.take(1, 64)) is not None:
             assert isinstance(item, DeliverySlice)
             while (message := item.next()) is not None:

@@ -1,5 +1,5 @@
-"""Somebody at the same Mosquitto makes up whatever there is, fifty frames for each genuine message. No keys: each
-made-up name counts."""
+"""A client at the same Mosquitto forges frames of every kind, fifty for each genuine message. There are no keys, so
+each forged name counts."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ from tests.e2e.tools import World, numbers, published, take
 
 MOST_STREAMS = 200
 KINDS = 7
-"""Of made-up frames."""
+"""Of forged frames."""
 MOST_GROWTH = 200 * 1024 * 1024
 
 
 class Forger:
-    """Publishes made-up frames of all kinds, as many at a time as it is told to."""
+    """Publishes forged frames of all kinds, as many at a time as requested."""
 
     def __init__(self, broker: Mosquitto, topic: str, epoch: int) -> None:
         self.sent = 0

@@ -18,7 +18,7 @@ MESSAGES = 20
 
 
 def killed_in(call: int, site: Site, topics: list[str], inbox: Path, out: Path) -> list[int]:
-    """What a process's handler was given before it was killed in a call."""
+    """The messages that a process's handler received before it was killed in a call."""
     config = {
         "sites": [[site.name, site.url, {}]], "topics": topics, "inbox": str(inbox), "out": str(out),
         "ready": str(out.with_suffix(".ready")), "options": {}, "delay": 0.0, "die_in": call,
@@ -31,8 +31,8 @@ def killed_in(call: int, site: Site, topics: list[str], inbox: Path, out: Path) 
 def test_what_a_killed_handler_was_given_comes_again_with_the_flag(
     mosquitto: Mosquitto, tmp_path: Path
 ) -> None:
-    """That it may have been given is on disk before it is: each time in another stream, of which the inbox knows
-    nothing yet."""
+    """That it may have been delivered is on disk before its delivery: each time in another stream, unknown to the
+    inbox."""
     site, inbox = Site("dc1", mosquitto.url), tmp_path / "inbox.db"
     topics = [f"orders{number}" for number in range(len(DIE_IN))]
     with Consumer("billing", [site], topics=topics, inbox=inbox) as consumer:
@@ -49,7 +49,7 @@ def test_what_a_killed_handler_was_given_comes_again_with_the_flag(
                 while MESSAGES not in flagged:
                     [message] = take(consumer, 1)
                     flagged[message.seq] = message.redelivered
-            # What it had acknowledged may have been committed before it was killed: that need not come again.
+            # Its acknowledgements may have been committed before it was killed: those messages need not be redelivered.
             first = min(flagged)
             assert first <= call
             assert sorted(flagged) == list(range(first, MESSAGES + 1))

@@ -1,5 +1,5 @@
-"""A process is killed at each commit of the control plane, and another one goes on: nothing is lost, doubled or out of
-order."""
+"""A process is killed at each commit of the control plane, and another one continues: nothing is lost, duplicated or
+out of order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def chosen(points: list[str], rng: random.Random, more: int) -> list[int]:
-    """The first and the last time that each point is passed, and some others."""
+    """The first and the last pass of each point, and some others."""
     first = {point: at for at, point in reversed(list(enumerate(points)))}
     last = {point: at for at, point in enumerate(points)}
     found = {*first.values(), *last.values()}
@@ -33,11 +33,11 @@ def numbers(seen: Iterable[list[str]], *kinds: str) -> list[int]:
 
 
 def judge(seen: list[list[str]]) -> None:
-    """What was accepted was handed out once, in order; what came again was flagged."""
+    """Accepted messages were delivered once, in order; redeliveries were flagged."""
     unflagged = numbers(seen, "got")
-    assert unflagged == sorted(set(unflagged)), "doubled or out of order, and not flagged"
-    handed_out = numbers(seen, "got", "again")
-    firsts = list(dict.fromkeys(handed_out))
+    assert unflagged == sorted(set(unflagged)), "duplicated or out of order, and not flagged"
+    delivered = numbers(seen, "got", "again")
+    firsts = list(dict.fromkeys(delivered))
     assert firsts == sorted(firsts), "out of order"
     assert set(firsts) <= set(numbers(seen, "try"))
     lost = set(numbers(seen, "accepted")) - set(numbers(seen, "removed")) - set(firsts)

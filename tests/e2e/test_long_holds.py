@@ -1,4 +1,5 @@
-"""A gap that holds its stream while ten times the inbox arrives behind it: real brokers go on with everything else."""
+"""A gap holds its stream while ten times the inbox's size arrives behind it: real brokers continue with everything
+else."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ GROUP = "billing"
 
 
 class Sites:
-    """Whoever publishes: every frame goes to each site, and is there when :meth:`send` returns."""
+    """A publisher: every frame is sent to each site, and has arrived when :meth:`send` returns."""
 
     def __init__(self, world: World, stack: ExitStack) -> None:
         self.topic = world.topic
@@ -75,7 +76,7 @@ def world(
 
 
 class Application:
-    """Takes what comes, and keeps the numbers of the held stream."""
+    """Takes all messages, and keeps the numbers of the held stream."""
 
     def __init__(self, consumer: Consumer) -> None:
         self.consumer = consumer

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.integrations
 
 BINDING = Binding(TOPIC, 0, GROUP)
 KEYS = KeyRing({"k": b"K" * 32}, sign_with="k")
-"""With keys a group asks the producer what is new to it: frames must get through in both directions."""
+"""With keys a group asks the producer about its new messages: frames must pass in both directions."""
 
 
 class Vhost:
@@ -72,14 +72,14 @@ def make_vhost(rabbit: RabbitNode) -> Iterator[Callable[[Declare], Vhost]]:
 
 @pytest.fixture
 def quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Nothing that a test does makes the library warn."""
+    """No test makes the library log a warning."""
     with caplog.at_level(logging.WARNING, logger="reliamsg"):
         yield
     assert [record.getMessage() for record in caplog.records if record.name.startswith("reliamsg")] == []
 
 
 def exchange(place: Path, producers: Site, consumers: Site) -> None:
-    """All that clients do with each other: before the group's consumer runs, with it, and after a takeover."""
+    """Everything that clients do with each other: before the group's consumer runs, with it, and after a takeover."""
     lost: list[BaseException] = []
     with Producer(
         PRODUCER, [producers], outbox=place / "o.db", groups={TOPIC: [GROUP]}, release="consumed", keys=KEYS
@@ -212,7 +212,7 @@ def test_rabbitmq_refuses_the_rest(declare: Declare, make_vhost: Callable[[Decla
 @pytest.fixture
 def mosquitto_with_rules(tmp_path: Path, make_mosquitto: Callable[..., Mosquitto]) -> Mosquitto:
     access = tmp_path / "access"
-    # An account that is in nobody's recipe, to look on.
+    # An account of no recipe, for observation.
     access.write_text(recipe("Mosquitto") + "\nuser root\ntopic readwrite #\n")
     access.chmod(0o600)
     users = dict.fromkeys((PRODUCER, GROUP, "root"), "secret")
@@ -235,7 +235,7 @@ READABLE = {PRODUCER: "reliamsg:call:orders", GROUP: TOPIC}
 
 
 def test_mosquitto_refuses_the_rest(mosquitto_with_rules: Mosquitto) -> None:
-    """Also what the broker confirms nevertheless, as it does with MQTT 3.1.1, reaches nobody."""
+    """A publish that the broker nevertheless confirms, as with MQTT 3.1.1, reaches no client."""
     written = {
         GROUP: [TOPIC, "reliamsg:status:orders", "reliamsg:group:stock", "reliamsg:proof:/orders:stock"],
         PRODUCER: [

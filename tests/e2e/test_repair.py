@@ -1,4 +1,4 @@
-"""A real producer and a real consumer: what brokers lose after they confirmed it is repaired."""
+"""A real producer and a real consumer: messages that brokers lose after confirming them are repaired."""
 
 from __future__ import annotations
 
@@ -93,7 +93,8 @@ def test_a_late_joiner_begins_where_the_producer_counts_it(world: World, network
 def test_an_inbox_that_was_lost_is_known_to_its_producer(
     world: World, network: MemoryNetwork, restarted: bool
 ) -> None:
-    """What the group had dealt with, and the producer still holds, comes again, flagged; what is new is not."""
+    """Messages that the group had settled, and that the producer still holds, are redelivered with the flag; new ones
+    have none."""
     producer = world.producer(release="consumed")
     consumer = world.consumer()
     world.connected(consumer)
@@ -168,7 +169,7 @@ def lost_tail_at_mosquitto(world: World, broker: Mosquitto) -> Consumer:
 def test_mosquitto_is_killed_with_confirmed_messages(
     tmp_path: Path, unique: str, make_mosquitto: Callable[..., Mosquitto]
 ) -> None:
-    """The group is away when ten messages are confirmed; the broker forgets them, and its session."""
+    """The group is down when ten messages are confirmed; the broker loses them, and its session."""
     broker = make_mosquitto()
     world = World(tmp_path, unique, [site("dc1", broker.url)])
     consumer = lost_tail_at_mosquitto(world, broker)

@@ -1,4 +1,4 @@
-"""Producer and consumer with keys, and somebody without them at the same brokers."""
+"""Producer and consumer with keys, and a client without them at the same brokers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def both(tmp_path: Path, rabbit: RabbitNode, shared_mosquitto: Mosquitto, unique
 def test_a_lost_tail_is_repaired(tmp_path: Path, network: MemoryNetwork) -> None:
     world = World(tmp_path, "orders", network.sites)
     producer = world.producer(release="consumed", keys=KEYS)
-    consumer = world.consumer(keys=OLD_KEYS)  # in the middle of an exchange of keys
+    consumer = world.consumer(keys=OLD_KEYS)  # during a rotation of keys
     world.connected(consumer)
     published(producer, "orders", 1, 20)
     assert numbers(take(consumer, 20)) == list(range(1, 21))
@@ -54,7 +54,7 @@ def test_a_lost_tail_is_repaired(tmp_path: Path, network: MemoryNetwork) -> None
 
 @pytest.mark.parametrize("wire", ["batch", "plain"])
 def test_at_real_brokers_of_both_kinds(both: World, wire: Literal["batch", "plain"]) -> None:
-    """Whatever brokers do to headers and bytes on the way, signatures hold, in both directions."""
+    """Whatever brokers change in headers and bytes on the way, signatures are valid, in both directions."""
     producer = both.producer(
         release="consumed", keys=KEYS, wire=wire, compression="zstd" if wire == "batch" else None
     )
@@ -79,7 +79,7 @@ def test_at_real_brokers_of_both_kinds(both: World, wire: Literal["batch", "plai
 def test_a_flood_in_the_producers_name_loses_nothing(
     both: World, keys: KeyRing | None, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Somebody publishes in the producer's name, as fast as it goes, with the same numbers, in a later epoch."""
+    """An attacker publishes in the producer's name at full speed, with the same numbers, in a later epoch."""
     producer = both.producer(keys=KEYS, release="consumed")
     consumer = both.consumer(keys=KEYS)
     both.connected(consumer)

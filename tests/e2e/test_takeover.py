@@ -1,4 +1,5 @@
-"""A standby takes over from a consumer in another process that is killed, stopped, or closed: never two read."""
+"""A standby takes over from a consumer in another process that is killed, stopped, or closed: two never read
+together."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ RATE = 100
 
 
 class Reader:
-    """A consumer process, and what it was given."""
+    """A consumer process, and the messages that it received."""
 
     def __init__(
         self, directory: Path, topic: str, sites: list[tuple[str, str]], name: str, **options: Any
@@ -47,7 +48,7 @@ class Reader:
         )
 
     def wait_ready(self) -> Reader:
-        """It reads, or listens everywhere."""
+        """It reads, or listens at all sites."""
         wait_for(self.ready.exists, f"{self.ready.stem} is ready", 60)
         return self
 
@@ -55,7 +56,7 @@ class Reader:
         """Time, number, and flag of every message so far."""
         found = [
             line.split() for line in self.out.read_text().split("\n")[:-1]
-        ]  # the last may be half written
+        ]  # the last line may be incomplete
         return [(float(at), int(number), flag == "1") for at, number, flag in found]
 
     def signal(self, number: signal.Signals) -> float:
@@ -95,10 +96,10 @@ class Scene:
             self.published += 10
 
     def finish(self) -> None:
-        """Publish no more, and wait until everything was handed out by somebody."""
+        """Stop publishing, and wait until everything was delivered to some reader."""
         self._stop.set()
         self._thread.join(patient(30))
-        wait_for(lambda: self.missing() == [], "everything is handed out", 60, poll=0.1)
+        wait_for(lambda: self.missing() == [], "everything is delivered", 60, poll=0.1)
 
     def missing(self) -> list[int]:
         seen = {number for reader in self.readers for _, number, _ in reader.lines()}
@@ -132,7 +133,7 @@ def scene(
 
 
 def check(scene: Scene) -> None:
-    """Each reader was given everything in order; what came twice was flagged; never did two read at once."""
+    """The readers together received everything in order; repeated messages were flagged; two never read together."""
     seen: set[int] = set()
     spans = []
     for reader in scene.readers:
@@ -159,7 +160,7 @@ def begin(scene: Scene, **options: Any) -> Reader:
 
 
 def begin_with_standby(scene: Scene, **options: Any) -> tuple[Reader, Reader]:
-    """A reader at work, and one that waits and is given nothing."""
+    """An active reader, and a standby that receives nothing."""
     first = begin(scene, **options)
     second = scene.reader("second", standby=True, **options).wait_ready()
     wait_for(given(first, len(first.lines()) + 300), "the first reads on", 60)
@@ -179,9 +180,7 @@ def test_the_one_that_reads_is_killed(scene: Scene) -> None:
 def test_the_one_that_reads_is_stopped_and_goes_on(scene: Scene) -> None:
     first, second = begin_with_standby(scene)
     stopped = first.signal(signal.SIGSTOP)
-    if (
-        len(scene.urls) == 1
-    ):  # a broker that has locks keeps them for a client that is silent, for two heartbeats
+    if len(scene.urls) == 1:  # a broker with locks keeps them for a silent client, for two heartbeats
         wait_for(given(second, 100), "the second has taken over", 60)
     else:
         time.sleep(2 * TIMEOUT)
@@ -206,7 +205,7 @@ def test_the_one_that_reads_is_closed(scene: Scene) -> None:
 
 
 def test_a_standby_with_the_same_inbox(scene: Scene) -> None:
-    """It goes on exactly where the other stopped."""
+    """It continues exactly where the other stopped."""
     first, second = begin_with_standby(scene, inbox="shared")
     first.signal(signal.SIGKILL)
     wait_for(given(second, 100), "the second has taken over", 60)

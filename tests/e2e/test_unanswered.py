@@ -1,4 +1,4 @@
-"""A queue that a broker does not confirm anything for: its topic waits, and keeps no other from the site."""
+"""A queue for which a broker confirms nothing: its topic waits, and blocks no other topic at the site."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.patience import patient, wait_for
 
 @contextmanager
 def stopped(node: RabbitNode, queue: str) -> Iterator[None]:
-    """The process of a quorum queue does nothing, as where nobody leads it."""
+    """Suspend the process of a quorum queue, as if it had no leader."""
     name = f'{{resource, <<"/">>, queue, <<"{queue}">>}}'
     found = f"{{ok, Q}} = rabbit_amqqueue:lookup({name}), {{P, _}} = amqqueue:get_pid(Q)"
     node.ctl("eval", f"{found}, sys:suspend(P).")

@@ -45,13 +45,13 @@ class World:
         self.open.clear()
 
     def check(self) -> Report:
-        """Close everything, and have the journals judged."""
+        """Close everything, and have the journals checked."""
         self.close()
         return check_directory(self.directory)
 
 
 def published(producer: Producer, topic: str, first: int, last: int) -> None:
-    """Messages that say their number, confirmed by the sites."""
+    """Numbered messages, confirmed by the sites."""
     producer.publish_many(topic, [b"%d" % n for n in range(first, last + 1)]).wait(timeout=120)
 
 

@@ -1,4 +1,4 @@
-"""The examples run as their users run them, against real brokers; `audit.py` does in tests/audit/test_controlled.py."""
+"""The examples run as users run them, against real brokers; `audit.py` is tested in tests/audit/test_controlled.py."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    """Starts an example in a directory of its own; ended with the test."""
+    """Starts an example in a new directory; stopped with the test."""
     started: list[subprocess.Popen[bytes]] = []
 
     def start_one(name: str, *arguments: str) -> subprocess.Popen[bytes]:
@@ -37,7 +37,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
 
 
 def output_of(process: subprocess.Popen[bytes], stdin: bytes = b"", timeout: float = 100) -> str:
-    """What it printed; it ended with 0."""
+    """Its output; it exited with 0."""
     output, errors = process.communicate(stdin, timeout=timeout)
     assert process.returncode == 0, (process.returncode, output.decode(), errors.decode())
     return output.decode()
@@ -52,7 +52,7 @@ def documented(name: str) -> list[str]:
 def test_what_the_docstrings_say(
     rabbit: RabbitNode, shared_mosquitto: Mosquitto, unique: str, tmp_path: Path
 ) -> None:
-    """Every command as it stands there, but for the ports, and names that no other test uses."""
+    """Every command as written, except for the ports, and for unique names."""
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 
     def run(command: str) -> subprocess.Popen[bytes]:

@@ -1,7 +1,7 @@
-"""A client that is killed: ``python -m tests.export.client CONFIG``. Producer and group live in one process with the
-in-memory network, so that nothing but the files outlives it; only `role`'s journal is exported.
+"""A client to be killed: ``python -m tests.export.client CONFIG``. Producer and group run in one process with the
+in-memory network, so that only the files survive it; only `role`'s journal is exported.
 
-Runs until it is killed, or until the file `stop` exists; then it closes. Prints a line once it is at work.
+Runs until it is killed, or until the file `stop` exists; then it closes. Prints a line once it is running.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def test_segments_leave_while_there_is_something_new(network: MemoryNetwork, tmp
         one.publish("orders", b"2")
         until(lambda: len(segments(target)) > before, "another one")
     rows = whole(target, tmp_path / "out.db")
-    # What was exported is not extended: the second message has a row of its own.
+    # Exported rows are not extended: the second message has a separate row.
     assert [(row.first, row.last) for row in rows if row.kind == "enqueued"] == [(1, 1), (2, 2)]
 
 
@@ -188,7 +188,7 @@ def test_many_clients_to_one_directory(network: MemoryNetwork, tmp_path: Path) -
             thread.join()
     for name in ["0", "1", "2", "3", "in"]:
         assert whole(target, tmp_path / f"{name}.db")[-1].kind == "closed"
-    assert not list(target.rglob(".*"))  # nothing is left aside
+    assert not list(target.rglob(".*"))  # nothing is left over
 
 
 def test_offline(network: MemoryNetwork, tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_offline(network: MemoryNetwork, tmp_path: Path) -> None:
         export_file(tmp_path / "nothing.db", target)
     with pytest.raises(StoreCorrupt, match="not an outbox or inbox"):
         export_file(segment_file(target), target)
-    # A client goes on where the command left off.
+    # A client continues where the command left off.
     with producer(network, outbox, journal=target) as one:
         one.publish("orders", b"x")
     assert [row.kind for row in whole(target, outbox)].count("opened") == 3

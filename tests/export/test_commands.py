@@ -13,7 +13,7 @@ from tests.export.tools import covered, left, whole
 def test_pub_and_sub(make_mosquitto: Callable[..., Mosquitto], tmp_path: Path) -> None:
     target, outbox, inbox = tmp_path / "journals", tmp_path / "out.db", tmp_path / "in.db"
     site = ["--site", f"dc1={make_mosquitto(name='dc1').url}"]
-    # A first time, so that the broker has the group's session.
+    # Connect once, so that the broker has the group's session.
     succeeded(reliamsg("sub", "orders", "--group", "billing", "--inbox", inbox, *site, "--timeout", "1"))
     succeeded(
         reliamsg(

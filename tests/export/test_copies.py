@@ -23,7 +23,7 @@ def network() -> Iterator[MemoryNetwork]:
 
 
 def copy(path: Path, to: Path) -> None:
-    """As a careless administrator does it: the file, and its -wal, while the owner runs."""
+    """As a careless administrator copies it: the file, and its -wal, while the owner runs."""
     for end in ("", "-wal"):
         if Path(f"{path}{end}").exists():
             shutil.copy(f"{path}{end}", f"{to}{end}")
@@ -43,7 +43,7 @@ def test_a_clone_goes_on_beside_its_original(role: str, network: MemoryNetwork, 
         until(lambda: not original.status().journal.backlog_rows, "nothing waits")  # type: ignore[union-attr]
         copy(one, two)
         before = contents(target)
-        # The network is another one: here the broker lets one consumer read for a group at a time.
+        # A separate network: here the broker lets one consumer read for a group at a time.
         with MemoryNetwork("dc1", "dc2") as elsewhere, make(elsewhere, two, journal=export):
             pass
     for path in (one, two):
@@ -79,7 +79,7 @@ def test_a_backup_goes_on_where_it_was_made(network: MemoryNetwork, tmp_path: Pa
         one.publish("orders", b"3")
     rows = whole(target, outbox)
     assert before.items() <= contents(target).items()
-    assert rows[0] == lost[0]  # the common past
+    assert rows[0] == lost[0]  # the shared rows
     assert [row.kind for row in rows].count("opened") == 2
     assert len([segment for segment in segments(target) if segment.header.parent is None]) == 2
 

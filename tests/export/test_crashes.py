@@ -1,4 +1,4 @@
-"""Clients that end as SIGKILL ends them, at each step of an export and at any instant."""
+"""Clients that are killed at each step of an export, and at any instant."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STEPS = {"journal_cut": "frozen, nothing written", "journal_written": "written, 
 
 
 class Client:
-    """Starts and ends the client, always on the same files."""
+    """Starts and stops the client, always on the same files."""
 
     def __init__(self, directory: Path, role: str) -> None:
         self.directory, self.role = directory, role
@@ -46,12 +46,12 @@ class Client:
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
         assert process.stdout is not None
-        if "probe" not in options:  # it may kill itself before it is at work
+        if "probe" not in options:  # it may kill itself before it runs
             assert process.stdout.readline() == b"at work\n"
         return process
 
     def finish(self) -> list[JournalRow]:
-        """A last time, closed cleanly; returns all rows of the client's life."""
+        """Once more, closed cleanly; returns all rows of the client."""
         process = self.start()
         time.sleep(0.2)
         (self.directory / "stop").touch()
@@ -93,7 +93,7 @@ def test_killed_at_each_step(step: str, role: str, tmp_path: Path) -> None:
             continue
         whole(client.target, client.path)
         if step == "journal_written":
-            # It is there, and the file still holds its rows: had it been made again differently, there would be two.
+            # It exists, and the file still holds its rows: a second version would make two.
             parent = meta(client.path).get("journal_parent")
             assert [found for found in segments(client.target) if found.header.parent == parent]
     client.check(boots=4)
@@ -103,7 +103,7 @@ def test_killed_at_each_step(step: str, role: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("role", ["producer", "group"])
 def test_another_size_after_a_crash(role: str, tmp_path: Path) -> None:
-    """What was cut stays cut as it was."""
+    """A cut segment stays exactly as it was cut."""
     client = Client(tmp_path, role)
     killed(client.start(probe=["journal_written", 3, str(tmp_path / "mark")]))
     process = client.start(segment_rows=3)
@@ -121,7 +121,7 @@ def test_killed_at_random_instants(role: str, tmp_path: Path, size: Any, seeded:
     client = Client(tmp_path, role)
     for _ in range(kills):
         process = client.start(segment_rows=seeded.choice([1, 3, 20, 1000]))
-        time.sleep(seeded.uniform(0.0, 0.3))  # what is random here is the instant
+        time.sleep(seeded.uniform(0.0, 0.3))  # the instant is random
         process.kill()
         process.communicate(timeout=120)
     client.check(boots=kills + 1)

@@ -1,4 +1,4 @@
-"""The state of export in a file, whatever comes after what: nothing is lost but what is told."""
+"""The state of export in a file, for any order of events: nothing is lost without a report."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Exporting(RuleBasedStateMachine):
         self.segments: dict[str, Segment] = {}
         self.order: list[str] = []
         self.made: Segment | None = None
-        """Written to the target, and not noted."""
+        """Written to the target, and not recorded."""
         self.told: set[int] = set()
         self.sequence = 0
         self.open()

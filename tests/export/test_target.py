@@ -29,7 +29,7 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> Target:
             return open_target(f"file://{tmp_path}/a%20b")
         case "memory":
             return open_target(url)
-    found = RemoteTarget(url + "-renaming", "sftp")  # as where files don't appear whole
+    found = RemoteTarget(url + "-renaming", "sftp")  # as on targets where files do not appear atomically
     assert not found._whole
     return found
 
@@ -102,7 +102,7 @@ def test_what_a_killed_process_left_aside_goes(tmp_path: Path) -> None:
         file.write_bytes(b"on")
     target.write(PATH, b"one\n")
     assert not aside.exists()
-    assert other.exists()  # another segment's, whose writer may be at work
+    assert other.exists()  # another segment's, whose writer may still be active
 
 
 def test_a_name_taken_meanwhile_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Targets that are away, full, slow or damaged, and both policies for what waits meanwhile."""
+"""Targets that are unreachable, full, slow or damaged, and both policies for waiting rows."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def network() -> Iterator[MemoryNetwork]:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Attempts follow each other more quickly than usual."""
+    """Retry more quickly than usual."""
     monkeypatch.setattr(exporter, "BACKOFF_MIN_S", 0.05)
     monkeypatch.setattr(exporter, "BACKOFF_MAX_S", 0.2)
 
 
 @pytest.fixture
 def away(tmp_path: Path) -> Path:
-    """A target that can't be: there is a file in its place."""
+    """An impossible target: there is a file in its place."""
     target = tmp_path / "journals"
     target.write_text("not a directory")
     return target
@@ -53,7 +53,7 @@ def export(target: Path, **options: Any) -> JournalExport:
 
 
 def publish_until_full(one: Producer) -> int:
-    """A message to a topic after the other, until the journal is full; returns to how many."""
+    """A message to one topic after the other, until the journal is full; returns their number."""
     for number, topic in enumerate(TOPICS):
         try:
             one.publish(topic, b"x")
@@ -172,7 +172,7 @@ def test_truncating_goes_on_and_says_what_was_given_up(
     found = sorted(segments(away), key=lambda segment: segment.header.first_lsn)
     rows = [row for segment in found for row in segment.rows] + left(outbox)
     assert rows[-1].kind == "closed"
-    # What is missing is exactly what the journal says was given up.
+    # Exactly the rows that the journal reports as discarded are missing.
     told: set[int] = set()
     for row in rows:
         if row.kind == "truncated":
@@ -259,7 +259,7 @@ def test_closing_does_not_wait_for_a_target_that_hangs(
         one.close(1.0)
         assert time.monotonic() - started < 1.0 + 5.0 + STALL_S
         assert left(path)
-        # The file is free again, and the write that hung may still come to an end.
+        # The file is free again, and the write that hung may still complete.
         (producer if role == "producer" else consumer)(network, path, journal=None).close()
         released.set()
         thread = next((t for t in threading.enumerate() if t.name.startswith("reliamsg-journal-")), None)
@@ -268,7 +268,7 @@ def test_closing_does_not_wait_for_a_target_that_hangs(
     export_file(path, target)
     rows = whole(target, path)
     assert [row.kind for row in rows].count("opened") == 2
-    # What hung was the very segment that was made again.
+    # The write that hung was of the same segment that was written again.
     assert len({segment.path for segment in segments(target)}) == len(segments(target))
 
 
@@ -312,7 +312,7 @@ def test_a_damaged_file_under_the_same_name_stays(network: MemoryNetwork, tmp_pa
 
 
 def test_looking_does_not_disturb(network: MemoryNetwork, tmp_path: Path) -> None:
-    """Rows are deleted while somebody reads the file."""
+    """Rows are deleted while another process reads the file."""
     outbox, target = tmp_path / "out.db", tmp_path / "journals"
     with producer(network, outbox, journal=export(target)) as one:
         one.publish("orders", b"x")

@@ -1,4 +1,4 @@
-"""What the tests of export share: clients in memory, and the chains that they leave."""
+"""Shared by the tests of export: clients in memory, and their chains."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def consumer(network: MemoryNetwork, inbox: Path, **options: Any) -> Consumer:
 
 
 def segments(target: str | Path | Target) -> list[Found]:
-    """All segments at a target, each checked for its own: name, digest, path."""
+    """All segments at a target, each checked alone: name, digest, path."""
     place = target if isinstance(target, Target) else open_target(target)
     found = []
     for path in place.paths():
@@ -87,8 +87,8 @@ def chain(found: Iterable[Found], tip: str | None) -> list[Found]:
 
 
 def whole(target: str | Path | Target, path: Path) -> list[JournalRow]:
-    """All rows of the client whose file is `path`: its segments, and then what is left in it. Asserts that the chain is
-    unbroken, and that no row is missing, or there twice with another content."""
+    """All rows of the client whose file is `path`: its segments, and then the rows left in it. Asserts that the chain
+    is unbroken, and that no row is missing, or occurs twice with different content."""
     found = segments(target)
     state = meta(path)
     line = chain(found, state.get("journal_parent"))
@@ -99,7 +99,7 @@ def whole(target: str | Path | Target, path: Path) -> list[JournalRow]:
     assert not {row.lsn for row in rest} & rows.keys()
     rows |= {row.lsn: row for row in rest}
     assert sorted(rows) == list(range(1, len(rows) + 1)), "rows are missing"
-    # What was written and not noted is what will be written again.
+    # Segments that were written and not recorded will be written again.
     for segment in found:
         if segment.rows[0].boot in {row.boot for row in rest} and segment not in line:
             assert [rows[row.lsn] for row in segment.rows] == segment.rows
@@ -107,7 +107,7 @@ def whole(target: str | Path | Target, path: Path) -> list[JournalRow]:
 
 
 def covered(rows: Iterable[JournalRow], kind: str) -> dict[int, list[tuple[int, int]]]:
-    """By epoch, the ranges of a kind of rows, adjoining ones joined."""
+    """By epoch, the ranges of a kind of rows, with adjacent ones merged."""
     spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for row in rows:
         if row.kind == kind:

@@ -10,5 +10,5 @@ from tests.fuzz.targets import NETWORK
 __all__ = ["EVERY", "TARGETS"]
 
 TARGETS = {target.name: target for target in (*NETWORK, *AMPLIFIED, *FILES)}
-"""Those that are quick."""
+"""The fast targets."""
 EVERY = TARGETS | {target.name: target for target in AUDITED}

@@ -1,7 +1,7 @@
-"""Decoders against inputs that are small and grow: how much memory they take is asserted, not only watched.
+"""Decoders with small inputs that grow: their memory is asserted, not only observed.
 
-An input is a short program: each three bytes name a piece and how often it is repeated, up to the limit of a frame.
-What an attacker can write into a frame of any size is so in reach of inputs of a few bytes.
+An input is a short program: each three bytes name a piece and its number of repetitions, up to the limit of a frame. So
+inputs of a few bytes reach everything that an attacker can write into a frame of any size.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from tests.fuzz.target import Target
 __all__ = ["AMPLIFIED", "grown", "within"]
 
 LIMIT = 16 << 20
-"""Bytes of the largest frame, as sites have it unless told otherwise."""
+"""Bytes of the largest frame, the default of sites."""
 SLACK = 1_000_000
 _MESSAGE_BYTES = 400 + 130 * MAX_HEADERS
-"""What the smallest message takes when it is decoded, with as many headers as it may have."""
+"""The memory of the smallest message when it is decoded, with as many headers as it may have."""
 
 PIECES = (
     b"\xc0", b"\xa0", b"\x80", b"\x90", b"\x91", b"\x92", b"\x93", b"\x81", b"\xa1a", b"\xa1b\xa1c", b"\xc4\x00",
@@ -43,7 +43,7 @@ PIECES = (
 
 
 def grown(program: bytes, most: int) -> bytes:
-    """What a program writes: for each three bytes, a piece as often as the other two say, squared."""
+    """The output of a program: for each three bytes, a piece, repeated as often as the square of the other two."""
     found = bytearray()
     for at in range(0, len(program) - 2, 3):
         piece = PIECES[program[at] % len(PIECES)]
@@ -53,7 +53,7 @@ def grown(program: bytes, most: int) -> bytes:
 
 
 def within(ceiling: int, work: Callable[[], object]) -> None:
-    """Fails where `work` holds more bytes at once than that. What it refuses it may refuse."""
+    """Fails if `work` holds more bytes at once than that. It may raise for inputs that it refuses."""
     tracing = tracemalloc.is_tracing()
     if not tracing:
         tracemalloc.start()
@@ -71,7 +71,7 @@ def within(ceiling: int, work: Callable[[], object]) -> None:
 
 def open_grown_batch(raw: bytes) -> None:
     """A body up to the limit of a frame. The first two bytes are the number of messages, the third whether it is
-    compressed, and whether it is read as one that is stored."""
+    compressed, and whether it is read as a stored one."""
     if len(raw) < 3:
         return
     count = (int.from_bytes(raw[:2], "big") % MAX_BATCH_MESSAGES) + 1
@@ -97,8 +97,8 @@ def open_grown_batch(raw: bytes) -> None:
     )
     head = msgspec.msgpack.encode(envelope)
     frame = struct.pack(">4sHI", data.MAGIC, len(head), zlib.crc32(head)) + head + packed
-    # As much of a body as its messages can take is decompressed, and columns that hold as many are built: a body of no
-    # bytes takes two on the way and 8 in a list, a header two, and with its dict some thirty times that.
+    # As much of a body as its messages can take is decompressed, and columns of that size are built: an empty body
+    # takes two bytes on the way and 8 in a list, a header two, and with its dict some thirty times that.
     possible = min(len(body), count * data.MAX_RECORD_BYTES)
     built = min(29 * possible, count * _MESSAGE_BYTES)
     within(
@@ -108,7 +108,7 @@ def open_grown_batch(raw: bytes) -> None:
 
 
 def open_grown_control(raw: bytes) -> None:
-    """The body of a control frame, up to its limit, behind a byte for its kind and what is right of it."""
+    """The body of a control frame, up to its limit, behind a byte for its kind and its valid beginning."""
     if len(raw) < 2:
         return
     kind = 1 + (raw[0] & 1)
@@ -124,7 +124,7 @@ def open_grown_control(raw: bytes) -> None:
 
 
 def read_grown_amqp(raw: bytes) -> None:
-    """A message whose body comes in many frames of one size, of which the first two bytes say the size."""
+    """A message whose body arrives in many frames of one size, which the first two bytes determine."""
     from tests.fuzz.targets import Connection
 
     if len(raw) < 2:
@@ -144,7 +144,7 @@ def read_grown_amqp(raw: bytes) -> None:
 
 
 def _programs() -> list[bytes]:
-    """Beginnings: what is almost a batch, and what takes most memory for its size."""
+    """Seeds: nearly valid batches, and inputs with the most memory for their size."""
     body = bytes([6, 0, 0x80, 4, 0, 0x80, 11, 0, 0])
     return [
         b"\x00\x00\x01" + bytes([6, 0, 0, 4, 0, 0, 11, 0, 0, 0, 0, 0, 13, 0, 0, 2, 255, 255]),
@@ -152,7 +152,7 @@ def _programs() -> list[bytes]:
         b"\xff\xff\x01" + bytes([6, 0, 0, 15, 0, 0, 10, 255, 255, 0, 0, 0, 15, 0, 0, 2, 255, 255]),
         b"\xff\xff\x03" + bytes([6, 0, 0, 15, 0, 0, 10, 255, 255, 0, 0, 0, 15, 0, 0, 12, 255, 255]),
         b"\x00\x00\x01" + body,
-        # One message, in columns that say that they hold 65,536, all or one; and more than it can take.
+        # One message, in columns that claim to hold 65,536, all or one; and more than it can take.
         b"\x00\x00\x00" + bytes([6, 0, 0, 4, 0, 0, 10, 0, 0, 0, 0, 0, 15, 0, 0, 12, 255, 255]),
         b"\x00\x00\x00" + bytes([6, 0, 0, 15, 0, 0, 10, 255, 255, 0, 0, 0, 15, 0, 0, 12, 255, 255]),
         b"\x00\x00\x01" + bytes([6, 0, 0, 15, 0, 0, 10, 255, 255, 0, 0, 0, 15, 0, 0, 12, 255, 255]),

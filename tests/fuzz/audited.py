@@ -1,8 +1,7 @@
-"""The audit's reading of segments, in Spark: it believes nothing that the checker does not, whatever is in a file.
+"""The audit's reading of segments, in Spark: it accepts nothing that the checker does not, whatever a file contains.
 
-Java's heap is the ceiling of memory: it is small, and what needs more fails. Spark takes a while for each look, so that
-each input is made into several files: as it is, under headers that claim any number of rows, and with one row over and
-over.
+Java's heap is the memory limit: it is small, and larger needs fail. Spark takes a while for each run, so each input is
+turned into several files: unchanged, with headers that claim any number of rows, and with one row repeated.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ if TYPE_CHECKING:
 __all__ = ["AUDITED", "compare"]
 
 HEAP_MB = 512
-"""The least that Spark starts with; its own work takes about a third of it."""
+"""The minimum with which Spark starts; its own work takes about a third of it."""
 GROWN_BYTES = 1 << 20
 CLAIMS = (0, 1, 2**31 - 3, 2**31 - 1, 2**31, 2**63 - 1, -1)
-"""How many rows a header may say that it has."""
+"""The number of rows that a header may claim."""
 
 
 def made_of(raw: bytes) -> Iterator[bytes]:
-    """Segments, most of them spoilt."""
+    """Segments, most of them corrupted."""
     yield raw
     first, _, rest = raw.partition(b"\n")
     try:
@@ -51,15 +50,15 @@ def made_of(raw: bytes) -> Iterator[bytes]:
 
 
 def name_of(raw: bytes) -> str:
-    """The name that promises these bytes, and what their header says if that can be in a name."""
+    """The name that matches these bytes, and the content of their header if a name can contain it."""
     found = re.search(rb'"boot":"([0-9a-f]{16})","first_lsn":([0-9]{1,18})[,}]', raw.partition(b"\n")[0])
     boot, lsn = (found[1].decode(), int(found[2])) if found else ("0" * 16, 1)
     return str(Name(boot, lsn, digest_of(raw)))
 
 
 def compare(spark: SparkSession, place: Path, *inputs: bytes) -> set[str]:
-    """What the audit believes of those files, the checker must believe. Gives the paths of what only the checker
-    does."""
+    """The checker must accept every file that the audit accepts. Yields the paths of files that only the checker
+    accepts."""
     from reliamsg.audit.read import segments
 
     shutil.rmtree(place, ignore_errors=True)
@@ -79,7 +78,7 @@ def compare(spark: SparkSession, place: Path, *inputs: bytes) -> set[str]:
         for row in segments(spark, place).selectExpr("path", "problem", "size(lines) AS rows").collect()
     }
     assert found.keys() == expected.keys()
-    # Of a field that is there twice the checker takes the last; all that the audit believes, it believes too.
+    # Of a duplicate field the checker takes the last; it accepts everything that the audit accepts.
     believed = {path: rows for path, rows in found.items() if rows is not None}
     wrong = [Path(path).read_bytes()[:2_000] for path, rows in believed.items() if expected[path] != rows]
     assert wrong == []
@@ -104,7 +103,7 @@ def read_segments_of_journals(raw: bytes) -> None:
 
 
 def _started() -> list[bytes]:
-    """Beginnings; Spark's start counts for none of them."""
+    """Seeds; Spark's start counts for none of them."""
     _session()
     return seeds.segments()
 

@@ -1,4 +1,4 @@
-"""Every decoder that meets a file, an argument or a name: functions of bytes, and how each may say no."""
+"""Every decoder of a file, an argument or a name: functions of bytes, and the errors by which each may refuse."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["FILES"]
 
 
 def written(name: str, raw: bytes) -> Path:
-    """A file with these bytes and nothing beside it."""
+    """A file with these bytes, alone in a directory."""
     path = scratch() / name
     for suffix in ("-wal", "-shm", ".lock"):
         path.with_name(name + suffix).unlink(missing_ok=True)
@@ -42,7 +42,7 @@ def written(name: str, raw: bytes) -> Path:
 
 
 def read_segment(raw: bytes) -> None:
-    """A segment under a name that promises its bytes; what it says is judged, and can be written again."""
+    """A segment under a name that matches its bytes; its content is judged, and can be written again."""
     header, rows = decode(raw)
     name = Name(header.boot, header.first_lsn, digest_of(raw))
     path = f"role={header.role}/client=x/date=2026-01-01/{name}"
@@ -77,7 +77,7 @@ def rows_alone() -> list[bytes]:
 
 
 def read_log(raw: bytes) -> None:
-    """An application's own log, and the judgement about it."""
+    """An application's own log, and its judgement."""
     log = read_applog(written("app.ndjson", raw))
     assert check([], [log]).text()
 
@@ -96,7 +96,7 @@ def read_name(raw: bytes) -> None:
 
 
 def read_outbox(raw: bytes) -> None:
-    """A damaged outbox: whoever looks into it, and its owner, gets what it holds or is told that it is damaged."""
+    """A damaged outbox: inspectors and its owner get its content, or an error that says that it is damaged."""
     path = written("outbox.db", edited(seeds.outbox_file(), raw))
     for look in (inspect_outbox, lambda p: list_batches(p, 100), lambda p: check([read_chain(p)])):
         try:
@@ -141,7 +141,7 @@ def read_inbox(raw: bytes) -> None:
 
 
 def read_any_file(raw: bytes) -> None:
-    """Anything at all where a database should be."""
+    """Arbitrary bytes in place of a database."""
     path = written("any.db", raw)
     for look in (inspect_outbox, summarize_inbox, read_chain):
         try:
@@ -160,7 +160,7 @@ PASSWORD = "s3cret"
 
 
 def read_keys(raw: bytes) -> None:
-    """A file of keys: a ring, or an error that shows no secret."""
+    """A file of keys: a key ring, or an error that shows no secret."""
     path = written("keys", raw)
     path.chmod(0o600)
     try:
@@ -176,7 +176,7 @@ def read_keys(raw: bytes) -> None:
 
 
 def read_expectations(raw: bytes) -> None:
-    """A JSON file that says who must have left a journal."""
+    """A JSON file of expected clients."""
     found = parse_expect([str(written("expect.json", raw))])
     assert all(isinstance(name, str) for name in found.producers)
 
@@ -195,7 +195,7 @@ def read_site_url(raw: bytes) -> None:
 
 
 def read_target_url(raw: bytes) -> None:
-    """Where a journal goes: a target, of which nothing has been opened."""
+    """A journal's target, which is not opened."""
     url = raw.decode(errors="replace")
     settings = JournalExport(url)
     if is_remote(url) and url.count(PASSWORD) == 1 and f"//u:{PASSWORD}@" in url:
@@ -231,7 +231,7 @@ def _expectations() -> list[bytes]:
 
 
 def _json_bombs(good: list[bytes]) -> list[bytes]:
-    """Those, and what nests so deep that decoders that call themselves give up."""
+    """Those, and values nested so deep that recursive decoders give up."""
     deep = b"[" * 3000
     return [*good, b'{"format":"reliamsg.journal","x":' + deep, good[0].replace(b'"boot"', b'"x":' + deep, 1)]
 
@@ -241,7 +241,7 @@ FILES = (
     Target("journal-rows", read_rows_alone, (SegmentError,), rows_alone),
     Target("application-log", read_log, (), lambda: _json_bombs(seeds.applogs())),
     Target("segment-path", read_name, (), seeds.names_of_files),
-    # A byte in its head makes a file one of a later SQLite, which may only be read.
+    # A byte in its head makes a file one of a later SQLite version, which may only be read.
     Target("outbox-file", read_outbox, (StoreError, OutboxWriteError), seeds.edits),
     Target("inbox-file", read_inbox, (StoreError, InboxWriteError), seeds.edits),
     Target("any-file", read_any_file, (StoreError,), lambda: [b"SQLite format 3\x00", b"x" * 100]),

@@ -1,9 +1,9 @@
 """Coverage-guided fuzzing of every target, with atheris: ``make fuzz``, or ``python -m tests.fuzz.run [TARGET...]``.
 
-Each target runs in a process of its own for ``FUZZ_SECONDS`` (60 by default), from the inputs that it found before
-(``build/fuzz/corpus``), the encoders' own, and those that once were defects (``tests/fuzz/found``). An input that makes
-a target raise is left in ``build/fuzz/defects``; put it into ``tests/fuzz/found/TARGET`` with its repair, and
-``make test`` holds it from then on. Exit status: 0, or 1 when anything was found.
+Each target runs in a separate process for ``FUZZ_SECONDS`` (60 by default), with the inputs that it found before
+(``build/fuzz/corpus``), those from the encoders, and those that once revealed defects (``tests/fuzz/found``). An input
+that makes a target raise is saved in ``build/fuzz/defects``; move it to ``tests/fuzz/found/TARGET`` with its fix, and
+``make test`` checks it from then on. Exit code: 0, or 1 if anything was found.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FOUND = Path(__file__).parent / "found"
 
 MAX_INPUT_BYTES = 4096
 MEMORY_MB = 1024
-"""A target that takes more is stopped, and its input kept."""
+"""A target that uses more is stopped, and its input kept."""
 
 
 def main(names: list[str]) -> int:
@@ -51,7 +51,7 @@ def _fuzz(name: str, seconds: int) -> int:
         f"-artifact_prefix={defects}/", "-print_final_stats=1", str(corpus),
     ]  # fmt: skip
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    # libFuzzer ends the process without its goodbyes, so what it wrote is taken away here.
+    # libFuzzer exits without cleanup, so the target's temporary files are removed here.
     with tempfile.TemporaryDirectory(prefix="reliamsg-fuzz-", dir=memory) as scratch:
         done = subprocess.run(
             command,
@@ -77,7 +77,7 @@ def _last(pattern: str, text: str) -> str:
 
 
 def one(name: str, options: list[str]) -> None:
-    """Fuzz one target in this process, which ends with it."""
+    """Fuzz one target in this process, which exits with it."""
     import atheris  # type: ignore[import-not-found,unused-ignore]  # installed by `make fuzz` alone
 
     with atheris.instrument_imports(include=["reliamsg"]):

@@ -1,4 +1,4 @@
-"""Inputs that the encoders of this library made, for each target: what fuzzing starts from."""
+"""Inputs from this library's encoders, for each target: the seeds of fuzzing."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def frames(ring: KeyRing | None = None) -> list[bytes]:
 
 
 def envelopes() -> list[bytes]:
-    """The envelopes alone, and one with a field that is not known here."""
+    """The envelopes alone, and one with an unknown field."""
     found = [msgspec.msgpack.encode(open_frame(frame).envelope) for frame in (*frames(), *frames(RING))]
     later = [*msgspec.structs.astuple(open_frame(frames()[0]).envelope), "later"]
     return [*found, msgspec.msgpack.encode(later)]
@@ -113,7 +113,7 @@ def control_bodies() -> list[bytes]:
 
 
 def amqp_headers() -> list[bytes]:
-    """What follows the size in AMQP header frames: which properties there are, and these."""
+    """The part of AMQP header frames after the size: which properties exist, and their values."""
     found = []
     for message in encode_plain(open_frame(frames()[0])):
         table = {**message.headers, "n": 7, "deep": {"list": [1, "x", None, {"k": True}]}}
@@ -125,7 +125,7 @@ def amqp_headers() -> list[bytes]:
 
 
 def amqp_streams() -> list[bytes]:
-    """What a broker sends: a delivery with its header and body, confirms, a heartbeat, and a refusal."""
+    """A broker's output: a delivery with its header and body, confirms, a heartbeat, and a refusal."""
     deliver = pika_frame.Method(1, spec.Basic.Deliver("tag", 7, False, "reliamsg", "orders")).marshal()
     returned = pika_frame.Method(1, spec.Basic.Return(312, "NO_ROUTE", "reliamsg", "orders")).marshal()
     body = frames()[0]
@@ -172,7 +172,7 @@ def applogs() -> list[bytes]:
 
 
 def names_of_files() -> list[bytes]:
-    """Where segments lie."""
+    """Paths of segments."""
     found = []
     for chain in histories.make(0, size=8, boots=1).chains():
         found.append(
@@ -183,7 +183,7 @@ def names_of_files() -> list[bytes]:
 
 @cache
 def outbox_file() -> bytes:
-    """An outbox with two topics, a parked stream, named groups, and something of everything."""
+    """An outbox with two topics, a parked stream, named groups, and at least one row of every other table."""
     with _nothing_random(), _fresh("seed-outbox.db") as path:
         _fill_outbox(path)
         return path.read_bytes()
@@ -212,7 +212,7 @@ def _fill_outbox(path: Path) -> None:
 
 @cache
 def inbox_file() -> bytes:
-    """An inbox with a stream behind a gap, held and late batches, dead letters, and what was set aside."""
+    """An inbox with a stream behind a gap, held and late batches, dead letters, and quarantined deliveries."""
     with _nothing_random(), _fresh("seed-inbox.db") as path:
         _fill_inbox(path)
         return path.read_bytes()
@@ -253,7 +253,7 @@ def _fresh(name: str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _nothing_random() -> Iterator[None]:
-    """The same file whenever it is made: an input that changes bytes of it means the same again."""
+    """The same file whenever it is created, so that an input that changes its bytes keeps its meaning."""
     with (
         patch("os.urandom", lambda size: bytes(range(1, size + 1))),
         patch("secrets.token_hex", lambda n: "5e" * n),

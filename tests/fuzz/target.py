@@ -1,4 +1,4 @@
-"""What a fuzz target is: a decoder as a function of bytes, the errors it may raise, and real inputs to start from."""
+"""A fuzz target: a decoder as a function of bytes, the errors that it may raise, and real inputs as seeds."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ __all__ = ["Target", "edited", "scratch"]
 
 @dataclass(frozen=True)
 class Target:
-    """A decoder that meets the network or a file. Calling it with bytes raises where there is a defect."""
+    """A decoder of data from the network or a file. Calling it with bytes raises if there is a defect."""
 
     name: str
     run: Callable[[bytes], None]
-    """Hands the bytes to the decoder, and asserts what must hold of whatever comes out."""
+    """Passes the bytes to the decoder, and asserts what must hold of any result."""
     allowed: tuple[type[Exception], ...]
-    """How the decoder says no. Anything else that it raises is a defect."""
+    """The errors by which the decoder may refuse. Any other error is a defect."""
     seeds: Callable[[], Sequence[bytes]]
-    """Inputs that the encoders of this library made."""
+    """Inputs from this library's encoders."""
     slow_seconds: int = 10
     """An input that takes longer is a defect."""
 
@@ -35,8 +35,8 @@ class Target:
 
 @cache
 def scratch() -> Path:
-    """A directory of this process's own, gone at its end. In memory where there is such a place, since files are
-    written there often, unless ``TMPDIR`` names one."""
+    """A temporary directory of this process. In memory if possible, since files are written there often, unless
+    ``TMPDIR`` names one."""
     memory = "/dev/shm"
     base = memory if "TMPDIR" not in os.environ and os.access(memory, os.W_OK) else None
     made = tempfile.TemporaryDirectory(prefix="reliamsg-fuzz-", dir=base)
@@ -45,9 +45,9 @@ def scratch() -> Path:
 
 
 def edited(template: bytes, edits: bytes) -> bytes:
-    """A file with some bytes changed: each four of `edits` say where, in 24 bits, and to what.
+    """A file with some changed bytes: each four bytes of `edits` are an offset of 24 bits, and the new value.
 
-    Only what is not zero is changed, since most of a database is empty space.
+    Only non-zero bytes are changed, since most of a database is empty space.
     """
     places = _places(template)
     found = bytearray(template)

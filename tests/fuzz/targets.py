@@ -1,7 +1,7 @@
-"""Every decoder that meets the network: functions of bytes, and how each may say no.
+"""Every decoder of data from the network: functions of bytes, and the errors by which each may refuse.
 
-Those that meet files are in :mod:`tests.fuzz.files`. Where a checksum stands before a decoder there is a second target
-behind it, whose input is put into a frame that is otherwise right: fuzzing does not find checksums.
+Those of files are in :mod:`tests.fuzz.files`. If a checksum precedes a decoder, a second target behind it puts its
+input into an otherwise valid frame: fuzzing does not find checksums.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ LIMIT = 1 << 20
 
 
 def open_batch(raw: bytes) -> None:
-    """A data frame, and all that is done with one that is sound."""
+    """A data frame, and everything that is done with a valid one."""
     check_batch(open_frame(raw, LIMIT))
     found = examine_repair(raw, TOPICS, LIMIT)
     assert isinstance(found, (Frame, Rejected))
 
 
 def check_batch(frame: Frame) -> None:
-    """What holds of every frame that was opened: it may be unreadable, and else can be sent again in any form."""
+    """Invariants of every opened frame: it may be unreadable, and otherwise can be sent again in any form."""
     envelope = frame.envelope
     assert 1 <= envelope.seq <= envelope.last
     assert len(envelope.producer.encode()) <= MAX_NAME_BYTES
@@ -79,8 +79,8 @@ def sealed(packed: bytes, body: bytes = b"") -> bytes:
 
 
 def open_body(raw: bytes) -> None:
-    """A batch's body in an envelope that says the right things of it. The first byte is the number of messages and
-    whether they are compressed, the next two the size before."""
+    """A batch's body in a matching envelope. The first byte is the number of messages and whether they are compressed,
+    the next two the uncompressed size."""
     if len(raw) < 3:
         return
     count, body = raw[0] & 0x7F or 1, raw[3:]
@@ -103,7 +103,7 @@ def parse_lines(raw: bytes) -> tuple[dict[str, str], bytes]:
 
 
 def open_plain(raw: bytes) -> None:
-    """A message in the plain format; where its checksum is wrong, also with the right one."""
+    """A message in the plain format; if its checksum is wrong, also with the right one."""
     headers, body = parse_lines(raw)
     try:
         frame = decode_plain(body, headers, LIMIT)
@@ -115,11 +115,11 @@ def open_plain(raw: bytes) -> None:
     check_batch(frame)
 
 
-# -- what a consumer takes from a broker ----------------------------------------------------------------------
+# -- a consumer's input from a broker -------------------------------------------------------------------------
 
 
 def deliver(raw: bytes) -> None:
-    """A delivery as a transport hands it on: headers and body, at a topic's address."""
+    """A delivery as a transport passes it on: headers and body, at a topic's address."""
     headers, body = parse_lines(raw)
     content_type = CONTENT_TYPE if body[:3] == data.MAGIC[:3] else None
     for ring in (None, seeds.RING):
@@ -130,7 +130,7 @@ def deliver(raw: bytes) -> None:
 
 
 def says(frame: Frame) -> object:
-    """What a frame says, whatever bytes it comes in, and whoever signed it."""
+    """The content of a frame, whatever its bytes and its signature."""
     envelope, records = frame.envelope, frame.records()
     return envelope.stream, envelope.epoch, envelope.incarnation, envelope.seq, envelope.prev, records
 
@@ -143,7 +143,7 @@ def _genuine() -> list[object]:
 
 
 def genuine() -> list[object]:
-    """What was signed: all that may ever be believed."""
+    """The content that was signed: nothing else may be believed."""
     return _genuine()
 
 
@@ -156,7 +156,7 @@ def delivered_seeds() -> list[bytes]:
 
 
 def open_control_frame(raw: bytes) -> None:
-    """A control frame at each of the addresses that the genuine ones are for, with and without keys."""
+    """A control frame at each address of the genuine ones, with and without keys."""
     for address in addresses():
         try:
             found = open_control(raw, address)
@@ -172,7 +172,7 @@ def open_control_frame(raw: bytes) -> None:
 
 
 def open_control_body(raw: bytes) -> None:
-    """The body of a control frame, behind a byte for its kind, at the address that it names itself."""
+    """The body of a control frame, behind a byte for its kind, at the address that it names."""
     if not raw:
         return
     kind, body = raw[0], raw[1:]
@@ -191,7 +191,7 @@ def open_control_body(raw: bytes) -> None:
 
 
 def check_control(found: control.Status | control.State) -> None:
-    """What was told can be told on: it is encoded, and is the same again."""
+    """Announcements can be forwarded: encoded again, they are the same."""
     frames = encode_status(found) if isinstance(found, Status) else encode_state(found)
     assert [open_control(frame, found.to) for frame in frames] == [found]
 
@@ -202,7 +202,7 @@ def addresses() -> list[str]:
 
 
 def read_address(raw: bytes) -> None:
-    """The address that something came in at."""
+    """The address at which a frame arrived."""
     address = raw.decode(errors="surrogateescape")
     found = parse_address(address)
     if found is not None:
@@ -244,7 +244,7 @@ class Connection(PikaConnection):
 
 
 def read_amqp_header(raw: bytes) -> None:
-    """The properties of a message: whatever a stranger put there, the connection lives, and headers are in bounds."""
+    """The properties of a message: whatever they contain, the connection survives, and headers are within limits."""
     payload = struct.pack(">HHQ", 60, 0, 5) + raw
     whole = FRAME_HEAD.pack(HEADER, 1, len(payload)) + payload + FRAME_END
     connection = Connection()
@@ -260,7 +260,7 @@ def read_amqp_header(raw: bytes) -> None:
 
 
 def read_amqp_stream(raw: bytes) -> None:
-    """Whatever a broker sends: frames, or the end of the connection, never an error in the thread that reads."""
+    """Whatever a broker sends: frames, or the end of the connection, never an error in the reading thread."""
     connection = Connection()
     for start in range(0, len(raw), 50):
         connection._on_data_available(raw[start : start + 50])

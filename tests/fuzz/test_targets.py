@@ -1,4 +1,4 @@
-"""Every decoder that meets the network or a file: what it may say to anything at all. More is done by ``make fuzz``."""
+"""Every decoder of data from the network or a file, with arbitrary input. ``make fuzz`` does more."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tests.fuzz.amplify import AMPLIFIED
 from tests.fuzz.target import Target
 
 FOUND = Path(__file__).parent / "found"
-"""Inputs that once were defects, in a directory for each target."""
+"""Inputs that once revealed defects, in a directory for each target."""
 every_target = pytest.mark.parametrize("target", TARGETS.values(), ids=list(TARGETS))
 NEVER_TAKEN = ("batch-envelope", "any-file")
-"""Targets of which no input is sound to its end."""
+"""Targets without any completely valid input."""
 GROWN = tuple(target.name for target in AMPLIFIED)
-"""Targets that grow their input, and assert their own ceilings."""
+"""Targets that grow their input, and assert their own limits."""
 LENGTHS = (
     b"\xff\xff\xff\xff",
     b"\x7f\xff\xff\xff",
@@ -27,7 +27,7 @@ LENGTHS = (
     b"\xdd\xff\xff\xff\xff",
     b"\xc6\x7f\xff\xff\xff",
 )
-"""What a length may be claimed to be, on its own and as an array and a byte string of msgpack."""
+"""Claimed lengths, alone and as an array and a byte string of msgpack."""
 
 
 @st.composite
@@ -49,7 +49,7 @@ def test_real_inputs(target: Target) -> None:
     for seed in target.seeds():
         target(seed)
     if target.name not in NEVER_TAKEN:
-        target.run(target.seeds()[0])  # is not refused, so that fuzzing begins behind the first check
+        target.run(target.seeds()[0])  # accepted, so that fuzzing begins behind the first check
 
 
 @pytest.mark.parametrize(
@@ -79,9 +79,9 @@ def test_damaged_inputs(target: Target) -> None:
 
 @pytest.mark.parametrize("target", [t for t in TARGETS.values() if t.name not in GROWN], ids=lambda t: t.name)
 def test_memory_follows_the_input_not_what_it_claims(target: Target) -> None:
-    """Any length in it, made as large as it can be, at any place."""
+    """Any length in it, maximized at any place."""
     seed = min(filter(None, target.seeds()), key=len)
-    target(seed)  # what is made once, such as caches, counts for nobody
+    target(seed)  # first uses, such as of caches, do not count
     step = max(1, len(seed) // 60)
     tracemalloc.start()
     try:

@@ -1,4 +1,4 @@
-"""The embedded broker: what a demonstration can rely on, and what it loses."""
+"""The embedded broker: its guarantees, and its losses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mosquitto: what it keeps and loses, and what it refuses."""
+"""Mosquitto: what it keeps, loses and refuses."""
 
 from __future__ import annotations
 

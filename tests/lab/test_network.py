@@ -113,7 +113,7 @@ def test_the_next_network_of_a_number_removes_the_leftovers_of_a_killed_process(
         else:
             raise AssertionError(f"{space} is still there")
         assert int(pid) not in made.pids(1)
-    # Whoever removed them has sent the signal, which takes effect a moment later.
+    # The process that removed them has sent the signal, which takes effect a moment later.
     wait_for(lambda: not runs(int(pid)), "the process is gone")
 
 

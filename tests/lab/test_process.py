@@ -143,7 +143,7 @@ def test_a_forked_process_leaves_its_parents_children_alone(tmp_path: Path) -> N
 
 
 def test_a_reserved_port_is_not_even_probed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its owner may be about to listen, and the probe would be in the way."""
+    """Its owner may be about to listen, and the probe would interfere."""
     given, other = free_port(), free_port() + 1
     looked_at: list[int] = []
 

@@ -1,8 +1,7 @@
 """Check the protocol's model, and that variants which break a rule are refuted: ``make model``.
 
-Prints a line for each case: what it is, the property that it is expected to break, what was found, how many states were
-searched. Needs ``spin`` and ``gcc``. Exit status: 0, or 1 when anything was found that was not expected, or anything
-that was expected was not found.
+Prints a line for each case: its description, the property that it is expected to break, the result, and the number of
+states searched. Requires ``spin`` and ``gcc``. Exit code: 0, or 1 if any result was not the expected one.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ __all__ = ["CASES", "Case", "Outcome", "run"]
 
 MODEL = Path(__file__).with_name("reliamsg.pml")
 TIMEOUT_S = 600
-"""No case takes that long; it bounds what a mistake in the model costs."""
+"""No case takes that long; it bounds the cost of a mistake in the model."""
 MEMORY_MB = 3000
 
 
@@ -31,12 +30,12 @@ class Case:
     breaks: str | None = None
     """The property that fails: the name of the judge's variable. None: all hold."""
     cycles: bool = False
-    """Look for runs without end instead."""
+    """Search for infinite runs instead."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What SPIN found: the property that failed, or None, and how many states it searched."""
+    """SPIN's result: the property that failed, or None, and the number of states searched."""
 
     broken: str | None
     states: int
@@ -44,11 +43,11 @@ class Outcome:
 
 
 CONFIRMED = ("RELEASE_CONFIRMED", "WIPES=1")
-"""The outbox lets go of what both sites have; then one site may lose everything, not both."""
+"""The outbox releases messages that both sites have; then one site may lose everything, not both."""
 RESTORED = ("RESTORES=1", "PRODUCER_CRASHES=0", "WIPES=0", "UNCONFIRMED=0")
-"""With three messages, so that one can be published after a restore that takes another back."""
+"""With three messages, so that one can be published after a restore that undoes another."""
 IMPATIENT = ("RELEASE_CONFIRMED", "WIPES=0", "IMPATIENT")
-"""Gaps may expire though a site would still have delivered."""
+"""Gaps may expire although a site would still have delivered."""
 SMALL = ("MESSAGES=2",)
 
 CASES = (
@@ -122,7 +121,7 @@ CASES = (
 
 
 def run(case: Case) -> Outcome:
-    """Check one case. Raises RuntimeError when SPIN or the compiler can't, or the search was not complete."""
+    """Check one case. Raises RuntimeError if SPIN or the compiler fails, or the search was not complete."""
     with tempfile.TemporaryDirectory(prefix="reliamsg-model-") as directory:
         defined = [f"-D{switch}" for switch in case.switches]
         _do(["spin", "-a", *defined, str(MODEL)], directory)

@@ -42,8 +42,8 @@ MUTANTS = (
     Mutant(
         "written-after-a-failed-fsync",
         "store/database.py",
-        "        if self._broken is not None:\n            raise",
-        "        if self._broken is not None and False:\n            raise",
+        "            if self._broken is not None:\n                raise",
+        "            if self._broken is not None and False:\n                raise",
         "P1: the store goes on writing after a failed fsync",
         ByTest(
             "store/test_inbox.py::test_a_failed_fsync_is_never_tried_again",
@@ -1053,8 +1053,8 @@ MUTANTS = (
     Mutant(
         "held-frame-dropped",
         "store/inbox.py",
-        "freed += self._drop_held(connection, stream_id, row.epoch, 0, row.position - 1)",
-        "freed += self._drop_held(connection, stream_id, row.epoch, 0, row.position)",
+        "self._drop_held(connection, stream_id, row.epoch, 0, row.position - 1)",
+        "self._drop_held(connection, stream_id, row.epoch, 0, row.position)",
         "P5: the inbox deletes the batch that ends with the next message",
         ByTest(
             "store/test_inbox.py::test_a_full_disk_loses_nothing_and_works_again_when_there_is_room",
@@ -2487,8 +2487,8 @@ MUTANTS = (
     Mutant(
         "journal-row-over-a-hole",
         "store/journal.py",
-        "                and tip.entry.last + 1 == entry.first\n",
-        "                and tip.entry.last < entry.first\n",
+        "    if old.last + 1 != new.first or",
+        "    if old.last >= new.first or",
         "P9: a journal row claims the hole between two ranges",
         ByTest(
             "store/test_journal.py::test_anything_else_is_a_row_of_its_own[a hole]",
@@ -2498,8 +2498,8 @@ MUTANTS = (
     Mutant(
         "journal-digest-not-summed",
         "store/journal.py",
-        "((old.digest + (entry.digest or 0)) & _MASK)",
-        "(entry.digest or old.digest)",
+        "(old.digest + (new.digest or 0)) & _MASK",
+        "new.digest or old.digest",
         "P9: a row's digest is that of its last part, so contents cannot be compared",
         ByTest(
             "store/test_journal.py::test_a_successor_makes_the_row_longer",

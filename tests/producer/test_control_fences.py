@@ -11,6 +11,7 @@ from reliamsg.errors import OutboxFull, OutboxWriteError, ProducerConflict, Prod
 from reliamsg.producer.engine import ProducerEngine
 from reliamsg.transport.base import Outcome
 from reliamsg.wire.control import StreamState
+from reliamsg.wire.limits import CHALLENGE_BYTES
 from tests.producer.control_tools import Bench, Group, settled, state, twin_status
 from tests.producer.tools import journal
 
@@ -216,6 +217,40 @@ class TestRenumbering:
         assert [body for _, _, body in sent(bench)] == [b"1", b"2", b"3", b"4"]
         epochs = [frame.envelope.epoch for frame in bench.sinks["dc1"].frames[-2:]]
         assert second._outbox.epoch < epochs[0] < epochs[1]
+
+    def test_a_group_that_had_more_of_an_epoch_than_was_moved(self, bench: Bench, tmp_path: Path) -> None:
+        """Copied with one message, gone on, put back; its epoch moves because of what another group entered. No number
+        is told to the group of which nothing exists."""
+        groups = {"t": ["g", "h"]}
+        first = bench.open(groups)
+        bench.publish(first, "t", b"1")
+        shutil.copy(bench.path, tmp_path / "copy.db")
+        shutil.copy(f"{bench.path}-wal", tmp_path / "copy.db-wal")
+        bench.run(2.0)
+        for body in (b"2", b"3", b"4"):
+            bench.publish(first, "t", body)
+        had = settled(first, "t", 4)
+        bench.close(first)
+        second = bench.open(groups, path=tmp_path / "copy.db")
+        group, other = bench.group("g"), bench.group("h")
+        bench.publish(second, "t", b"5")
+        group.tell(had)
+        bench.run(0.0)
+        other.tell(knows(second._outbox.epoch + 1_000)["t"])
+        bench.run(2.0)
+        moved = second._outbox.epoch - 1
+        assert [(epoch, body) for epoch, _, body in sent(bench)[-2:]] == [(moved, b"1"), (moved + 1, b"5")]
+        where = {status.group: status.position for status in second.status().groups}
+        assert where["g"] == (moved, 2)
+        bench.close(second)
+        third = bench.open(groups, path=tmp_path / "copy.db")
+        group.nonce = b"n" * CHALLENGE_BYTES
+        group.statuses.clear()
+        group.call("t")
+        bench.run(1.0)
+        assert {status.group: status.position for status in third.status().groups}["g"] == (moved, 2)
+        told = {told.reached for _, _, status in group.statuses for told in status.streams}
+        assert told - {None} == {((moved, 2), (moved, 2))}
 
     def test_a_full_one_has_room_once_groups_say_that_they_were_further(
         self, bench: Bench, tmp_path: Path

@@ -207,13 +207,12 @@ def test_room_that_is_asked_for_while_it_is_asked_for(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("breaks_off", [False, True], ids=["once more", "broken off"])
-@pytest.mark.parametrize("name", ["set", "clear", "wait", "notify_all", "wait for"])
+@pytest.mark.parametrize("name", ["set", "wait", "notify_all", "wait for"])
 def test_waking_while_waking(name: str, breaks_off: bool) -> None:
     """Whatever a thread does to wake another one, or to wait, a signal handler may do the same in the middle of it."""
     wakeup, waiters = Wakeup(), Waiters()
     call: Callable[[], object] = {
         "set": wakeup.set,
-        "clear": wakeup.clear,
         "wait": lambda: wakeup.wait(0.0),
         "notify_all": waiters.notify_all,
         "wait for": lambda: waiters.wait(lambda: False, 0.0),

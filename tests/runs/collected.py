@@ -1,7 +1,7 @@
-"""Keeping what finished runs leave as evidence, for a later audit of all of them in one session.
+"""Keeps the evidence of finished runs, for a later audit of all of them in one session.
 
 Below ``$RELIAMSG_RUNS``, if that is set, each run has a directory named after its test: ``journals/`` as its clients
-exported them, ``logs/`` of its applications, ``report.json``, the plain checker's on the journals alone, and
+exported them, ``logs/`` of its applications, ``report.json``, the plain checker's report on the journals alone, and
 ``report-with-logs.json``, its report on both.
 """
 
@@ -19,7 +19,8 @@ __all__ = ["keep"]
 
 
 def keep(directory: Path) -> Path | None:
-    """Keep the evidence of the run in `directory`, which has ended; returns where, or None if nobody asked for it."""
+    """Keep the evidence of the finished run in `directory`; returns its new location, or None if it is not
+    requested."""
     place = os.environ.get("RELIAMSG_RUNS")
     if not place:
         return None
@@ -31,7 +32,9 @@ def keep(directory: Path) -> Path | None:
         shutil.copy(log, kept / "logs")
     with_logs = check_directory(kept)
     _write(kept / "report-with-logs.json", with_logs)
-    _write(kept / "report.json", check_directory(kept / "journals"))  # last: then all is there
+    _write(
+        kept / "report.json", check_directory(kept / "journals")
+    )  # last: it shows that everything is there
     return kept
 
 

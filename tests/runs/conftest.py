@@ -19,6 +19,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def paths(rabbit: RabbitNode, shared_mosquitto: Mosquitto) -> Iterator[Paths]:
-    """A RabbitMQ and a Mosquitto, with a fault proxy of each client's own before each."""
+    """A RabbitMQ and a Mosquitto, with a separate fault proxy for each client in front of each."""
     with paths_to(rabbit, shared_mosquitto) as found:
         yield found

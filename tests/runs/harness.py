@@ -1,4 +1,4 @@
-"""What the runs share beyond the chaos laboratory's processes: waiting, keeping what is left, and asserting."""
+"""Shared by the runs, beyond the chaos laboratory's processes: waiting, keeping evidence, and asserting."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def wait_until_reading(consumer: Consumer) -> None:
 
 @contextlib.contextmanager
 def run_in(directory: Path) -> Iterator[Run]:
-    """A run whose applications end with it, and whose evidence is kept once it was checked."""
+    """A run whose applications exit with it, and whose evidence is kept after its check."""
     with processes.run_in(directory) as run:
         yield run
     if run.checked:

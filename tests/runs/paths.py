@@ -1,4 +1,4 @@
-"""The network between the runs' applications and dc1, a RabbitMQ, and dc2, a Mosquitto; traffic that is checked."""
+"""The network between the runs' applications and dc1, a RabbitMQ, and dc2, a Mosquitto; with checked traffic."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def paths_to(rabbit: RabbitNode, mosquitto: Mosquitto) -> Iterator[Paths]:
 
 @dataclass
 class Traffic(chaos.Traffic):
-    """A producer and a consumer at work, judged in the end."""
+    """An active producer and consumer, judged at the end."""
 
     def drained(self) -> None:
-        """Everything comes, once, in order; and the checker says so."""
+        """Everything arrives, once and in order, and the checker agrees."""
         super().drained()
         assert_complete(self.run.check())
 

@@ -1,4 +1,4 @@
-"""A long backlog with a gap at its head: the gap is repaired in seconds, and not behind the backlog."""
+"""A long backlog with a gap at its head: the gap is repaired within seconds, and not behind the backlog."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.runs.harness import assert_complete, run_in, wait_for
 T = TypeVar("T")
 
 SOON_S = 5.0
-"""Within so many seconds the first message is delivered. Tried again where the machine stalled meanwhile."""
+"""The maximum seconds until the first message is delivered. Retried if the machine stalled meanwhile."""
 TRIES = 3
 
 
@@ -33,7 +33,7 @@ def test_gap_at_the_head_of_a_long_backlog(
 
 
 def first_after(tmp_path: Path, rabbit: RabbitNode, unique: str, size: Callable[[T, T], T]) -> float:
-    """Seconds until the first message of a backlog comes that lacks its first batch; then all of it must come."""
+    """Seconds until the first message arrives of a backlog that lacks its first batch; then all of it must arrive."""
     tmp_path.mkdir()
     messages = size(20_000, 200_000)
     queue = group_queue(unique, 0, unique)
@@ -73,7 +73,7 @@ def unconfirmed(rows: list[object], messages: int) -> int:
 
 
 def steal(url: str, queue: str) -> int:
-    """Take the first message of a queue for good, as a broker that lost it would; returns how many were taken."""
+    """Remove the first message of a queue, as a broker that lost it would; returns how many were removed."""
     with contextlib.closing(pika.BlockingConnection(pika.URLParameters(url))) as connection:
         method, _, _ = connection.channel().basic_get(queue, auto_ack=True)
         return int(method is not None)

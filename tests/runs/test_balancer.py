@@ -19,7 +19,7 @@ from tests.runs.harness import assert_complete, wait_for, wait_until_reading
 from tests.runs.test_tail import take
 
 HOME = 3
-"""The node that keeps the session: the first that the subscriber's balancer offers."""
+"""The node that keeps the session: the first choice of the subscriber's balancer."""
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitCluster]
 
 @pytest.fixture
 def balancers(cluster: RabbitCluster, tmp_path: Path) -> Iterator[tuple[HaProxy, HaProxy]]:
-    """One for the subscriber, which prefers its home, and one for the publisher, which does not."""
+    """One balancer for the subscriber, which prefers its home, and one for the publisher, which does not."""
 
     def make(name: str, *order: int) -> HaProxy:
         servers = {f"node{number}": cluster.node(number).mqtt_address for number in order}
@@ -96,7 +96,8 @@ def test_the_home_of_a_session_is_lost(
 def test_what_a_plain_subscriber_gets(
     cluster: RabbitCluster, balancers: tuple[HaProxy, HaProxy], unique: str
 ) -> None:
-    """The control: a persistent session at QoS 1, which subscribes whenever it connects, and what it is stuck with."""
+    """The control: a persistent session at QoS 1, which subscribes on every connect, and the messages that it
+    misses."""
     subscriber, publisher = balancers
     plain = PahoFixture(unique, url(subscriber), url(publisher))
     plain.visit("A")

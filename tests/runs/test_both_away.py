@@ -1,4 +1,4 @@
-"""Both sites are away under load: publishing stays durable, memory flat, and everything drains in order afterwards."""
+"""Both sites are down under load: publishing stays durable, memory flat, and everything drains in order afterwards."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.runs.harness import assert_complete, run_in, wait_for
 T = TypeVar("T")
 
 MOST_MB = 32
-"""The newest 16 MiB of batches stay in memory whatever happens, and Python's allocator keeps some of what was freed."""
+"""The newest 16 MiB of batches always stay in memory, and Python's allocator keeps some freed memory."""
 
 
 def test_both_sites_away(

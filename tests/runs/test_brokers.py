@@ -1,4 +1,4 @@
-"""Brokers that stop, run out of memory, lose queues, and drop what they have confirmed."""
+"""Brokers that stop, run out of memory, lose queues, and drop confirmed messages."""
 
 from __future__ import annotations
 
@@ -57,8 +57,9 @@ def test_brokers_stopped(
 def test_out_of_memory(
     tmp_path: Path, rabbit: RabbitNode, shared_mosquitto: Mosquitto, paths: Paths, unique: str
 ) -> None:
-    """A memory alarm blocks publishers: status says so, the other site goes on, and all of it comes afterwards."""
-    # Nothing but a broken connection may look like one here, and no stall.
+    """A memory alarm blocks publishers: status shows it, the other site continues, and everything arrives
+    afterwards."""
+    # Only a broken connection may look like one here, and no stall.
     specs = paths.sites(paths.producer, heartbeat=60.0)
     sites = [Site(name, url, **options) for name, url, options in specs]
     with run_in(tmp_path / "run") as run:
@@ -69,7 +70,7 @@ def test_out_of_memory(
             p.publish(unique, b"before").wait(timeout=120)
             rabbit.ctl("set_vm_memory_high_watermark", "0.0001")
             try:
-                # RabbitMQ tells a connection only when it publishes, and the alarm takes a moment to get around.
+                # RabbitMQ notifies a connection only when it publishes, and the alarm takes a moment to spread.
                 receipts = []
                 while p.status().sites["dc1"].state != "blocked":
                     receipts.append(p.publish(unique, b"%d" % len(receipts)))
@@ -97,7 +98,7 @@ def test_out_of_memory(
 def test_queue_unbound_and_deleted(
     tmp_path: Path, rabbit: RabbitNode, paths: Paths, unique: str, size: Size[int]
 ) -> None:
-    """Somebody takes the group's binding away, and later deletes its queue with messages in it, twice."""
+    """The group's binding is removed, and later its queue is deleted with messages in it, twice."""
     queue = group_queue(unique, 0, unique)
     with run_in(tmp_path / "run") as run, contextlib.ExitStack() as stack:
         consumer = run.consumer(unique, paths.sites(paths.consumer, prefetch=4), [unique], delay=0.001, batch=20,
@@ -111,9 +112,9 @@ def test_queue_unbound_and_deleted(
         producer.start()
         connection = pika.BlockingConnection(pika.URLParameters(rabbit.url + "?heartbeat=0"))  # mostly idle
         stack.callback(connection.close)
-        # First of all: of a queue that is deleted, and declared again by several at once, RabbitMQ 3.10 may keep a
-        # route that nobody can take away. And while messages come: otherwise the group looks, and declares again what
-        # is missing, maybe before it is missed.
+        # First of all: if a queue is deleted, and declared again by several clients at once, RabbitMQ 3.10 may keep a
+        # route that can't be removed. And during traffic: otherwise the group checks, and declares missing objects
+        # again, possibly before they are missed.
         wait_for(lambda: arrived(t, "dc1") > 100, 20, "the consumer reads dc1")
         returned = len(t.rows(producer, "returned"))
         connection.channel().queue_unbind(queue, EXCHANGE, unique)
@@ -142,7 +143,7 @@ def arrived(t: Traffic, site: str) -> int:
 
 
 SMALL_BATCHES = {"rate": 2_000, "chunk": 20, "options": {"max_batch_messages": 20}}
-"""On a slow machine batches grow, and what a broker keeps, which is so many of them, would be all there is."""
+"""On a slow machine batches grow, and the broker's limit in batches would cover everything."""
 POLICIES = {
     "drop-head": {"max-length": 5, "overflow": "drop-head"},
     "time-to-live": {"message-ttl": 300},
@@ -154,10 +155,10 @@ POLICIES = {
 def test_a_queue_that_drops(
     policy: str, tmp_path: Path, rabbit: RabbitNode, paths: Paths, unique: str, size: Size[int]
 ) -> None:
-    """An operator's policy drops, or refuses, at one site while the consumer is away; the other has it all."""
+    """An operator's policy drops, or refuses, at one site while the consumer is down; the other site has everything."""
     messages, queue = size(4_000, 40_000), group_queue(unique, 0, unique)
-    refuses = policy == "reject-publish"  # which takes the broker a moment: publishing goes on until it does
-    # Before there is anything: what came without a time to live would stay in front of what has one.
+    refuses = policy == "reject-publish"  # which takes the broker a moment: publishing continues until then
+    # Before there are messages: one without a time to live would stay in front of those that have one.
     rabbit.ctl("set_policy", unique, f"^{queue}$", json.dumps(POLICIES[policy]), "--apply-to", "queues")
     with contextlib.ExitStack() as stack, run_in(tmp_path / "run") as run:
         stack.callback(rabbit.ctl, "clear_policy", unique)
@@ -184,7 +185,8 @@ def test_a_queue_that_drops(
 def test_a_session_that_drops(
     tmp_path: Path, rabbit: RabbitNode, make_mosquitto: Callable[..., Mosquitto], unique: str, size: Size[int]
 ) -> None:
-    """Mosquitto acknowledges, and silently drops what is beyond max_queued_messages; then it is the site that is up."""
+    """Mosquitto acknowledges, and silently drops messages beyond max_queued_messages; then it is the only site that is
+    up."""
     missed = size(2_500, 30_000)
     mosquitto = make_mosquitto(name="dc2", max_queued_messages=10)
     with paths_to(rabbit, mosquitto) as paths, run_in(tmp_path / "run") as run:
@@ -203,7 +205,7 @@ def test_a_session_that_drops(
 def test_what_both_sites_lose_is_said(
     tmp_path: Path, rabbit: RabbitNode, make_mosquitto: Callable[..., Mosquitto], unique: str
 ) -> None:
-    """Both brokers lose what they confirmed, a run in the middle and then all of an epoch: never silently."""
+    """Both brokers lose confirmed messages, a range in the middle and then a whole epoch: never silently."""
     mosquitto = make_mosquitto(name="dc2")
     sites = [Site("dc1", rabbit.url, **IMPATIENT), Site("dc2", mosquitto.url, **IMPATIENT)]
 
@@ -220,7 +222,7 @@ def test_what_both_sites_lose_is_said(
             connection.channel().queue_purge(group_queue(unique, 0, unique))
         mosquitto.kill()
         mosquitto.start()
-        create_group(sites[1], [Binding(unique, 0, unique)], 60.0)  # a confirm does not count without it
+        create_group(sites[1], [Binding(unique, 0, unique)], 60.0)  # otherwise a confirm does not count
 
     def arrive() -> Consumer:
         return Consumer(
@@ -262,7 +264,7 @@ def test_what_both_sites_lose_is_said(
 def test_nobody_but_the_groups_knows_their_queues(
     tmp_path: Path, rabbit: RabbitNode, paths: Paths, unique: str, size: Size[int]
 ) -> None:
-    """The producer names no groups. One queue's binding is taken away while the other's stays, then the exchange."""
+    """The producer names no groups. One queue's binding is removed while the other's stays, then the exchange."""
     messages, groups = size(4_000, 30_000), [f"{unique}-1", f"{unique}-2"]
     with run_in(tmp_path / "run") as run, contextlib.ExitStack() as stack:
         producer = run.producer("till", paths.sites(paths.producer), unique, [], messages, rate=600, chunk=20)

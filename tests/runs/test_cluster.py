@@ -1,6 +1,6 @@
-"""A RabbitMQ cluster of three nodes with mirrored classic queues that is cut in two, or comes back in a bad order.
+"""A RabbitMQ cluster of three nodes with mirrored classic queues that is partitioned, or returns in a bad order.
 
-Nobody but the cluster keeps messages: one site. What it loses after confirming it, the producers send again.
+The cluster is the only site. The producers resend messages that it loses after confirming them.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ MODES = [*QUICK, *SLOW]
 OPTIONS: dict[str, Any] = {"queue_type": "classic", "backoff_max": 1.0}
 GROUPS = ["billing", "audit"]
 GAP_TIMEOUT_S = 900.0
-"""Longer than a broken cluster keeps a producer away. With the usual 30 s a group whose only site this is reports as a
-gap what the producer, once it can connect, would send again."""
+"""Longer than a broken cluster is unreachable for a producer. With the usual 30 s, a group with only this site reports
+messages as a gap that the producer would resend once it can connect."""
 
 
 @pytest.fixture(scope="module")
 def cluster(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RabbitCluster]:
-    """A cluster of three in the partition mode that the test asks for."""
+    """A cluster of three in the partition mode of the test."""
     with RabbitCluster(tmp_path_factory.mktemp("cluster"), mode=request.param, mirrored=True) as found:
         yield found
 
 
 @dataclass
 class Sides:
-    """A producer and a group on either side of the cut: 1 and 2 against 3."""
+    """A producer and a group on either side of the partition: 1 and 2 against 3."""
 
     run: Run
     cluster: RabbitCluster
@@ -68,7 +68,7 @@ class Sides:
             mirrors_of(self.cluster, queue)
 
     def flows(self, more: int) -> None:
-        """Wait until each group was given so many more."""
+        """Wait until each group has received `more` messages."""
         before = [count() for count in self.delivered]
         wait_for(
             lambda: all(count() >= old + more for count, old in zip(self.delivered, before, strict=True)),
@@ -77,7 +77,7 @@ class Sides:
         )
 
     def enough(self, least: int) -> None:
-        """Have the producers stop publishing once each has published so many, and not sending again."""
+        """Stop publishing once each producer has published at least this many new messages."""
         for app, count in zip(self.producers, self.accepted, strict=True):
             wait_for(
                 lambda count=count: count() >= least, 60 + least / app.config["rate"], "enough is accepted"
@@ -85,7 +85,7 @@ class Sides:
         self.stop_file.touch()
 
     def judge(self) -> None:
-        """The cluster is whole again: everything must come, to both groups."""
+        """The cluster is whole again: everything must arrive, at both groups."""
         for app in self.producers:
             wait_for(Path(app.config["ended"]).exists, 60, "publishing ends")
         published = [count() for count in self.accepted]
@@ -104,7 +104,7 @@ class Sides:
         assert_complete(self.run.check())
 
     def repaired(self) -> dict[str, int]:
-        """How many messages came to each group because it asked for them."""
+        """How many messages each group received on its request."""
         return {
             app.config["group"]: sum(
                 row.last - row.first + 1
@@ -144,7 +144,7 @@ def both_sides(
 
 
 def cut(cluster: RabbitCluster, seconds: float, plain: PikaBaseline | None = None) -> None:
-    """Isolate node 3 for so long, in ``autoheal`` at least until `plain` has something to lose; returns when the
+    """Isolate node 3 for `seconds`, in ``autoheal`` at least until `plain` has something to lose; returns when the
     cluster is whole again."""
     since = time.monotonic()
     cluster.isolate(3)
@@ -157,13 +157,13 @@ def cut(cluster: RabbitCluster, seconds: float, plain: PikaBaseline | None = Non
         for number in plain.pairs:
             before = plain.accepted(number)
             wait_for(lambda n=number, b=before: plain.accepted(n) >= b + 50, 60, f"node {number} confirms")  # type: ignore[misc]
-    time.sleep(max(0.0, since + seconds - time.monotonic()))  # this is the fault, nothing is waited for
+    time.sleep(max(0.0, since + seconds - time.monotonic()))  # this is the fault, not a wait
     cluster.heal()
     if cluster.mode == "ignore":
         cluster.node(3).stop()
         cluster.node(3).start()
-    # Autoheal sometimes waits for ever, and nodes of a busy machine part by themselves: an operator would restart those
-    # that serve nobody. A node that starts waits for those, whichever it is, so they start together.
+    # Autoheal sometimes waits forever, and nodes of a busy machine separate by themselves: an operator would restart
+    # the nodes that are unusable. A starting node waits for the others, so they start together.
     for number in (3, 2):
         try:
             cluster.wait_whole(60)
@@ -194,7 +194,7 @@ def assert_it_mattered(plain: PikaBaseline) -> None:
     "cluster", [*QUICK, *(pytest.param(mode, marks=full) for mode in SLOW)], indirect=True
 )
 def test_partitioned(tmp_path: Path, cluster: RabbitCluster, unique: str, size: Size[Any]) -> None:
-    """Cut 2 | 1 in the middle of traffic on both sides, and healed."""
+    """Partition 2 | 1 during traffic on both sides, and heal."""
     messages, rate, seconds = size((2_000, 100, 8.0), (60_000, 1_000, 25.0))
     with both_sides(tmp_path / "run", cluster, unique, rate) as sides:
         sides.start()
@@ -213,7 +213,7 @@ def mirrors_of(cluster: RabbitCluster, queue: str) -> None:
     """Wait until a queue has all its mirrors."""
 
     def complete() -> bool:
-        with contextlib.suppress(LabError):  # it may not be there yet
+        with contextlib.suppress(LabError):  # it may not exist yet
             return cluster.mirrors(queue) == 2
         return False
 
@@ -237,7 +237,7 @@ def test_partitioned_with_large_messages(tmp_path: Path, cluster: RabbitCluster,
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("cluster", ["pause_minority"], indirect=True)
 def test_stale_node_first(tmp_path: Path, cluster: RabbitCluster, unique: str) -> None:
-    """Node 3 is isolated, then 1, so that all pause; then they come back in the order 3, 2, 1, the stalest first."""
+    """Node 3 is isolated, then 1, so that all pause; then they return in the order 3, 2, 1, the stalest first."""
     with both_sides(tmp_path / "run", cluster, unique, 500) as sides:
         sides.start()
         with pika_baseline(cluster, unique, 1, 3, rate=100) as plain:

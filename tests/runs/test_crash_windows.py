@@ -42,11 +42,11 @@ def test_producer_killed(window: str, tmp_path: Path, mixed: list[SiteSpec]) -> 
 def test_consumer_killed(window: str, tmp_path: Path, mixed: list[SiteSpec]) -> None:
     topic = f"crash-{window}"
     with run_in(tmp_path / "run") as run:
-        # It publishes for as long as there is something to kill.
+        # It publishes as long as there is something to kill.
         producer = run.producer(
             "till", mixed, topic, ["auditors"], 1_000_000, rate=800, chunk=20, close=60.0
         ).start()
-        # Handling slower than publishing makes batches old enough to be spilled.
+        # Handling more slowly than publishing makes batches old enough to be persisted early.
         slow = 0.002 if window == "spill" else 0.0
         consumer = run.consumer("auditors", mixed, [topic], batch=20, delay=slow)
         for nth in (2, 5, 9):
@@ -71,7 +71,7 @@ def test_kills_at_random_instants(
             seen = (run.accepted if victim is producer else run.delivered)(victim)
             before = seen()
             wait_for(lambda s=seen, b=before: s() > b, 30, "the victim is at work")
-            time.sleep(seeded.uniform(0.0, 0.8))  # what is random here is the instant
+            time.sleep(seeded.uniform(0.0, 0.8))  # the instant is random
             if victim is producer and not victim.running:
                 break  # it has published everything already
             victim.kill()

@@ -1,4 +1,4 @@
-"""Faults of the network under load, between mixed sites; afterwards everything must have come once and in order."""
+"""Faults of the network under load, between mixed sites; afterwards everything must have arrived once and in order."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_all_packets_dropped(tmp_path: Path, paths: Paths, unique: str, size: Si
 
 
 def test_one_site_isolated_then_healed(tmp_path: Path, paths: Paths, unique: str, size: Size[int]) -> None:
-    """One site hangs, then the other, while traffic goes on through the one that is left."""
+    """One site hangs, then the other, while traffic continues through the remaining one."""
     seconds = size(3, 20)
     with run_in(tmp_path / "run") as run:
         t = traffic(run, paths, unique, 1_000 * (2 * seconds + 2))
@@ -58,7 +58,7 @@ def test_one_site_isolated_then_healed(tmp_path: Path, paths: Paths, unique: str
 
 
 def test_confirms_lost(tmp_path: Path, paths: Paths, unique: str, size: Size[int]) -> None:
-    """What is sent arrives, what is answered does not: all of it is indeterminate, and sent again."""
+    """Frames arrive, answers do not: everything is indeterminate, and sent again."""
     with run_in(tmp_path / "run") as run:
         t = traffic(run, paths, unique, size(5_000, 30_000), confirm_timeout=0.5)
         t.flows(500)
@@ -102,7 +102,7 @@ def test_resets_in_mid_frame(
 
 
 def test_flapping(tmp_path: Path, paths: Paths, unique: str, size: Size[int], seeded: random.Random) -> None:
-    """Both sites come and go, each for a second or so."""
+    """Both sites alternate between up and down every second or so."""
     with run_in(tmp_path / "run") as run:
         times = size(4, 40)
         t = traffic(run, paths, unique, 1_000 * (times + 3))
@@ -122,7 +122,7 @@ def test_flapping(tmp_path: Path, paths: Paths, unique: str, size: Size[int], se
 
 
 def test_a_slow_line(tmp_path: Path, paths: Paths, unique: str, size: Size[int]) -> None:
-    """8 kbit/s to either site: batches take longer than confirm_timeout, and yet get there, one after the other."""
+    """8 kbit/s to either site: batches take longer than confirm_timeout, and still arrive, one after the other."""
     with run_in(tmp_path / "run") as run:
         t = traffic(
             run, paths, unique, 1_500, rate=500, producing={"chunk": 20, "size": 60},
@@ -142,7 +142,7 @@ def test_a_slow_line(tmp_path: Path, paths: Paths, unique: str, size: Size[int])
 def test_a_site_delayed_beyond_the_gap_timeout(
     tmp_path: Path, paths: Paths, unique: str, size: Size[int]
 ) -> None:
-    """What comes late from one site and at once from the other leaves no gap."""
+    """Messages that arrive late from one site and at once from the other leave no gap."""
     gap_timeout = 1.0
     with run_in(tmp_path / "run") as run:
         t = traffic(
@@ -162,7 +162,7 @@ def test_a_site_delayed_beyond_the_gap_timeout(
 
 
 def test_processes_stopped(tmp_path: Path, paths: Paths, unique: str, size: Size[int]) -> None:
-    """Producer and consumer stand still for longer than heartbeat, keepalive and gap timeout, and go on."""
+    """Producer and consumer are suspended for longer than heartbeat, keepalive and gap timeout, and continue."""
     with run_in(tmp_path / "run") as run:
         t = traffic(
             run, paths, unique, size(4_000, 20_000), consuming={"options": {"gap_timeout": 2.0}},
@@ -196,7 +196,7 @@ def test_one_site_down_for_the_whole_run(tmp_path: Path, paths: Paths, unique: s
         producer.start()
         wait_for(lambda: t.delivered() >= messages, 30, "everything comes through the site that is left")
         assert t.unconfirmed("dc1") == messages, "the other site had something"
-        # The producer hears of a confirm, and journals it, after the consumer has had the message.
+        # The producer receives a confirm, and journals it, after the consumer has had the message.
         wait_for(
             lambda: sum(row.last - row.first + 1 for row in t.rows(producer, "published")) == messages,
             30, "one site is enough",
@@ -213,9 +213,10 @@ def test_one_site_down_for_the_whole_run(tmp_path: Path, paths: Paths, unique: s
 def test_only_the_delayed_site_has_a_message(
     on_gap: str, tmp_path: Path, rabbit: RabbitNode, paths: Paths, unique: str
 ) -> None:
-    """A gap that the other site fills too late for gap_timeout: filled in place while nobody passed it, else late.
+    """A gap that the other site fills too late for gap_timeout: filled in place if it was not passed yet, otherwise
+    late.
 
-    The consumer asks its producer for nothing and does not wait for it, so that only the sites can fill the gap.
+    The consumer requests nothing from its producer and does not wait for it, so that only the sites can fill the gap.
     """
     sites = {
         way: [
@@ -275,7 +276,7 @@ def take(consumer: Consumer, body: bytes) -> None:
 def test_a_consumer_dies_without_a_goodbye(
     tmp_path: Path, paths: Paths, unique: str, size: Size[int]
 ) -> None:
-    """Its machine is gone, and brokers don't know: they keep its lock and its messages until heartbeats tell them."""
+    """Its machine is gone without the brokers' knowledge: they keep its lock and its messages until heartbeats fail."""
     with run_in(tmp_path / "run") as run:
         t = traffic(run, paths, unique, size(4_000, 20_000), consuming={"delay": 0.0005})
         t.flows(300)
@@ -305,7 +306,7 @@ def test_everything_at_once(
     size: Size[int],
     seeded: random.Random,
 ) -> None:
-    """Faults on all paths, killed and stopped processes, and a site that forgets, in any order."""
+    """Faults on all paths, killed and stopped processes, and a site that loses its state, in any order."""
     mosquitto, steps = make_mosquitto(name="dc2"), size(15, 300)
     with paths_to(rabbit, mosquitto) as paths, run_in(tmp_path / "run") as run:
         t = traffic(
@@ -342,7 +343,7 @@ def test_everything_at_once(
             print(f"{time.time():.3f} {name} at path {paths.of().index(path)}, {t.delivered()} delivered")
             faults[name]()
             if t.producer.running:
-                time.sleep(seeded.uniform(0.0, 0.6))  # what is random here is the instant
+                time.sleep(seeded.uniform(0.0, 0.6))  # the instant is random
             for healed in paths.of():
                 if seeded.random() < 0.3:
                     healed.reset()

@@ -1,4 +1,4 @@
-"""A slow or failing handler, and huge messages, on one stream; the others are not held up."""
+"""A slow or failing handler, and huge messages, on one stream; other streams are not delayed."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_slow_and_a_raising_handler(tmp_path: Path, sites: list[Site]) -> None
     consumer.stop()
     reader.join(60)
     consumer.close()
-    assert failures == [0, 0, 0], "a failing message is handed out again in place"
+    assert failures == [0, 0, 0], "a failing message is redelivered in place"
     assert seen["quick-1"] == list(range(10_000))
     assert seen["slow-1"] == seen["raising-1"] == list(range(200))
 

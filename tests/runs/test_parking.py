@@ -1,4 +1,4 @@
-"""One stream is refused at one site: it is parked there, the others go on, and it resumes when the cause is gone."""
+"""One stream is refused at one site: it is parked there, the others continue, and it resumes when the cause is gone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What brokers, clocks and restarts may do to the protocol itself, on real brokers of both kinds."""
+"""Effects of brokers, clocks and restarts on the protocol itself, on real brokers of both kinds."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_duplicated_and_reordered(
     size: Size[int],
     seeded: random.Random,
 ) -> None:
-    """Between producer and consumer stands, at both sites, a bridge that shuffles and repeats everything."""
+    """At both sites, a bridge between producer and consumer shuffles and repeats everything."""
     messages = size(6_000, 60_000)
     other = make_mosquitto(name="dc2")
     rabbit.ctl("add_vhost", unique)
@@ -59,7 +59,7 @@ def test_duplicated_and_reordered(
             consumer.start()
             t.reads()
             producer.start()
-            # Either may lag behind, and the consumer, which needs only one of them, be done long before.
+            # Either may lag behind, and the consumer, which needs only one of them, may finish long before.
             patience.wait_for(
                 lambda: sum(row.last - row.first + 1 for row in t.rows(consumer, "duplicate")) > messages,
                 "more comes again than two sites without bridges would bring",
@@ -96,12 +96,12 @@ def test_wall_clocks_off_by_a_day(tmp_path: Path, paths: Paths, unique: str) -> 
 def test_many_restarts(
     tmp_path: Path, paths: Paths, unique: str, size: Size[int], seeded: random.Random
 ) -> None:
-    """The producer is killed again and again while nobody reads and sites come and go; then the consumer is."""
+    """The producer is killed repeatedly without a reader while sites go down and up; then the consumer is."""
     starts, enough = size(5, 40), tmp_path / "enough"
     with run_in(tmp_path / "run") as run:
         producing = {"rate": 1_000, "chunk": 20, "enough": str(enough)}
         t = traffic(run, paths, unique, 1_000_000, producing=producing)
-        t.last = 0  # as many as it publishes until it is enough
+        t.last = 0  # as many as it publishes until it is told to stop
         t.flows(100)
         t.consumer.kill()
         before = t.delivered()

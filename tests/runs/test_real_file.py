@@ -19,14 +19,14 @@ RELIAMSG = [sys.executable, "-m", "reliamsg"]
 
 
 def changelogs(least: int) -> bytes:
-    """Changelogs of installed Debian packages, at least so many bytes of them, ending in a newline."""
+    """Changelogs of installed Debian packages, at least this many bytes, ending in a newline."""
     text = b""
     for path in sorted(Path("/usr/share/doc").glob("*/changelog*.gz")):
         text += gzip.decompress(path.read_bytes())
         if len(text) >= least:
             break
     if len(text) < least:
-        # A slim image leaves the changelogs out; the standard library is real text as well.
+        # A slim image has no changelogs; the standard library is real text as well.
         for path in sorted(Path(subprocess.__file__).parent.rglob("*.py")):
             text += path.read_bytes()
             if len(text) >= least:

@@ -1,4 +1,4 @@
-"""An outbox that was put back from a copy, or that two processes have a copy of."""
+"""An outbox that was restored from a copy, or of which two processes have copies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DAY_S = 86_400.0
 
 
 def publish(run: Run, app: App, last: int, **changes: Any) -> None:
-    """Have the producer publish what follows up to number `last`, see it consumed, and stop."""
+    """Publish more, up to number `last`, wait until it is consumed, and stop the producer."""
     ended = run.directory / f"ended-{app.starts}"
     app.start(last=last, ended=str(ended), **changes)
     wait_for(ended.exists, 120, "publishing ends")
@@ -32,7 +32,7 @@ def publish(run: Run, app: App, last: int, **changes: Any) -> None:
 
 @pytest.mark.parametrize("shift", [0.0, -DAY_S], ids=["true-clock", "a-day-behind"])
 def test_restored(shift: float, tmp_path: Path, rabbit: RabbitNode, unique: str, size: Size[int]) -> None:
-    """Stop, copy the file, publish more, stop, put the copy back, publish others: all of it comes once."""
+    """Stop, copy the file, publish more, stop, restore the copy, publish other messages: everything arrives once."""
     more = size(200, 1_000)
     sites: list[SiteSpec] = [("dc1", rabbit.url, {"backoff_max": 1.0})]
     with run_in(tmp_path / "run") as run:
@@ -47,7 +47,8 @@ def test_restored(shift: float, tmp_path: Path, rabbit: RabbitNode, unique: str,
         copy_database(outbox, copy)
         if shift:
             wrong_clock(producer)
-            # Later than any random step of a clock that is behind: else the copy's next epoch may be the higher one.
+            # Later than any random step of a clock that is behind: otherwise the copy's next epoch may be the higher
+            # one.
             producer.configure(shift=2 * EPOCH_STEP / 1_000)
         publish(run, producer, 100 + more)
         wait_for(
@@ -119,7 +120,7 @@ def test_both_clones_alive(tmp_path: Path, rabbit: RabbitNode, unique: str, size
         lasts = (accepted(), run.accepted(two)())
         wait_for(lambda: consumed(two), 120, "all that it holds is consumed")
         two.stop(120)
-        # What the fenced one has accepted and not sent is in its outbox, and goes out once the other has stopped.
+        # Accepted messages that the fenced one has not sent are in its outbox, and are sent once the other has stopped.
         again = run.directory / "again"
         one.start(last=0, ended=str(again))
         wait_for(again.exists, 60, f"the first opens its outbox again; {one.errors()[-500:]}")

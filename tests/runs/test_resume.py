@@ -1,6 +1,7 @@
-"""A; the subscriber leaves; B, C; its broker is killed and forgets; the subscriber returns; D, E; the broker returns.
+"""A; the subscriber leaves; B, C; its broker is killed and loses its state; the subscriber returns; D, E; the broker
+returns.
 
-The run that the project began with. One plain broker gives the subscriber A alone; two sites give it A B C D E.
+The run with which the project began. One plain broker gives the subscriber A alone; two sites give it A B C D E.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def test_nothing_is_lost_when_a_site_forgets(
 
 
 def control(broker: Mosquitto) -> list[str]:
-    """What a plain QoS 1 subscriber with a persistent session gets in the same run on one broker."""
+    """The messages that a plain QoS 1 subscriber with a persistent session receives in the same run on one broker."""
     plain = PahoFixture(TOPIC, broker.url)
     plain.visit("A")
     plain.publish("B", "C")

@@ -1,4 +1,4 @@
-"""The last messages before silence are lost by a broker that had confirmed them: they come all the same, and soon."""
+"""The last messages before silence are lost by a broker that had confirmed them: they arrive nevertheless, and soon."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TAIL = [b"%d" % number for number in range(10)]
 def test_lost_tail(
     restarted: bool, tmp_path: Path, make_mosquitto: Callable[..., Mosquitto], unique: str
 ) -> None:
-    """The tail comes within the promised time; tried again where the machine stalled meanwhile."""
+    """The tail arrives within the promised time; retried if the machine stalled meanwhile."""
     took = []
     while not took or (min(took) >= PROMISE_S and len(took) < TRIES):
         place = tmp_path / str(len(took))
@@ -43,7 +43,7 @@ def lose_a_tail(
 ) -> float:
     """Ten messages are confirmed; Mosquitto is killed before its save and returns empty; nothing more is published.
 
-    Returns the seconds from when the consumer could read until the last of them had come.
+    Returns the seconds from when the consumer could read until the last of them had arrived.
     """
     broker = make_mosquitto(name=f"dc1-{unique}", persistence=True)
     sites = [Site("dc1", broker.url, backoff_max=0.2)]
@@ -102,7 +102,7 @@ def take(consumer: Consumer, count: int) -> list[bytes]:
 
 
 def control(broker: Mosquitto, topic: str) -> list[str]:
-    """What a plain QoS 1 subscriber with a persistent session gets of A, and of the tail."""
+    """The messages of A, and of the tail, that a plain QoS 1 subscriber with a persistent session receives."""
     plain = PahoFixture(topic, broker.url)
     plain.visit("A")
     plain.publish("B", "C")

@@ -1,4 +1,4 @@
-"""A standby consumer takes over from one that is killed, and from one that is stopped and later goes on."""
+"""A standby takes over from a consumer that is killed, and from one that is stopped and later continues."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_takeover(
     fault: signal.Signals, kind: str, tmp_path: Path, rabbit: RabbitNode, shared_mosquitto: Mosquitto, unique: str,
     size: Callable[[T, T], T],
 ) -> None:  # fmt: skip
-    """Each has an inbox of its own. Never two are active, and nothing is lost."""
+    """Each has its own inbox. Two are never active, and nothing is lost."""
     brokers = {"rabbitmq": [rabbit.url], "mosquitto": [shared_mosquitto.url]}
     urls = brokers.get(kind) or [rabbit.url, shared_mosquitto.url]
     sites: list[SiteSpec] = [(f"dc{n}", url, IMPATIENT) for n, url in enumerate(urls, 1)]
@@ -63,21 +63,22 @@ def test_takeover(
         wait_for(lambda: missing(run, producer, first, second) == set(), 90, "all comes")
         if fault == signal.SIGKILL:
             first.kill()
-            # A journal is sound once its file has been opened again: to wait now, since the other reads.
+            # A journal is sound once its file has been opened again: as a standby now, since the other reads.
             begin(first, options={**first.config["options"], "standby": True})
             first.stop()
             assert by_first() == stopped_at, "both were active"
         else:
             wait_for(lambda: not first.running, 60, "the first ends")
             assert "GroupBusy" in first.errors(), first.errors()
-            # What a worker was already handling when it was stopped is finished; nothing more is handed out.
+            # Messages that a worker was already handling when it was stopped are finished; nothing more is delivered.
             assert by_first() - stopped_at <= first.config["workers"], "both were active"
         producer.stop(60)
         second.stop()
         never_two(first, second)
         report = run.check()
     print(f"{by_first()} by the first, {by_second()} by the second; {report.text()}")
-    # What the first acknowledged after its last word to the second comes again, flagged, and is acknowledged again.
+    # Acknowledgements of the first after its last announcement to the second: these are redelivered, flagged, and
+    # acknowledged again.
     assert_complete(report)
 
 
@@ -100,14 +101,14 @@ def deliveries(app: App) -> list[AppRecord]:
 
 
 def missing(run: Run, producer: App, *readers: App) -> set[tuple[int | None, int | None]]:
-    """What was accepted and neither was given."""
+    """Accepted messages that neither received."""
     published = read_applog(producer.log).records
     accepted = {(r.epoch, r.seq) for r in published if r.op == "publish" and r.outcome == "ok"}
     return accepted - {(r.epoch, r.seq) for app in readers for r in deliveries(app)}
 
 
 def never_two(first: App, second: App) -> None:
-    """What both were given is flagged, and goes back no further than the first's last hand-outs."""
+    """Messages that both received are flagged, and include nothing older than the first's last deliveries."""
     given = {(r.epoch, r.seq) for r in deliveries(first)}
     again = [r for r in deliveries(second) if (r.epoch, r.seq) in given]
-    assert all(r.redelivered for r in again), "handed out by both, and not flagged"
+    assert all(r.redelivered for r in again), "delivered by both, and not flagged"

@@ -32,11 +32,11 @@ def test_two_accounts(
     wiped: bool, tmp_path: Path, make_rabbit: Callable[..., RabbitNode], size: Callable[[T, T], T]
 ) -> None:
     messages, queued = size(6_000, 60_000), size(500, 5_000)
-    # So slow that messages are left for the last fault however long the nodes take to return: until then, handling all
-    # messages of a group would take 4 minutes, at full size 40.
+    # So slow that messages are left for the last fault however long the nodes take to return: handling all messages of
+    # a group takes 4 minutes, at full size 40.
     delay, hurry = 0.02, tmp_path / "hurry"
     nodes = {"dc1": make_rabbit(name="dc1"), "dc2": make_rabbit(name="dc2")}
-    # Small windows keep what is queued at the brokers, where a fault can reach it.
+    # Small windows keep messages queued at the brokers, where a fault can hit them.
     sites: list[SiteSpec] = [
         (name, node.url, {"prefetch": 4, "backoff_max": 1.0}) for name, node in nodes.items()
     ]
@@ -78,7 +78,7 @@ def test_two_accounts(
 def kill_with_messages_queued(
     run: Run, node: RabbitNode, site: str, least: int, wiped: bool
 ) -> dict[str, int]:
-    """SIGKILL a site when at least so many messages are queued there for each group, and bring it back."""
+    """SIGKILL a site when at least `least` messages are queued there for each group, and restart it."""
     stake = wait_for(
         lambda: (
             (found := {group: run.queued(site, group) for group in GROUPS})
@@ -102,13 +102,13 @@ def kill_with_messages_queued(
 
 @contextlib.contextmanager
 def control(node: RabbitNode, wiped: bool):  # type: ignore[no-untyped-def]
-    """Plain pika beside it on the site that is killed: persistent messages through a durable queue.
+    """Plain pika for comparison on the site that is killed: persistent messages through a durable queue.
 
-    With publisher confirms where the disk is lost, which no confirm helps against; without them where it is kept, as
-    `basic_publish` is used in most programs.
+    With publisher confirms if the disk is lost, against which no confirm helps; without them if it is kept, as most
+    programs use `basic_publish`.
     """
     publisher = PikaPublisher(node.url, "plain", confirms=wiped, rate=600 if wiped else 1_500)
-    # Far slower than what is published, so that most of it is queued when the node is killed.
+    # Far slower than publishing, so that most messages are queued when the node is killed.
     consumer = PikaConsumer(node.url, "plain", delay=0.05)
     publisher.start()
     consumer.start()

@@ -1,4 +1,4 @@
-"""The thread on which an application's callbacks run: who starts it, in which order it calls, and what of errors."""
+"""The thread on which an application's callbacks run: its start, the order of calls, and errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOG = logging.getLogger("reliamsg.tests")
 
 
 class Host:
-    """Owns a thread of callbacks, as a worker does."""
+    """Owns a callback thread, as a worker does."""
 
     def __init__(self, on_error: OnError | None = None) -> None:
         self.wakes = 0
@@ -157,7 +157,7 @@ def test_without_on_error_nothing_waits() -> None:
 
 @pytest.mark.parametrize("method", ["put", "report"])
 def test_whoever_is_interrupted_while_adding_leaves_it_in_order(method: str) -> None:
-    """Also where what interrupts adds another call, and ends the one that it interrupted."""
+    """Even if the interruption adds another call, and ends the one that it interrupted."""
     called: list[str] = []
     wakeup = Wakeup()
     calls = CallbackThread("called back", lambda error: called.append(str(error)), LOG, wakeup.set)

@@ -1,4 +1,4 @@
-"""The export as one step of a worker. (What targets do to it is in tests/export.)"""
+"""The export as one step of a worker. (Targets are tested in tests/export.)"""
 
 from __future__ import annotations
 

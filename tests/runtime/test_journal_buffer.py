@@ -1,4 +1,4 @@
-"""Which journal rows become one before they are written, and what becomes of too many of them."""
+"""The journal buffer: which rows are merged before they are written, and what happens to excess rows."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_without_a_limit_every_row_is_kept() -> None:
 
 def test_of_too_many_the_older_half_is_given_up_and_a_row_says_so() -> None:
     buffer = filled(11, 10)
-    buffer.add(delivered(23, 23))  # nothing that was there before is lengthened
+    buffer.add(delivered(23, 23))  # no earlier row is extended
     first, *rest = buffer.take()
     assert (first.kind, first.reason, first.detail) == ("truncated", "too much waited", {"rows": 6})
     assert spans(rest) == [(n, n) for n in (14, 16, 18, 20, 22, 23)]

@@ -1,4 +1,4 @@
-"""The thread that does a client's work: when it makes steps, what becomes of one that fails, and how it ends."""
+"""The worker thread of a client: when it makes steps, what happens if one fails, and how it exits."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ LONG_S = 60.0
 
 
 class Steps:
-    """Work that notes what is asked of it. `do` is called in each step and may return a deadline."""
+    """Work that records its calls. `do` is called in each step and may return a deadline."""
 
     def __init__(self, do: Callable[[], float | None] = lambda: None) -> None:
         self.do = do
         self.made: list[str] = []
         self.failures: list[FatalError] = []
         self.gate = threading.Event()
-        """Closed, it keeps the end from coming."""
+        """Closed, it delays the end."""
         self.gate.set()
 
     def step(self) -> float | None:
@@ -43,7 +43,7 @@ class Steps:
 
 @pytest.fixture
 def make() -> Iterator[Callable[..., Worker]]:
-    """Makes workers, and ends what the test leaves running."""
+    """Makes workers, and stops those that the test leaves running."""
     made: list[Worker] = []
 
     def worker(most_idle_s: float | None = None) -> Worker:
@@ -153,7 +153,7 @@ def test_an_end_on_its_own_thread_comes_after_the_step(make: Callable[..., Worke
 
 
 def test_an_end_during_a_step_is_not_slept_through(make: Callable[..., Worker]) -> None:
-    """Wherever between two looks at it the end comes."""
+    """Wherever the end comes between two checks of it."""
     for number in range(50):
         worker = make()
         work = Steps()

@@ -1,4 +1,4 @@
-"""A process that simulated transports belong to, without a client."""
+"""A process without a client, for simulated transports."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["host"]
 
 
 class Prompt(random.Random):
-    """Everything happens as early as it can."""
+    """Everything happens as early as possible."""
 
     def uniform(self, a: float, b: float) -> float:
         return a
 
 
 def host(scheduler: Scheduler, name: str, held_bytes: int = HELD_BYTES) -> Host:
-    """It runs, waits as short as it can, and records a trace."""
+    """It runs, waits as short as possible, and records a trace."""
     executor = Executor(scheduler, Prompt())
     executor.begin()
     return Host(name, executor, Network(scheduler, 1), Trace(scheduler, True), Nobody(), held_bytes)

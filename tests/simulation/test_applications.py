@@ -1,4 +1,4 @@
-"""What applications of simulated worlds do that the settings of their clients make them do."""
+"""Behaviour of applications in simulated worlds that follows from the settings of their clients."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SEEDS = range(4)
 
 
 def with_settings(seed: int, faults: tuple[str, ...] = (), **values: Any) -> Scenario:
-    """A scenario in which all clients that have these settings have them so."""
+    """A scenario in which all clients with these settings have these values."""
 
     def own(client: ClientSettings) -> ClientSettings:
         found = {name: values.get(name, value) for name, value in client.values.items()}

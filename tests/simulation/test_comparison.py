@@ -1,4 +1,4 @@
-"""The checker's verdict about a run, held against the judge's, in both directions."""
+"""The checker's verdict on a run, compared with the judge's, in both directions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def finished(seed: int, path: Path) -> World:
 
 
 def finished_with_losses(path: Path) -> World:
-    """A run in which a group was not given everything, as it was told."""
+    """A run in which a group did not receive everything, according to the given findings."""
     for seed in range(100):
         world = finished(seed, path / str(seed))
         if any(map(world.oracle.not_delivered, world.oracle.groups)):
@@ -41,7 +41,7 @@ def texts(world: World) -> list[str]:
 
 @pytest.fixture
 def blind(monkeypatch: pytest.MonkeyPatch) -> list[Finding]:
-    """What a checker finds that finds nothing but this."""
+    """A checker that finds nothing but this."""
     findings: list[Finding] = []
     monkeypatch.setattr(comparison, "check_directory", lambda path, expect: Report(findings))
     return findings
@@ -105,7 +105,7 @@ def test_what_only_the_judge_knows_must_be_as_the_judge_saw_it(
     )
     assert message is not None
     if kind == "settled_unseen":
-        del oracle.deliveries[group][message]  # as if nobody had been given it
+        del oracle.deliveries[group][message]  # as if it had not been delivered to any group
     stream = Stream(message.producer, message.topic, message.partition)
     blind.append(Finding(kind, "", stream, group, epoch=message.epoch, first=message.seq, last=message.seq))
     world.compare()
@@ -181,7 +181,7 @@ def test_what_is_removed_after_it_moved_is_removed_for_the_judge_by_the_name_tha
 
 @pytest.mark.parametrize("kind", ["out_of_order", "not_redelivered"])
 def test_what_is_said_of_an_epoch_that_forked_counts(tmp_path: Path, blind: list[Finding], kind: str) -> None:
-    """A group that goes on with another history of its producer owes it no less."""
+    """A group that continues with another history of its producer is owed the same."""
     world = finished(1, tmp_path)
     group, stream = world.oracle.groups[0], Stream("p1", "orders")
     found = Finding(kind, "made up", stream, group, epoch=1, first=3, last=4)
@@ -194,7 +194,7 @@ def test_what_is_said_of_an_epoch_that_forked_counts(tmp_path: Path, blind: list
 def test_a_run_goes_on_until_the_successor_of_an_inbox_has_nothing_more_to_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replaced: bool
 ) -> None:
-    """The judge takes for done what the one before had dealt with."""
+    """The judge considers everything done that the one before had settled."""
     world = finished(1, tmp_path)
     ended, group = world.scheduler.now, world.oracle.groups[0]
     if replaced:

@@ -1,4 +1,4 @@
-"""What the judge learns from journals of simulated consumers while these go on."""
+"""What the judge learns from journals of running simulated consumers."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ STREAM = Stream("p1", "orders")
 
 
 def test_a_row_that_grew_after_it_was_read_is_read_again(tmp_path: Path) -> None:
-    """Journals extend their newest row of a stream in place. What a consumer had acknowledged durably before it ended
-    is not to come again, and nobody may wait for it."""
+    """Journals extend their newest row of a stream in place. Messages that a consumer had acknowledged durably before
+    it terminated must not be redelivered, and are not waited for."""
     world = World(draw(1, 10, ()), tmp_path)
     consumer = world.consumers[0]
     oracle, group = world.oracle, consumer.group

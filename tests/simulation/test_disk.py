@@ -1,4 +1,4 @@
-"""Simulated disks: what a power cut or an operator may leave of a file, and what may not be left."""
+"""Simulated disks: the possible states of a file after a power failure or an operator's action."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ WALL_US = 1_700_000_000_000_000
 
 
 class Client:
-    """An outbox that is opened and committed to, at times that are told."""
+    """An outbox that is opened and committed to, at given times."""
 
     def __init__(self, directory: Path, seed: int) -> None:
         self.now = 0.0
         self.fault: DiskFault = ""
-        """What happens to commits."""
+        """The outcome of commits."""
         self.drive = Drive(
             directory / "p.outbox.db",
             "outbox",
@@ -55,7 +55,7 @@ class Client:
             self.outbox = None
 
     def value(self) -> str | None:
-        """What is there, as SQLite recovers it."""
+        """The content, as SQLite recovers it."""
         with contextlib.closing(sqlite3.connect(self.drive.path)) as connection:
             assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
             row = connection.execute("SELECT value FROM meta WHERE name = 'value'").fetchone()
@@ -87,7 +87,7 @@ def test_a_checkpoint_that_was_cut_short_loses_nothing(client: Client) -> None:
 
 
 def test_commits_that_were_cut_short_take_nothing_of_the_one_before_with_them(client: Client) -> None:
-    """The second one is written over what is left of the first."""
+    """The second one is written over the remains of the first."""
     client.open()
     for value in range(50):
         client.commit(value)

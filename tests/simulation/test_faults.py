@@ -1,4 +1,4 @@
-"""The dice of faults: what one does does not depend on which others there are."""
+"""The dice of faults: a fault's effects are independent of other faults."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from reliamsg.simulation.runner import run
 from reliamsg.simulation.scenario import draw
 
 Rolled = dict[tuple[str, str], list[tuple[bool, float]]]
-"""By place and fault: what came of it, each time it could happen, and the first of its details."""
+"""By place and fault: the outcome of each opportunity, and the first of its details."""
 FROM_TIME_TO_TIME = {
     "broker_down", "broker_empty", "broker_stale", "broker_tail", "session_forgotten", "blocked", "login_refused",
     "cut", "cut_up", "cut_down", "reset", "delay", "clock_jump", "forged", "replayed", "flood", "far_epoch",
 }  # fmt: skip
-"""They can happen every quarter of a second, whatever else does."""
+"""Opportunities every quarter of a second, whatever else happens."""
 
 
 def test_a_fault_has_dice_of_its_own_at_each_place_and_for_the_details_of_each_time() -> None:
@@ -43,7 +43,7 @@ def test_a_fault_has_dice_of_its_own_at_each_place_and_for_the_details_of_each_t
 
 @pytest.fixture
 def rolled(monkeypatch: pytest.MonkeyPatch) -> Rolled:
-    """What comes of all dice that are thrown."""
+    """The outcomes of all dice."""
     found: Rolled = defaultdict(list)
     bites = Chances.bites
 

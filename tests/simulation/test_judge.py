@@ -1,4 +1,4 @@
-"""The judge of simulated runs alone: what it must see is told to it, piece by piece."""
+"""The judge of simulated runs alone: each event that it must notice is reported to it separately."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LEASE = 8.0
 
 
 class Nobody:
-    """What messages report to."""
+    """The target of a message's reports."""
 
     def acknowledge(self, message: Message, durable: bool) -> None: ...
     def reject(self, message: Message, reason: str) -> None: ...
@@ -38,7 +38,8 @@ def message(seq: int, redelivered: bool = False, epoch: int = 1) -> Message:
 
 
 class Files:
-    """A consumer's files: everything is in its quarantine, or nothing; what its journal says of left messages."""
+    """A consumer's files: its quarantine contains everything or nothing; and its journal's rows about messages left to
+    producers."""
 
     def __init__(self) -> None:
         self.quarantines = False
@@ -111,7 +112,7 @@ def test_a_message_that_failed_is_not_overtaken(judged: Judged) -> None:
 
 @pytest.mark.parametrize("word", ["declared", "given", "none"])
 def test_what_was_passed_with_a_word_may_have_another_number_since(judged: Judged, word: str) -> None:
-    """An older copy of the outbox gives another number to what it does not know to be sent."""
+    """An older copy of the outbox assigns another number to a message that it does not know to be sent."""
     first, second = judged.publish(1), judged.publish(2)
     if word == "given":
         judged.deliver(1)
@@ -126,7 +127,7 @@ def test_what_was_passed_with_a_word_may_have_another_number_since(judged: Judge
 
 
 def test_what_was_acknowledged_may_have_another_number_since(judged: Judged) -> None:
-    """The outbox, an older copy, hears that the group was past it, and nobody sends it again."""
+    """The outbox, an older copy, learns that the group was beyond it, and nothing is sent again."""
     first = judged.publish(1)
     judged.deliver(1)
     judged.acknowledge(first)
@@ -365,7 +366,7 @@ def test_waiting_is_in_vain_for_what_was_in_hand_when_a_process_ended_and_went_w
 def test_what_another_inbox_passed_untold_comes_in_this_one_s_own_order(
     judged: Judged, by: str, joined: bool
 ) -> None:
-    """One declared 2, or joined behind it, and was given 3; the other one, that was not told so, is given 2."""
+    """One declared 2, or joined behind it, and received 3; the other one, which was not told so, receives 2."""
     for seq in (1, 2, 3):
         judged.publish(seq)
     judged.deliver(1)
@@ -398,8 +399,8 @@ def test_what_another_inbox_passed_untold_comes_in_this_one_s_own_order(
 def test_an_inbox_that_knows_of_no_later_epoch_goes_on_in_the_order_of_publishing(
     judged: Judged, by: str
 ) -> None:
-    """An outbox was lost, and goes on in a lower epoch, since its clock went back; another inbox had been given some of
-    the one before."""
+    """An outbox was lost, and continues in a lower epoch because its clock was set back; another inbox had received
+    part of the one before."""
     judged.publish(1, epoch=5)
     judged.deliver(1, epoch=5, consumer="g1-1" if by.startswith("itself") else "g1-2")
     judged.later(1.0)
@@ -436,7 +437,7 @@ def test_only_what_was_stored_in_no_copy_went_with_an_outbox(judged: Judged) -> 
 
 
 def test_a_removal_goes_with_an_outbox_and_its_message_does_not(judged: Judged) -> None:
-    """It is in the copy again, and owed as it was."""
+    """It is in the copy again, and owed as before."""
     first, second = judged.publish(1), judged.publish(2)
     judged.oracle.outbox_replaced("p1", judged.scheduler.now, set(), {second})
     assert [judged.oracle.went_with_outbox(each) for each in (first, second)] == [False, True]
@@ -579,7 +580,7 @@ def test_two_that_hear_of_each_other_do_not_both_read_for_long(
 
 
 def test_a_gap_of_unknown_extent_ends_where_the_journal_says_that_the_group_went_on() -> None:
-    """What the group has of later epochs is delivered yet: nobody may take it for passed."""
+    """The group's messages of later epochs are still to be delivered: they must not be considered passed."""
     judged = Judged()
     before, within, after = (judged.publish(1), judged.publish(2, epoch=2), judged.publish(3, epoch=3))
     gap = Gap(STREAM, 1, 1, None, "extent unknown")
@@ -628,7 +629,7 @@ def test_a_heartbeat_of_an_earlier_life_proves_nothing(judged: Judged, again: bo
     if again:
         standby.announces("active", 2)
         standby.receives_own(2)
-    standby.receives_own(1)  # it was under way while the process ended
+    standby.receives_own(1)  # it was in progress when the process terminated
     judged.later(LEASE / 2)
     standby.announcements.delivered(message(1))
     assert judged.kinds == []
@@ -640,7 +641,7 @@ def test_a_heartbeat_of_an_earlier_life_proves_nothing(judged: Judged, again: bo
 @pytest.mark.parametrize("flagged", [(False, False), (False, True), (True, False)])
 @pytest.mark.parametrize("event", ["", "crash", "copy"])
 def test_what_two_inboxes_gave_without_a_flag(judged: Judged, flagged: tuple[bool, bool], event: str) -> None:
-    """After a crash it is not sure that a journal has it; a copy from before does not."""
+    """After a crash a journal need not contain it; a copy from before does not."""
     message = judged.publish(1)
     judged.later(1.0)
     for consumer, again in zip(("g1-1", "g1-2"), flagged, strict=True):
@@ -699,7 +700,7 @@ def test_what_a_group_took_in_first_is_where_it_begins() -> None:
 def test_before_the_place_of_joining_an_outbox_that_went_back_owes_nothing_to_a_group_that_begins_with_the_latest(
     latest: bool, replaced: bool
 ) -> None:
-    """It goes on before the epoch with which the group began, or behind that."""
+    """It continues before the epoch with which the group began, or behind that."""
     judged = Judged(latest=latest)
     first = judged.publish(1, epoch=5)
     judged.deliver(1, epoch=5)
@@ -748,7 +749,7 @@ def test_what_was_on_its_way_when_its_outbox_was_replaced_was_offered(
 
 def test_what_goes_with_a_disk_that_knows_it_by_an_earlier_name_is_gone(judged: Judged) -> None:
     first = judged.publish(1)
-    judged.oracle.seen(first._replace(epoch=2), b"1")  # it moved before anybody was offered it
+    judged.oracle.seen(first._replace(epoch=2), b"1")  # it was renumbered before it was offered to any site
     judged.later(2.0)
     judged.oracle.outbox_replaced("p1", judged.scheduler.now - 1.0, {first._replace(epoch=2)})
     assert judged.oracle.open_for("g1"), "the copy has it, by its first name"
@@ -810,7 +811,7 @@ def test_a_run_goes_on_for_what_a_group_reads_and_was_not_named_for() -> None:
 def test_it_goes_on_where_a_group_that_begins_with_the_latest_has_begun_by_its_journal(
     consumers: int,
 ) -> None:
-    """Nothing was handed out or let go of by then."""
+    """Nothing was delivered or released by then."""
     judged = Judged(latest=True, consumers=consumers)
     for seq in (1, 2):
         judged.publish(seq)

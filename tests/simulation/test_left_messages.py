@@ -1,4 +1,5 @@
-"""What the judge makes of messages that a consumer left to their producer: only what that has to keep may be left."""
+"""The judge's view of messages that a consumer left to their producer: only messages that the producer has to keep may
+be left."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ GROUP = frozenset({"g1"})
 
 
 class Left(Judged):
-    """One message, which its broker let go of; the consumer's journal is reported when the judge asks for it."""
+    """One message, which its broker was told to delete; the consumer's journal is reported when the judge asks
+    for it."""
 
     def __init__(self, keeps: bool = True, named: frozenset[str] = GROUP, named_before: bool = False) -> None:
         super().__init__(keepers=["p1"] if keeps else [])
@@ -72,7 +74,7 @@ def test_a_group_that_was_named_afterwards_is_not_kept_for(before: bool) -> None
 
 @pytest.mark.parametrize("named", [True, False])
 def test_what_was_left_and_is_lost_after_all_was_not_safe(named: bool) -> None:
-    """But for a group that is named no longer: nothing is promised to it."""
+    """Except for a group that is no longer named, which is promised nothing."""
     judged = Left()
     judged.says.append(judged.message)
     judged.lacks()

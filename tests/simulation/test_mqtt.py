@@ -1,4 +1,4 @@
-"""Clients of simulated MQTT sites: what they do when more arrives than they can keep, and with control frames."""
+"""Clients of simulated MQTT sites: when more arrives than they can keep, and with control frames."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def test_the_second_connection_breaks_by_itself() -> None:
 
 
 def full(seed: int) -> Scenario:
-    """A consumer with a small inbox, behind a gap, of one MQTT site that sends whatever there is."""
+    """A consumer with a small inbox, behind a gap, of one MQTT site that sends everything it has."""
     drawn = draw(seed, 200, ("misroute",))
 
     def small(client: ClientSettings, **values: Any) -> ClientSettings:
@@ -217,7 +217,7 @@ def full(seed: int) -> Scenario:
 
 
 STALLS = (1, 2)
-"""Seeds of which the gap lasts long enough."""
+"""Seeds in which the gap lasts long enough."""
 
 
 @pytest.mark.parametrize("seed", STALLS)
@@ -232,7 +232,8 @@ def test_a_full_window_stalls_nobody(seed: int) -> None:
 def test_who_stops_reading_while_the_window_is_full_is_convicted(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the receivers of earlier states did: their own heartbeats lay behind what they did not read."""
+    """Like the receivers of earlier versions: their own heartbeats were queued behind messages that they did
+    not read."""
 
     def has_room(receiver: SimulatedReceiver) -> bool:
         return len(receiver._held) < window_of(receiver.site)

@@ -9,7 +9,7 @@ from reliamsg.simulation.network import Path
 
 
 def test_what_is_stuck_in_a_cut_comes_before_what_was_sent_after_it() -> None:
-    """Also where that is still on its way when the cut ends."""
+    """Even if it is still in flight when the partition ends."""
     for seed in range(100):
         scheduler = Scheduler(0.0)
         path = Path(scheduler, random.Random(seed))

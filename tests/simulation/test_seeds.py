@@ -15,7 +15,7 @@ from reliamsg.simulation.scenario import draw
 
 PARTS = 12
 INTEGRATIONS = range(1, PARTS)
-"""Parts that ``make test`` has no time for."""
+"""Parts for which ``make test`` has no time."""
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def struck_by(faults: tuple[str, ...], seeds: Iterable[int]) -> dict[str, int]:
 
 @pytest.mark.parametrize("seed", [1, 10, 12, 15, 20])
 def test_faults_that_did_not_happen_change_nothing_when_they_are_left_out(seed: int) -> None:
-    """So a shorter list of faults makes the same run, as long as it names those that happened."""
+    """So a shorter list of faults makes the same run, as long as it names those that occurred."""
     whole = run(draw(seed, 60), keep=True)
     happened = tuple(fault for fault in whole.scenario.faults if fault in whole.bit)
     again = run(draw(seed, 60, happened), keep=True)

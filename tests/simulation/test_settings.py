@@ -1,4 +1,4 @@
-"""Every public setting is drawn, or said not to be, and drawn values are within what the constructors allow."""
+"""Every public setting is drawn, or listed as not drawn, and drawn values are accepted by the constructors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BEYOND = {
     "Producer.remove", "Producer.add_group", "Consumer.batch", "Consumer.handling_s",
     "Consumer.operator_s", "Consumer.held_bytes", "Broker.tells", "Broker.inflight", "Broker.refuses",
 }  # fmt: skip
-"""What applications do, and what brokers are like."""
+"""Settings of applications and brokers."""
 
 
 def public() -> set[str]:
@@ -84,7 +84,7 @@ def test_one_fault_more_changes_none_of_the_others() -> None:
     try:
         for one in before:
             assert draw(one.seed).faults == tuple(fault for fault in one.faults if fault != "delay")
-    finally:  # in their order, which pytest's `delitem` does not keep: scenarios have it
+    finally:  # in their order, which pytest's `delitem` does not keep: scenarios depend on it
         FAULTS.clear()
         FAULTS.update(everything)
     assert any("delay" in one.faults for one in before)

@@ -1,4 +1,4 @@
-"""When a simulated run that does not end is a stall, and which stalls are excused."""
+"""When a simulated run that does not finish is a stall, and which stalls are excused."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ GROUPS = {"g1": ("g1-1",), "g2": ("g2-1", "g2-2")}
 
 
 class Run:
-    """Two producers and two groups, and the faults that struck."""
+    """Two producers and two groups, and the faults that occurred."""
 
     def __init__(self) -> None:
         self.faults = Faults(0, ())
@@ -212,7 +212,7 @@ def test_what_goes_on_slowly_is_no_stall_and_what_stands_still_is() -> None:
 
 
 def test_a_group_that_passes_what_it_is_not_owed_on_its_way_is_not_stalled() -> None:
-    """Its producer named it late: what is owed is behind gaps that nobody has to fill."""
+    """Its producer named it late: what is owed is behind gaps that nobody is obliged to fill."""
     bounds, liveness, now = bounds_of(draw(PLAIN, 20, ())), Liveness(), 1_000.0
     key = "g1", ONE
     bound = bounds.of(key)
@@ -256,7 +256,7 @@ def world_of(path: Path, seed: int = PLAIN) -> World:
 
 
 def test_a_stream_that_a_consumer_sits_on_is_a_stall(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing fails in this run, so nothing that a status says can excuse it."""
+    """Nothing fails in this run, so no status can excuse it."""
     monkeypatch.setattr(Deliveries, "take", lambda *_: None)
     with quiet():
         world = world_of(tmp_path)
@@ -271,7 +271,7 @@ def test_a_stream_that_a_consumer_sits_on_is_a_stall(tmp_path: Path, monkeypatch
 def test_what_a_group_meets_at_the_very_end_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All that was owed to it is done, and the run about to end."""
+    """Everything owed to it is done, and the run is about to finish."""
     world, left = world_of(tmp_path), list[object]()
 
     def meet() -> None:

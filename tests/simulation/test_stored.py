@@ -1,4 +1,4 @@
-"""What is still stored somewhere when a client terminated for good is not lost; everything else is."""
+"""Messages that are still stored somewhere when a client terminates for good are not lost; all others are."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from reliamsg.simulation.world import World
 def test_what_is_durable_was_delivered_or_is_stored_somewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, handles: bool
 ) -> None:
-    """At any time, where nothing fails: in an outbox, at a broker or, if applications do not handle it, in an inbox."""
+    """At any time without faults: in an outbox, at a broker or, if applications do not handle it, in an inbox."""
     world = World(draw(seed, 60, ()), tmp_path)
     world.create_groups()
     if not handles:

@@ -1,4 +1,4 @@
-"""Simulated transports: what a process that is stopped does not see at once."""
+"""Simulated transports: events that a suspended process does not see at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_a_connection_that_is_lost_while_its_process_is_stopped_is_made_again(tm
         consumer.open()
         while not all(path.connections for path in paths):
             scheduler.run(scheduler.now + 0.0001)
-        consumer.executor.suspend()  # in the middle of the handshakes
+        consumer.executor.suspend()  # during the handshakes
         scheduler.run(scheduler.now + 1.0)
         for path in paths:
             for connection in list(path.connections):

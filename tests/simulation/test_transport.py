@@ -17,7 +17,7 @@ from tests.simulation.hosts import host
 
 
 class Events:
-    """What a receiver is told, but for messages."""
+    """The events of a receiver, except messages."""
 
     def __init__(self) -> None:
         self.seen: list[str] = []
@@ -45,8 +45,8 @@ class Events:
 
 
 def test_an_attempt_that_is_over_does_not_time_out() -> None:
-    """A connection is lost just before the attempt that led to it would have timed out, and the next one can't pass:
-    there is one attempt at a time, and none ends behind the back of a later one."""
+    """A connection is lost just before the attempt that led to it would have timed out, and the next one can't succeed:
+    there is one attempt at a time, and none ends after a later one has begun."""
     scheduler = Scheduler(0.0)
     process, events = host(scheduler, "p"), Events()
     path, trace = process.path("dc1"), process.trace

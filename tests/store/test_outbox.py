@@ -107,7 +107,7 @@ class TestRows:
     def test_what_is_undone_uses_no_number(self, outbox: Outbox, monkeypatch: pytest.MonkeyPatch) -> None:
         put(outbox, "a", b"x")
 
-        def fail(*_: object) -> None:
+        def fail(*_: object, **__: object) -> None:
             raise KeyError
 
         with monkeypatch.context() as patch:

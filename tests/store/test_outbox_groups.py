@@ -200,6 +200,32 @@ class TestRenumbering:
         assert flags() == [not offers, True, False, False]
         third.close()
 
+    def test_no_group_is_further_than_what_moved(self, path: Path) -> None:
+        """A group may know another copy of the file, in which the epoch had more."""
+        first = open_outbox(path, 5_000_000)
+        put(first, "t", b"1", b"2", b"3")
+        t, u = (row.id for row in first.make_streams([("t", 0), ("u", 0)]))
+        start = Member((5_000, 1), (5_000, 1))
+        first.name_groups({(t, "far"): start, (t, "near"): start, (u, "g"): start}, [], 0, 0)
+        first.close()
+        second = open_outbox(path, 6_000_000)
+        put(second, "t", b"4")
+        second.progress(
+            {},
+            1,
+            [],
+            0,
+            0,
+            positions={(t, "far"): (5_000, 31), (t, "near"): (5_000, 2), (u, "g"): (5_000, 31)},
+        )
+        new = second.renumber(9_000, recode, 0, 0)[5_000]
+        since = (new, 1)
+        assert second.members() == {
+            t: {"far": Member(since, (new, 4)), "near": Member(since, (new, 2))},
+            u: {"g": Member(since, (new, 1))},
+        }
+        second.close()
+
     def test_epochs_that_were_never_offered_move_together(self, path: Path) -> None:
         first = open_outbox(path, 5_000_000)
         put(first, "t", b"1", b"2")

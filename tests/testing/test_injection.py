@@ -1,4 +1,4 @@
-"""What tests inject: who gets it, and when."""
+"""Injection by tests: which clients get what, and when."""
 
 from __future__ import annotations
 

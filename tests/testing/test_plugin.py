@@ -1,4 +1,4 @@
-"""The pytest fixtures, as an application's own test-suite would use them."""
+"""The pytest fixtures, as an application's own test suite would use them."""
 
 from __future__ import annotations
 

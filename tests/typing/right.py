@@ -1,4 +1,4 @@
-"""Right uses of what applications call: type checkers have nothing to say about this file. It never runs."""
+"""Correct uses of the public API: type checkers report nothing about this file. It never runs."""
 
 # pyright: strict
 

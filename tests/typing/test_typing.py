@@ -1,4 +1,4 @@
-"""What type checkers say of an application's calls: they find every mistake, and nothing where there is none."""
+"""Type checkers on an application's calls: they find every mistake, and report nothing else."""
 
 from __future__ import annotations
 

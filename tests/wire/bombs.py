@@ -1,4 +1,4 @@
-"""Frames that are small and say that they are large: what a decoder must refuse before it builds anything."""
+"""Small frames that claim to be large: a decoder must refuse them before it allocates anything."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ __all__ = ["Bomb", "bombs", "control_bombs", "sealed", "squeezed"]
 
 NIL, HEAD = b"\xc0", b"\x93"
 CLAIM = b"\xff\xff\xff\xff"
-"""Of a length in 32 bits: four thousand millions."""
+"""A length in 32 bits: four thousand millions."""
 
 
 class Bomb(NamedTuple):
-    """A body, and what its envelope says of it."""
+    """A body, and its envelope's claims about it."""
 
     name: str
     raw: bytes
     """Before compression."""
     count: int = 1
     widened: int = 0
-    """How many bytes a byte of it takes in a string; 0 where no string is made of it."""
+    """How many bytes of a string a byte of it takes; 0 if no string is built from it."""
     stored: bool = True
-    """Whether it is refused as well where only memory is bounded."""
+    """Whether it is also refused where only memory is bounded."""
 
 
 def sealed(
@@ -51,7 +51,7 @@ def squeezed(raw: bytes, *, count: int = 1, seq: int = 1) -> bytes:
 
 
 def bombs(size: int) -> Iterator[Bomb]:
-    """Bodies of at most `size` bytes, none of which is sound."""
+    """Bodies of at most `size` bytes, all of them invalid."""
     n = size - 64
     long = struct.pack(">I", n)
     body = b"\x91\xc4\x01x"
@@ -89,7 +89,7 @@ def _control_frame(kind: int, body: bytes) -> bytes:
 
 
 def control_bombs() -> Iterator[tuple[str, bytes]]:
-    """Control frames of at most 64 KiB, none of which is sound."""
+    """Control frames of at most 64 KiB, all of them invalid."""
     status = b"\x9d\x01\xa1p\x01\x01\x01\x01\x01\x00\xc3\xaforders"
     fill = 60_000
     wide = b"\xdc\xea\x60"  # an array of 60,000

@@ -14,7 +14,7 @@ from reliamsg.wire.limits import MAX_EPOCH, MAX_INCARNATION, MAX_PARTITION, MAX_
 
 
 def text(max_bytes: int, min_size: int = 0) -> st.SearchStrategy[str]:
-    """Text that brokers carry, of at most so many bytes in UTF-8."""
+    """Text that brokers carry, of at most this many bytes in UTF-8."""
     return st.text(
         st.characters(exclude_categories=["Cs", "Cc"]), min_size=min_size, max_size=max_bytes
     ).filter(lambda t: len(t.encode()) <= max_bytes and not unsafe_characters(t))

@@ -1,4 +1,4 @@
-"""What applications may publish, and what they are told otherwise."""
+"""What applications may publish, and the errors for everything else."""
 
 from __future__ import annotations
 

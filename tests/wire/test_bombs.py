@@ -1,4 +1,4 @@
-"""What a frame may cost follows from its size and the limits of messages, never from what it claims."""
+"""The cost of a frame follows from its size and the limits of messages, never from its claims."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SLACK = 1_000_000
 
 
 def peak_of(work: Callable[[], object]) -> int:
-    """Most bytes that were held at once meanwhile."""
+    """Peak memory meanwhile."""
     tracemalloc.start()
     try:
         tracemalloc.reset_peak()
@@ -66,7 +66,7 @@ CASES = [(bomb, trusted) for bomb in bombs(SIZE) for trusted in (False, True) if
 )
 def test_a_body_that_claims_more_than_it_holds(bomb: Bomb, pack: Callable[..., bytes], trusted: bool) -> None:
     raw = pack(bomb.raw, count=bomb.count)
-    # The frame, the body as it was before compression, and a text of four bytes a letter, while it is made.
+    # The frame, the uncompressed body, and a text of four bytes per character while it is built.
     most = len(raw) + len(bomb.raw) * (1 + bomb.widened) + SLACK
     assert peak_of(lambda: refused(raw, trusted)) < most
 
@@ -94,7 +94,7 @@ def test_what_zstd_announces_is_bounded() -> None:
 
 @pytest.mark.parametrize("bomb", list(bombs(SIZE)), ids=lambda bomb: bomb.name)
 def test_every_way_into_a_consumer(bomb: Bomb) -> None:
-    """A bomb in a delivery, in a repair and in a message of the plain format is no more than bytes."""
+    """A bomb in a delivery, in a repair and in a message of the plain format is treated as opaque bytes."""
     raw = squeezed(bomb.raw, count=bomb.count)
     topics = {("orders", 0)}
 
@@ -146,7 +146,7 @@ def test_any_sequence_of_heads(pieces: list[bytes], count: int) -> None:
 
 @pytest.mark.parametrize(("count", "size"), [(1, 300_000), (50, 6_000)])
 def test_what_is_compressed_arrives_where_frames_are_small(count: int, size: int) -> None:
-    """A batch that is over a site's limit before compression, and not after it."""
+    """A batch that is over a site's limit before compression, but not after it."""
     limit = 100_000
     raw = data.encode(
         data.Origin(Stream("p", "orders"), 1, 1), 1, (1, 1), Records([bytes(size)] * count), compress=True
@@ -156,7 +156,7 @@ def test_what_is_compressed_arrives_where_frames_are_small(count: int, size: int
     assert [body for bodies in got for body in bodies] == [bytes(size)] * count
 
 
-# -- what publish would have refused --------------------------------------------------------------------------
+# -- messages that publish() would have refused ------------------------------------------------------------------
 
 odd_text = st.text(max_size=300) | st.sampled_from(
     ["", "rm-seq", "RM-x", "a\x00b", "a\r\nb", "\x9b2J", "x" * MAX_HEADER_BYTES, "x" * (MAX_HEADER_BYTES + 1),
@@ -224,7 +224,7 @@ def decodes(records: Records) -> bool:
 
 @pytest.mark.parametrize("place", ["key", "name", "value"])
 def test_one_among_many(place: str) -> None:
-    """Columns are cleared as a whole: no message in them may hide behind the others."""
+    """Columns are cleared as a whole: no message in them can hide behind the others."""
     texts = [chr(code) for code in range(0x110000) if _is_unsafe(code)]
     assert len(texts) == 32 + 33 + 32 + 34
     texts += [

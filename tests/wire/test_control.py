@@ -1,4 +1,4 @@
-"""Control frames: what goes in comes out, nothing else comes out, and nothing of it costs much."""
+"""Control frames: encoding and decoding are inverse, anything else is refused, and nothing of it costs much."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def a_state(**changes: object) -> State:
 
 
 def one(frame: Status | State, ring: KeyRing | None = None) -> bytes:
-    """The one frame that it takes."""
+    """The only frame that it accepts."""
     parts = (
         control.encode_status(frame, ring) if isinstance(frame, Status) else control.encode_state(frame, ring)
     )
@@ -60,7 +60,7 @@ def one(frame: Status | State, ring: KeyRing | None = None) -> bytes:
 
 
 def forge(body: bytes, kind: int = 1, magic: bytes = b"RMC1") -> bytes:
-    """A frame whose head is right, whatever its body is."""
+    """A frame with a valid head and any body."""
     return struct.pack(">4sBHI", magic, kind, len(body), zlib.crc32(body, kind)) + body
 
 
@@ -316,7 +316,7 @@ class TestAddress:
     @pytest.mark.parametrize(
         "frame",
         [
-            a_status(to=status_address("other")),  # streams of another topic than the address says
+            a_status(to=status_address("other")),  # streams of a topic other than the address's
             a_status(to=status_address("orders", 4)),
             a_status(to=producer_address("other")),
             a_status(to=call_address("orders", 3)),
@@ -325,7 +325,7 @@ class TestAddress:
             a_state(to=group_address("other")),
             a_state(to=status_address("orders")),
             a_state(role="call"),
-            a_state(role="call", producer="", to=call_address("orders")),  # a call tells no streams
+            a_state(role="call", producer="", to=call_address("orders")),  # a call announces no streams
             a_state(role="call", producer="", to=group_address("billing"), streams=[]),
             a_state(producer="", to=group_address("other"), streams=[]),
             a_state(producer="", to=producer_address("gateway-7"), streams=[]),

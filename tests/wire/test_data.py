@@ -1,4 +1,4 @@
-"""The data frame: what goes in comes out, and nothing else comes out."""
+"""The data frame: encoding and decoding are inverse, and anything else is refused."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def envelope_fields(**changes: object) -> dict[str, object]:
 
 
 def forge(body: bytes = b"", magic: bytes = b"RMB1", **changes: object) -> bytes:
-    """A frame whose checksums are right and whose fields need not be."""
+    """A frame with valid checksums and arbitrary fields."""
     fields = envelope_fields(body_size=len(body), body_crc=zlib.crc32(body), raw_size=len(body)) | changes
     packed = msgspec.msgpack.encode(list(fields.values()))
     return struct.pack(">4sHI", magic, len(packed), zlib.crc32(packed)) + packed + body
@@ -227,7 +227,7 @@ class TestLimits:
 
 
 class TestCompressedBomb:
-    """What is unpacked is bounded by what the envelope says, whatever the compressed bytes say."""
+    """Decompression is bounded by the envelope, whatever the compressed bytes claim."""
 
     @pytest.mark.parametrize("announced", [True, False])
     def test_more_than_the_envelope_says(self, announced: bool) -> None:

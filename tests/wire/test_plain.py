@@ -24,7 +24,7 @@ def sample() -> PlainMessage:
 
 
 def resealed(**changes: str | None) -> dict[str, str]:
-    """The sample's headers with others in place (None: left out) and a checksum that fits."""
+    """The sample's headers with others in place (None: left out) and a matching checksum."""
     headers = dict(sample().headers)
     for name, value in changes.items():
         full = "rm-" + name

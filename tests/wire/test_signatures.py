@@ -1,4 +1,4 @@
-"""Signed batches and signed messages in the plain format: whatever is altered is refused."""
+"""Signed batches and signed messages in the plain format: any change is refused."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def body_of(frame: Frame) -> bytes:
 
 
 def forge(envelope: Envelope, body: bytes) -> bytes:
-    """A frame whose checksum is right, with any envelope and body."""
+    """A frame with a valid checksum, and any envelope and body."""
     packed = msgspec.msgpack.encode(envelope)
     return struct.pack(">4sHI", b"RMB1", len(packed), zlib.crc32(packed)) + packed + body
 
@@ -215,7 +215,7 @@ class TestPlain:
         assert self.refused(body, headers | {"rm-sig": text}) == "forged"
 
     def test_a_batchs_signature_is_none_for_the_plain_form(self) -> None:
-        """The two forms are signed apart: one can't be passed off as the other."""
+        """The two forms are signed separately: one can't be passed off as the other."""
         signature = open_frame(sample()).envelope.signature
         assert signature is not None
         body, headers = self.messages()[0]

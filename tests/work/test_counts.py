@@ -1,7 +1,7 @@
-"""How much is done for each thousand messages, in counts and not in seconds: a slower design fails on any machine.
+"""The work for each thousand messages, in counts and not in seconds: a slower design fails on any machine.
 
-Engines are stepped at in-memory sites, so that the same is done in every run. The limits lie a little above what was
-counted when they were set; who makes them lower by a better design may lower them here.
+Engines are stepped at in-memory sites, so that every run does the same. The limits are slightly above the counts when
+they were set; a better design may lower them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BODY = bytes(100)
 
 @dataclass
 class Work:
-    """What was done, for each thousand messages."""
+    """The work for each thousand messages."""
 
     fsyncs: float = 0.0
     """Commits of SQLite, each of which is one fsync of the write-ahead log."""
@@ -37,7 +37,7 @@ class Work:
     calls: float = 0.0
     """Calls of functions, of Python's and of C's."""
     kilobytes: float = 0.0
-    """The most that was allocated beyond what was there before."""
+    """Peak additional memory."""
 
 
 OURS = str(Path(reliamsg.__file__).parent)
@@ -46,12 +46,12 @@ NOT_COUNTED = ("memory", "testing")
 
 
 def is_ours(path: str) -> bool:
-    """Whether a file is part of what runs beside real brokers."""
+    """Whether a file is part of the code that runs with real brokers."""
     return path.startswith(OURS) and not any(each in path[len(OURS) :] for each in NOT_COUNTED)
 
 
 def counted(connection: sqlite3.Connection, messages: int, action: Callable[[], int]) -> Work:
-    """Do `action`, which returns how many broker messages there were, twice: once for calls, once for memory."""
+    """Run `action`, which returns the number of broker messages, twice: once for calls, once for memory."""
     calls, statements = 0, []
 
     def count(frame: FrameType, event: str, _: object) -> None:
@@ -78,7 +78,7 @@ def counted(connection: sqlite3.Connection, messages: int, action: Callable[[], 
 
 
 def check(work: Work, limit: Work) -> None:
-    """Nothing may be more than what was allowed."""
+    """Nothing may exceed its limit."""
     over = {name: value for name, value in asdict(work).items() if value > asdict(limit)[name]}
     assert not over, f"{over}; the limit is {limit}"
 
@@ -88,14 +88,15 @@ PUBLISHING = {
     100: Work(10, 55, 20, 8_200, 150),
     500: Work(2, 12, 4, 1_650, 160),
 }
-"""By how many messages are published at once."""
+"""By the number of messages that are published at once."""
 
 CONSUMING = {
     1: Work(2_000, 14_300, 2_000, 1_580_000, 300),
     100: Work(20, 145, 20, 23_000, 30),
     500: Work(4, 30, 4, 11_000, 60),
 }
-"""By how many come at once. Each time is a commit before they are handed out, and one of their acknowledgements."""
+"""By the number that arrive at once. Each time needs a commit before their delivery, and one of their acknowledgements.
+"""
 
 
 @pytest.mark.parametrize("batch", PUBLISHING)
@@ -117,7 +118,7 @@ def test_publishing(batch: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("batch", CONSUMING)
 def test_consuming(batch: int, tmp_path: Path) -> None:
-    """From both sites, until it is handed out, acknowledged, and that is committed."""
+    """From both sites, until it is delivered, acknowledged, and that is committed."""
     messages = min(MESSAGES, 300 * batch)
     bench = ReceivingBench(tmp_path / "inbox.db")
     sent = 0

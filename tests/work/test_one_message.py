@@ -25,7 +25,7 @@ MESSAGES = 200
 WARM_UP = 50
 ROUNDS = 4
 LIMIT = 850
-"""5 % more than what was counted when this was set (807). Lower it when the number falls; the aim is 200."""
+"""5 % more than the count when this was set (807). Lower it when the number falls; the aim is 200."""
 QUIET_S = 600.0
 
 

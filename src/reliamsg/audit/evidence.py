@@ -44,11 +44,11 @@ def _between(members: DataFrame) -> DataFrame:
             (F.col("place") > 1)
             & (F.col("first_lsn") == F.col("previous_lsn") + 1)
             & ~F.col("parent").eqNullSafe(F.col("previous_digest")),
-            F.concat(F.lit("what begins at row "), first, F.lit(" does not follow on the rows before it")),
+            F.concat(F.lit("the rows from "), first, F.lit(" on do not continue the rows before them")),
         ),
         F.when(
             F.col("returns"),
-            F.concat(F.lit("boot "), "boot", F.lit(" goes on at row "), first, F.lit(", after another one began")),
+            F.concat(F.lit("boot "), "boot", F.lit(" continues at row "), first, F.lit(", after another one began")),
         ),
         F.when(
             F.col("begins") & (kind != "opened"),
@@ -80,11 +80,11 @@ def _number(path: str) -> Column:
 def _given_up(members: DataFrame) -> DataFrame:
     span = F.concat(
         F.lit("rows "), F.col("first").cast("string"), F.lit(" to "), F.col("last").cast("string"),
-        F.lit(" were given up by the client: its target was away"),
+        F.lit(" were discarded by the client: its target was unreachable"),
     )  # fmt: skip
     unwritten = F.concat(
         F.coalesce(F.col("count").cast("string"), F.lit("some")),
-        F.lit(" rows were given up by the client: its file could not be written"),
+        F.lit(" rows were discarded by the client: its file could not be written"),
     )
     return _truncated(members).select(*_CHAIN, F.coalesce(span, unwritten).alias("text"))
 
@@ -127,7 +127,7 @@ def _abandoned(members: DataFrame) -> DataFrame:
     kind = F.col("line.kind")
     known = lines.where(kind == "opened").select(*_CLIENT, _name("inbox").alias("inbox")).distinct()
     told = lines.where(kind == "took_over").select(*_CHAIN, _name("from").alias("inbox"))
-    text = F.concat(F.lit("inbox "), "inbox", F.lit(", whose work it went on with, left no journal"))
+    text = F.concat(F.lit("inbox "), "inbox", F.lit(", from which it took over, left no journal"))
     return (
         told.where(F.col("inbox") != "")
         .distinct()

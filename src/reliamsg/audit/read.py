@@ -267,21 +267,21 @@ def _problem() -> Column:
     return (
         F.when(
             ~F.col("named"),
-            F.coalesce(failure, F.lit("its name is not a segment's, so nothing says what its bytes should be")),
+            F.coalesce(failure, F.lit("its name is not that of a segment, so its content can't be verified")),
         )
         .when(
             digest != F.col("digest"),
             F.when(cut, F.concat(F.lit("cut: it has "), failure)).otherwise(
-                "edited or damaged: its bytes are not those that its name promises"
+                "edited or damaged: its content does not match the hash in its name"
             ),
         )
         .when(failure.isNotNull(), failure)
-        .when(renamed, F.lit("renamed: its name and its header are of different boots or rows"))
+        .when(renamed, F.lit("renamed: its name and its header name different boots or rows"))
         .when(
             F.col("owner_role").isNotNull() & foreign,
             F.concat(
-                F.lit("foreign: it lies among those of "), "owner_role", F.lit(" "),
-                F.coalesce("owner_client", F.lit("?")), F.lit(", and is of "), "role", F.lit(" "), "client",
+                F.lit("misplaced: it is among those of "), "owner_role", F.lit(" "),
+                F.coalesce("owner_client", F.lit("?")), F.lit(", but belongs to "), "role", F.lit(" "), "client",
             ),
         )
     )  # fmt: skip

@@ -60,7 +60,7 @@ def missing(rows: DataFrame, chains: DataFrame, until_us: int | None) -> DataFra
         F.when(~F.array_contains("epochs", F.col("epoch")), F.concat(F.lit("no journal of "), epoch))
         .when(
             F.col("end") > F.coalesce("has", F.lit(0)),
-            F.concat(F.lit("the journal of "), epoch, F.lit(" lacks messages that others tell of")),
+            F.concat(F.lit("the journal of "), epoch, F.lit(" lacks messages to which others refer")),
         )
         .alias("text")
     )

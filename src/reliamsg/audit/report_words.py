@@ -9,7 +9,7 @@ from typing import Any
 __all__ = ["counts", "duration", "grouped", "meaning", "moment", "times"]
 
 _COUNTS = (
-    ("enqueued", "enqueued", "published, so that they have to arrive", ""),
+    ("enqueued", "enqueued", "published, and thus to be delivered", ""),
     ("lost", "lost", "never delivered, and not declared to the application", "lost"),
     ("declared_gaps", "declared gaps", "not delivered, and declared to the application", "lost"),
     ("duplicates", "duplicates", "delivered again without the redelivery flag", "violated"),
@@ -38,12 +38,12 @@ def meaning(verdict: Mapping[str, Any]) -> dict[str, str]:
             return {
                 "says": "Messages are lost: published, and proven not to have reached a group.",
                 "then": f"{silent} silently, {told} declared to the application as gaps. The last hop that a range"
-                " reached tells where to look.",
+                " reached shows where to look.",
             }
         case "violated":
             return {
                 "says": "A promise was broken: the journals prove a violation.",
-                "then": "The findings below tell what, where and for which messages. Lost and open messages"
+                "then": "The findings below show the kind, the place and the messages. Lost and open messages"
                 " are listed separately.",
             }
     lacking = len(evidence.get("missing", [])) + len(evidence.get("broken", []))

@@ -128,7 +128,7 @@ def _problems_of(rows: Sequence[JournalRow]) -> list[str]:
         expected = row.lsn + 1
         if row.boot != boot:
             if row.boot in known:
-                found.append(f"boot {row.boot} goes on at row {row.lsn}, after another one began")
+                found.append(f"boot {row.boot} continues at row {row.lsn}, after another one began")
             if row.kind != "opened":
                 found.append(f"boot {row.boot} begins with {row.kind!r} at row {row.lsn}, not with 'opened'")
             known.add(row.boot)
@@ -146,10 +146,10 @@ def _truncated(rows: Iterable[JournalRow]) -> tuple[Spans, list[str]]:
         first, last, count = (detail.get(name) for name in ("first_lsn", "last_lsn", "rows"))
         if isinstance(first, int) and isinstance(last, int):
             truncated.add(first, last)
-            found.append(f"rows {first} to {last} were given up by the client: its target was away")
+            found.append(f"rows {first} to {last} were discarded by the client: its target was unreachable")
         else:
             number = count if isinstance(count, int) else "some"
-            found.append(f"{number} rows were given up by the client: its file could not be written")
+            found.append(f"{number} rows were discarded by the client: its file could not be written")
     return truncated, found
 
 
@@ -349,12 +349,12 @@ def _read_file(path: str | os.PathLike[str]) -> _File:
         except (sqlite3.Error, ValueError) as error:
             problems.append(f"it can't be read beyond row {rows[-1].lsn if rows else 0}: {error}")
     if not all(isinstance(value, str) for value in meta.values()):
-        raise StoreCorrupt(f"{path}: not a usable outbox or inbox: what it says of itself is damaged")
+        raise StoreCorrupt(f"{path}: not a usable outbox or inbox: its metadata is damaged")
     try:
         first = int(meta.get("journal_exported_lsn", "0")) + 1
     except ValueError:
         first = 1
-        problems.append("it does not say how much of its journal was exported")
+        problems.append("it does not record how much of its journal was exported")
     if rows and first == 1:
         first = rows[0].lsn
     piece = Piece(str(path), None, meta.get("journal_parent"), first, rows)
@@ -411,7 +411,7 @@ def mark_abandoned(chains: Iterable[Chain]) -> list[Chain]:
 def _with_abandoned(chain: Chain, known: set[tuple[str, Any]]) -> Chain:
     """`known`: group and name of every inbox with a journal."""
     abandoned = dict.fromkeys(
-        f"inbox {before}, whose work it went on with, left no journal"
+        f"inbox {before}, from which it took over, left no journal"
         for row in chain.rows
         if row.kind == "took_over"
         and isinstance(before := (row.detail or {}).get("from"), str)

@@ -59,7 +59,7 @@ def misfits(line: Sequence[Piece]) -> list[str]:
     found = []
     for one, other in pairwise(line):
         if other.first_lsn == one.last_lsn + 1 and one.digest is not None and other.parent != one.digest:
-            found.append(f"what begins at row {other.first_lsn} does not follow on the rows before it")
+            found.append(f"the rows from {other.first_lsn} on do not continue the rows before them")
     return found
 
 

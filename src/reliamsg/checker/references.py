@@ -136,7 +136,7 @@ def _lacking(
         if epoch not in journals.epochs:
             yield f"no journal of epoch {epoch} of producer {producer}"
         elif last > journals.last.get(key, 0):
-            yield f"the journal of epoch {epoch} of producer {producer} lacks messages that others tell of"
+            yield f"the journal of epoch {epoch} of producer {producer} lacks messages to which others refer"
 
 
 def producers_named_in(chain: Chain) -> set[str]:

@@ -73,18 +73,18 @@ def check_segment(path: str, data: bytes) -> Sound:
         failure = error
     name = parse_name(path.rpartition("/")[2])
     if name is None:
-        raise failure or SegmentError("its name is not a segment's, so nothing says what its bytes should be")
+        raise failure or SegmentError("its name is not that of a segment, so its content can't be verified")
     if digest_of(data) != name.digest:
         if isinstance(failure, SegmentCut):
             raise SegmentError(f"cut: it has {failure}")
-        raise SegmentError("edited or damaged: its bytes are not those that its name promises")
+        raise SegmentError("edited or damaged: its content does not match the hash in its name")
     if header is None:
         raise failure or AssertionError("decoding gives a header or an error")
     if (name.boot, name.first_lsn) != (header.boot, header.first_lsn):
-        raise SegmentError("renamed: its name and its header are of different boots or rows")
+        raise SegmentError("renamed: its name and its header name different boots or rows")
     owner = owner_by_path(path)
     if owner is not None and owner != (header.role, header.client):
         raise SegmentError(
-            f"foreign: it lies among those of {owner[0]} {owner[1]}, and is of {header.role} {header.client}"
+            f"misplaced: it is among those of {owner[0]} {owner[1]}, but belongs to {header.role} {header.client}"
         )
     return Sound(path, name.digest, header, rows)

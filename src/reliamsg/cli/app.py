@@ -35,10 +35,10 @@ __all__ = ["main"]
 @click.version_option(__version__, prog_name="reliamsg", message="%(prog)s %(version)s")
 @click.option("-v", "--verbose", count=True, help="Log more to standard error; twice for everything.")
 def root(verbose: int) -> None:
-    """Messages that are not lost, duplicated or reordered, on MQTT and AMQP brokers that do all three.
+    """Reliable messaging over MQTT and AMQP brokers: messages arrive once and in order.
 
-    Every option can also be set by an environment variable, such as RELIAMSG_PUB_OUTBOX for --outbox of pub;
-    RELIAMSG_SITES sets --site for all commands, separated by blanks.
+    Environment variables can set every option: RELIAMSG_PUB_OUTBOX sets --outbox of pub. RELIAMSG_SITES sets --site for
+    all commands; separate several sites by blanks.
     """
     _log_to_stderr(verbose)
 

@@ -22,7 +22,10 @@ __all__ = ["audit", "missing"]
 )
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def audit(arguments: tuple[str, ...]) -> None:
-    """Report the fate of every message from clients' journals (requires PySpark and Java)."""
+    """Report the fate of every message from clients' journals.
+
+    Requires PySpark and Java.
+    """
     if lacking := missing():
         raise Failure(Status.UNAVAILABLE, lacking)
     sys.stdout.flush()

@@ -16,7 +16,7 @@ from reliamsg.cli.options import (
     site_options,
     timeout_option,
 )
-from reliamsg.cli.status import EXIT_CODES_HELP, Failure, Status, one_line
+from reliamsg.cli.status import SEE_EXIT_CODES, Failure, Status, one_line
 from reliamsg.config import Site
 from reliamsg.errors import ReliamsgError
 from reliamsg.keys import KeyRing
@@ -44,10 +44,10 @@ def which_options(command: Callable[..., int]) -> Callable[..., int]:
 
 @click.group()
 def group() -> None:
-    """Consumer groups at brokers."""
+    """Create and delete consumer groups at brokers."""
 
 
-@group.command(epilog=EXIT_CODES_HELP)
+@group.command(epilog=SEE_EXIT_CODES)
 @which_options
 @keys_option
 @json_option
@@ -74,7 +74,7 @@ def create(
     return _at_all(name, topics, build_sites(site, tls), as_json, "created", "keeps", work)
 
 
-@group.command(epilog=EXIT_CODES_HELP)
+@group.command(epilog=SEE_EXIT_CODES)
 @which_options
 @json_option
 def delete(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from reliamsg.cli.options import json_option, timeout_option
-from reliamsg.cli.status import EXIT_CODES_HELP, Failure, Status, counted, one_line
+from reliamsg.cli.status import SEE_EXIT_CODES, Failure, Status, counted, one_line
 from reliamsg.terminal import printable, say, say_json
 
 if TYPE_CHECKING:
@@ -27,18 +27,21 @@ _limit = click.option(
 
 @click.group()
 def inbox() -> None:
-    """Inboxes: their content, gaps that hold streams, and the quarantine.
+    """Inspect inboxes, accept gaps, and manage the quarantine.
 
     Changes are executed by the consumer that has the inbox open, within a second, or by the next consumer that opens
     it. The consumer need not be stopped.
     """
 
 
-@inbox.command(epilog=EXIT_CODES_HELP)
+@inbox.command(epilog=SEE_EXIT_CODES)
 @_file
 @json_option
 def stats(file: str, as_json: bool) -> int:
-    """Show the content of INBOX in numbers. Read-only; a consumer may be running (then as of its latest commit)."""
+    """Show the content of INBOX in numbers.
+
+    Read-only; a consumer may be running (then as of its latest commit).
+    """
     from dataclasses import asdict
 
     from reliamsg.store.inbox_view import summarize_inbox
@@ -61,15 +64,15 @@ def stats(file: str, as_json: bool) -> int:
     return Status.OK
 
 
-@inbox.command("ls", epilog=EXIT_CODES_HELP)
+@inbox.command("ls", epilog=SEE_EXIT_CODES)
 @_file
 @_limit
 @json_option
 def list_(file: str, limit: int, as_json: bool) -> int:
-    """List the streams of INBOX, by producer: epoch, position, the number of messages held, and of messages behind a
-    gap that were left to their producer.
+    """List the streams of INBOX, by producer.
 
-    Read-only; a consumer may be running. With --json each line is an object.
+    Shows the epoch, the position, the number of messages held, and of messages behind a gap that were left to their
+    producer. Read-only; a consumer may be running. With --json each line is an object.
     """
     from reliamsg.store.inbox_view import list_streams
 
@@ -89,12 +92,12 @@ def list_(file: str, limit: int, as_json: bool) -> int:
     return Status.OK
 
 
-@inbox.command(epilog=EXIT_CODES_HELP)
+@inbox.command(epilog=SEE_EXIT_CODES)
 @_file
 @_limit
 @json_option
 def gaps(file: str, limit: int, as_json: bool) -> int:
-    """List the gaps that hold up streams of INBOX, and how long they have done so.
+    """List the gaps that hold streams of INBOX, and for how long.
 
     Read-only; a consumer may be running. With --json each line is an object.
     """
@@ -117,13 +120,13 @@ def gaps(file: str, limit: int, as_json: bool) -> int:
     return Status.OK
 
 
-@inbox.command(epilog=EXIT_CODES_HELP)
+@inbox.command(epilog=SEE_EXIT_CODES)
 @_file
 @click.argument("streams", metavar="[STREAM]...", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="Accept all gaps that `reliamsg inbox gaps` lists.")
 @_wait
 def accept(file: str, streams: tuple[str, ...], everything: bool, timeout: float) -> int:
-    """Declare the messages that each STREAM currently lacks lost, and continue without them.
+    """Declare the missing messages of each STREAM lost, and continue.
 
     Name a STREAM as `reliamsg inbox gaps` lists it: PRODUCER/TOPIC. Messages that arrive later are reported as late.
     """
@@ -143,14 +146,14 @@ def accept(file: str, streams: tuple[str, ...], everything: bool, timeout: float
     return Status.OK
 
 
-@inbox.command(epilog=EXIT_CODES_HELP)
+@inbox.command(epilog=SEE_EXIT_CODES)
 @_file
 @click.argument("patterns", metavar="[STREAM]...", nargs=-1)
 @click.option(
     "--idle",
     type=click.FloatRange(min=0.0),
     metavar="SECONDS",
-    help="Only streams without a settled message for this time; without STREAM, all of them.",
+    help="Only streams without a settled message for this long; without STREAM, all of them.",
 )
 @click.option(
     "--forged",
@@ -162,7 +165,7 @@ def accept(file: str, streams: tuple[str, ...], everything: bool, timeout: float
 def forget(
     file: str, patterns: tuple[str, ...], idle: float | None, forged: int | None, timeout: float
 ) -> int:
-    """Forget settled streams, to make room or to remove a forged epoch.
+    """Forget settled streams, to make room or undo a forged epoch.
 
     Name a STREAM as `reliamsg inbox ls` lists it, PRODUCER/TOPIC, with the wildcards *, ? and [...]. No message is lost
     or redelivered: INBOX keeps each stream's epoch and position, in a fraction of the room. When new messages of a
@@ -204,15 +207,21 @@ def _matches(stream: tuple[str, str, int], patterns: tuple[str, ...]) -> bool:
 
 @inbox.group()
 def quarantine() -> None:
-    """Valid deliveries that could not be accepted, stored unchanged in the inbox."""
+    """Manage valid deliveries that could not be accepted.
+
+    They are stored unchanged in the inbox.
+    """
 
 
-@quarantine.command("list", epilog=EXIT_CODES_HELP)
+@quarantine.command("list", epilog=SEE_EXIT_CODES)
 @_file
 @_limit
 @json_option
 def list_quarantine(file: str, limit: int, as_json: bool) -> int:
-    """List the deliveries in quarantine in INBOX, oldest first. Read-only. With --json each line is an object."""
+    """List the deliveries in the quarantine of INBOX, oldest first.
+
+    Read-only. With --json each line is an object.
+    """
     from reliamsg.store.inbox_view import list_quarantined
 
     for one in list_quarantined(file, limit):
@@ -234,7 +243,7 @@ def list_quarantine(file: str, limit: int, as_json: bool) -> int:
 
 
 def _selected(action: str, help_: str) -> None:
-    @quarantine.command(action, epilog=EXIT_CODES_HELP, help=help_)
+    @quarantine.command(action, epilog=SEE_EXIT_CODES, help=help_)
     @_file
     @click.option("--id", "ids", type=int, multiple=True, help="The id of a delivery. Can be repeated.")
     @click.option("--reason", help="Deliveries with this reason.")

@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from reliamsg.cli.options import json_option
-from reliamsg.cli.status import EXIT_CODES_HELP, Failure, Status, counted, one_line
+from reliamsg.cli.status import SEE_EXIT_CODES, Failure, Status, counted, one_line
 from reliamsg.config import is_remote
 from reliamsg.files import irregular
 from reliamsg.terminal import say, say_json
@@ -26,17 +26,18 @@ __all__ = ["journal"]
 
 @click.group()
 def journal() -> None:
-    """Journals: the records of clients' actions, as evidence for an audit."""
+    """Export, print and verify journals, the evidence for an audit."""
 
 
-@journal.command(epilog=EXIT_CODES_HELP)
+@journal.command(epilog=SEE_EXIT_CODES)
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
 @click.option("--to", "target", metavar="TARGET", required=True, help="A directory or an fsspec URL.")
 @json_option
 def export(files: tuple[str, ...], target: str, as_json: bool) -> int:
-    """Export the remaining journals of outboxes and inboxes that no client has open.
+    """Export the remaining journals of files that no client has open.
 
-    Exported rows are deleted from the file. Stops at the first FILE that can't be exported; run it again to continue.
+    FILE is an outbox or inbox. Exported rows are deleted from the file. Stops at the first FILE that can't be exported;
+    run it again to continue.
     """
     from reliamsg.export.offline import export_file
 
@@ -50,7 +51,7 @@ def export(files: tuple[str, ...], target: str, as_json: bool) -> int:
     return Status.OK
 
 
-@journal.command(epilog=EXIT_CODES_HELP)
+@journal.command(epilog=SEE_EXIT_CODES)
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
 @click.option("--kind", "kinds", multiple=True, help="Only rows of this kind. Can be repeated.")
 @click.option("--client", help="Only rows of this producer or group.")
@@ -81,11 +82,11 @@ def cat(paths: tuple[str, ...], kinds: tuple[str, ...], client: str | None) -> i
     return Status.OK
 
 
-@journal.command(epilog=EXIT_CODES_HELP)
+@journal.command(epilog=SEE_EXIT_CODES)
 @click.argument("path", metavar="PATH")
 @json_option
 def verify(path: str, as_json: bool) -> int:
-    """Verify that journals are complete: no client's rows are missing, and no segment was changed.
+    """Verify that journals are complete and unchanged.
 
     PATH is an outbox or inbox (even while its owner runs), a segment, a directory or an fsspec URL. The exit code is 2
     if rows are missing, a file is damaged, a journal is not closed, or there are no journals.

@@ -148,7 +148,7 @@ def keys_option(command: F) -> F:
         "--keys",
         type=KeysType(),
         help="A file of keys, one per line: ID SECRET, in hexadecimal. Signs with the first and trusts all. The file"
-        " must belong to you or root, and only its owner may write and only its group may also read it.",
+        " must belong to you or root, with mode 600 or 640.",
     )(command)
 
 

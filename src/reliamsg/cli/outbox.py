@@ -20,7 +20,7 @@ from reliamsg.cli.options import (
 from reliamsg.cli.progress import Progress
 from reliamsg.cli.sending import describe, drain, incomplete, left
 from reliamsg.cli.signals import StopRequest
-from reliamsg.cli.status import EXIT_CODES_HELP, Failure, Status, counted
+from reliamsg.cli.status import SEE_EXIT_CODES, Failure, Status, counted
 from reliamsg.config import Confirm
 from reliamsg.terminal import say, say_json
 
@@ -40,14 +40,17 @@ _file = click.argument("file", metavar="OUTBOX", type=click.Path(dir_okay=False)
 
 @click.group()
 def outbox() -> None:
-    """Outboxes: their content, and unconfirmed messages."""
+    """Inspect outboxes, and send their messages."""
 
 
-@outbox.command(epilog=EXIT_CODES_HELP)
+@outbox.command(epilog=SEE_EXIT_CODES)
 @_file
 @json_option
 def stats(file: str, as_json: bool) -> int:
-    """Show the content of OUTBOX in numbers. Read-only; a producer may be running (then as of its latest commit)."""
+    """Show the content of OUTBOX in numbers.
+
+    Read-only; a producer may be running (then as of its latest commit).
+    """
     from reliamsg.store.outbox_view import inspect_outbox
 
     info = inspect_outbox(file)
@@ -89,7 +92,7 @@ def _of_group(member: MemberInfo) -> str:
     return text
 
 
-@outbox.command("ls", epilog=EXIT_CODES_HELP)
+@outbox.command("ls", epilog=SEE_EXIT_CODES)
 @_file
 @click.option(
     "--limit",
@@ -100,9 +103,10 @@ def _of_group(member: MemberInfo) -> str:
 )
 @json_option
 def list_(file: str, limit: int, as_json: bool) -> int:
-    """List the oldest batches of OUTBOX: topic, epoch, sequence numbers, bytes, and when they were stored.
+    """List the oldest batches of OUTBOX.
 
-    Read-only; a producer may be running. With --json each line is an object.
+    Shows topic, epoch, sequence numbers, bytes, and the time of storing. Read-only; a producer may be running. With
+    --json each line is an object.
     """
     from reliamsg.store.outbox_view import list_batches
 
@@ -126,7 +130,7 @@ def list_(file: str, limit: int, as_json: bool) -> int:
     return Status.OK
 
 
-@outbox.command("drain", epilog=EXIT_CODES_HELP)
+@outbox.command("drain", epilog=SEE_EXIT_CODES)
 @_file
 @site_options
 @click.option(
@@ -136,7 +140,7 @@ def list_(file: str, limit: int, as_json: bool) -> int:
     "--forget-site", "forgotten", multiple=True, metavar="NAME",
     help="No longer send to this known site. It will not get messages that it has not confirmed.",
 )  # fmt: skip
-@timeout_option(60.0, "Give up when nothing was confirmed for this time.")
+@timeout_option(60.0, "Give up if nothing is confirmed for this long.")
 @keys_option
 @json_option
 def drain_(
@@ -149,7 +153,7 @@ def drain_(
     keys: KeyRing | None,
     as_json: bool,
 ) -> int:
-    """Send the messages in OUTBOX, and exit when the sites have confirmed them.
+    """Send the messages in OUTBOX until the sites have confirmed them.
 
     Replaces a producer that is not running, with its groups from the last run. If it retained messages until the groups
     had acknowledged them, also waits for the acknowledgements. All known sites of the outbox must be given with --site

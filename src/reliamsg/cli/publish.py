@@ -21,7 +21,7 @@ from reliamsg.cli.options import (
 from reliamsg.cli.progress import Progress
 from reliamsg.cli.sending import describe, drain, incomplete
 from reliamsg.cli.signals import StopRequest
-from reliamsg.cli.status import EXIT_CODES_HELP, Failure, Status, counted, status_of
+from reliamsg.cli.status import SEE_EXIT_CODES, Failure, Status, counted, status_of
 from reliamsg.config import Confirm
 from reliamsg.errors import FatalError, OutboxFull, TransientError
 from reliamsg.terminal import say_json
@@ -36,7 +36,7 @@ _CLOSE_SECONDS = 5.0
 """After a signal: time limit for confirms of sent messages, and for closing."""
 
 
-@click.command(epilog=EXIT_CODES_HELP)
+@click.command(epilog=SEE_EXIT_CODES)
 @click.argument("topic", type=NameType("topic"))
 @click.option(
     "--producer", "name", type=NameType("producer id"), required=True, help="The id of the producer."
@@ -64,7 +64,7 @@ _CLOSE_SECONDS = 5.0
     "--release", type=click.Choice(["confirmed", "consumed"]), default="confirmed", show_default=True,
     help="consumed: messages stay in the outbox until every --group has acknowledged them.",
 )  # fmt: skip
-@timeout_option(60.0, "After the end of the input, give up when nothing was confirmed for this time.")
+@timeout_option(60.0, "After the end of the input, give up if nothing is confirmed for this long.")
 @journal_option
 @keys_option
 @json_option

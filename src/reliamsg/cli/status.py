@@ -8,7 +8,7 @@ from enum import IntEnum
 from reliamsg import errors
 from reliamsg.terminal import printable
 
-__all__ = ["EXIT_CODES_HELP", "Failure", "Status", "counted", "one_line", "status_of"]
+__all__ = ["EXIT_CODES_HELP", "SEE_EXIT_CODES", "Failure", "Status", "counted", "one_line", "status_of"]
 
 
 class Status(IntEnum):
@@ -38,7 +38,7 @@ Exit codes:
   0    done
   1    incomplete: messages are unconfirmed or missing
   2    lab chaos, demo, audit, journal verify: something required is missing, or the result is inconclusive
-  64   wrong arguments
+  64   invalid arguments
   65   a file is invalid, or a line is too long
   66   the input can't be read
   69   a site can't be reached, or refuses
@@ -47,6 +47,12 @@ Exit codes:
   75   the outbox, inbox or group is in use by another process
   130  interrupted by Ctrl-C (143: by SIGTERM) before completion
 """
+
+SEE_EXIT_CODES = (
+    "Exit codes: 0 done, 1 incomplete, 2 inconclusive, 64 to 75 errors, 130 or 143 interrupted; 'reliamsg --help' lists"
+    " them."
+)
+"""For the help of single commands."""
 
 _BY_ERROR: tuple[tuple[type[Exception], Status], ...] = (
     (errors.MessageTooLarge, Status.DATA),

@@ -23,7 +23,7 @@ from reliamsg.cli.options import (
 )
 from reliamsg.cli.progress import Progress
 from reliamsg.cli.signals import StopRequest
-from reliamsg.cli.status import EXIT_CODES_HELP, Failure, Status, counted, one_line
+from reliamsg.cli.status import SEE_EXIT_CODES, Failure, Status, counted, one_line
 from reliamsg.errors import GapError
 from reliamsg.message import Gap, Message
 from reliamsg.terminal import ascii_json, printable, say
@@ -44,7 +44,7 @@ _REACHED = ("connected", "listening", "busy")
 _NO_READER = "the reader of the output is gone"
 
 
-@click.command(epilog=EXIT_CODES_HELP)
+@click.command(epilog=SEE_EXIT_CODES)
 @click.argument("topic", type=NameType("topic"))
 @click.option("--group", "name", type=NameType("group"), required=True, help="The consuming group.")
 @click.option(
@@ -55,7 +55,7 @@ _NO_READER = "the reader of the output is gone"
 )
 @site_options
 @click.option("--count", type=click.IntRange(min=1), help="Exit after this number of messages.")
-@timeout_option(None, "Exit when no message arrived for this time.")
+@timeout_option(None, "Exit if no message arrives for this long.")
 @click.option(
     "--begin", type=click.Choice(["earliest", "latest"]), default="earliest", show_default=True,
     help="Where a new group starts in a stream.",
@@ -93,10 +93,11 @@ def sub(
     keys: KeyRing | None,
     as_json: bool,
 ) -> int:
-    """Write messages of TOPIC to standard output: each body and a newline, in order, once.
+    """Write the messages of TOPIC to standard output.
 
-    A message is acknowledged after its line was written. Exits with 0 on Ctrl-C and SIGTERM, when the reader of the
-    output is gone, and after --timeout, but with 1 if --count was not reached.
+    Each message is written once and in order: its body and a newline. A message is acknowledged after its line was
+    written. Exits with 0 on Ctrl-C and SIGTERM, when the reader of the output exits, and after --timeout, but with 1 if
+    --count was not reached.
 
     With --json each line is an object with id, producer, topic, epoch, seq, key, headers, redelivered and body, or
     body_base64 if the body is not UTF-8 text. On a terminal, control characters and invisible characters are shown as

@@ -18,6 +18,7 @@ from reliamsg.producer.streams import StreamInfo
 from reliamsg.protocol.announced import Span3
 from reliamsg.protocol.ranges import RangeSet, Span
 from reliamsg.protocol.sender.group_progress import Member as GroupMember
+from reliamsg.protocol.sender.group_progress import renumbered
 from reliamsg.store.journal import Entry
 from reliamsg.store.members import Member, Position
 from reliamsg.store.outbox import Outbox
@@ -229,13 +230,13 @@ class Groups:
     def renumbered(self, epochs: Mapping[int, int]) -> None:
         """Epochs have new numbers. Only this producer knows of the old ones."""
         for stream, info in self._streams.by_stream.items():
+            lasts = {link.epoch: link.last for link in info.chain}
+            moves = {old: (new, lasts.get(old, 0)) for old, new in epochs.items()}
             info.renumber(epochs)
             self._table.extend(stream, info.tail)
-            for member in self._table.members(stream):
-                member.renumber(epochs)
-        self._journalled = {
-            key: (epochs.get(epoch, epoch), number) for key, (epoch, number) in self._journalled.items()
-        }
+            self._table.renumber(stream, moves)
+            for group in self._table.named(stream):
+                self._journalled[stream, group] = renumbered(self._journalled[stream, group], moves)
 
     def left(self, rows: Iterable[int]) -> None:
         """These rows are no longer held."""

@@ -1,92 +1,104 @@
-"""Journal rows that wait for the next commit, already merged where the journal would merge them."""
+"""Journal rows that wait for the next commit, merged as the journal would merge them."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass
 from operator import attrgetter
 
-from reliamsg.store.journal import Entry
+from reliamsg.store.journal import Entry, joined
 
 __all__ = ["JournalBuffer", "MergeRules", "merge"]
 
 
 @dataclass(frozen=True, slots=True)
 class MergeRules:
-    """Which entries become one row: an entry of one of these `kinds` lengthens the newest entry of its `order` if it
-    begins where that ends, and agrees with it in kind, epoch, incarnation, reason and detail."""
+    """Decides which entries become one row: an entry of one of these `kinds` extends the newest entry of its `order` if
+    :func:`~reliamsg.store.journal.joined` accepts both and their details are equal."""
 
     kinds: frozenset[str]
     order: tuple[str, ...]
-    """Fields: entries that agree in these are of one order. They include those that say what an entry is about."""
+    """Fields: entries that agree in these are of one order. They include all fields that identify the subject."""
     ordered: frozenset[str] = frozenset()
-    """Kinds that have one order together for each stream."""
+    """Kinds that share one order for each stream."""
 
 
 class JournalBuffer:
-    """Collects entries in the order in which things happened. Not thread-safe.
+    """Collects entries in the order of the events. Not thread-safe.
 
-    Entries that are added belong to the buffer, which may lengthen them until they are taken. With `max_rows`, the
-    oldest entries are given up when more wait than that; a ``truncated`` row then says how many.
+    With `max_rows`, the oldest entries are discarded when more are waiting; a ``truncated`` row records their number.
     """
 
     def __init__(self, rules: MergeRules, max_rows: int | None = None) -> None:
-        self._kinds = rules.kinds
-        self._ordered = rules.ordered
-        self._fields = attrgetter(*rules.order)
+        self._rules = rules
         self._max_rows = max_rows
-        self._entries: list[Entry] = []
-        self._newest: dict[Hashable, Entry] = {}
-        """By order."""
-        self._given_up = 0
-        self.empty = True
-        """Whether nothing waits."""
+        self._returned: list[Entry] = []
+        """Merged entries, which later ones do not extend."""
+        self._added: list[Entry] = []
+        self._discarded = 0
+        self.add: Callable[[Entry], None] = self._added.append if max_rows is None else self._add_limited
+        """Append an entry."""
 
-    def add(self, entry: Entry) -> None:
-        """Append an entry, or lengthen the newest of its order by it."""
-        order: Hashable = ("ordered", entry.stream) if entry.kind in self._ordered else self._fields(entry)
-        newest = self._newest.get(order)
-        if newest is not None and entry.kind in self._kinds and newest.extend(entry):
-            return
-        self._newest[order] = entry
-        self._entries.append(entry)
-        self.empty = False
-        if self._max_rows is not None:
-            self._limit(self._max_rows)
+    @property
+    def empty(self) -> bool:
+        """Whether no entries are waiting."""
+        return not self._added and not self._returned
 
     def take(self) -> list[Entry]:
-        """Take all entries out; later ones do not lengthen them."""
-        taken, self._entries, self.empty = self._entries, [], True
-        self._newest.clear()
-        if self._given_up:
-            taken.insert(0, Entry("truncated", reason="too much waited", detail={"rows": self._given_up}))
-            self._given_up = 0
+        """Remove and return all entries."""
+        taken = self._merged()
+        if self._discarded:
+            taken.insert(0, Entry("truncated", reason="too much waited", detail={"rows": self._discarded}))
+            self._discarded = 0
         return taken
 
-    def put_back(self, entries: Iterable[Entry]) -> None:
-        """These were taken and could not be written: they come before everything that was added since."""
-        self._entries[:0] = entries
-        self.empty = not self._entries
-        if self._max_rows is not None:
-            self._limit(self._max_rows)
+    def put_back(self, entries: Collection[Entry]) -> None:
+        """Return entries that were taken and could not be written. They precede all that were added since."""
+        self._returned[:0] = entries
+        self._limit()
 
-    def _limit(self, most: int) -> None:
-        """Give up the older half where there are too many: not for each row anew."""
-        if len(self._entries) > most:
-            gone = len(self._entries) - most // 2
-            self._given_up += sum(map(_rows, self._entries[:gone]))
-            del self._entries[:gone]
-            self._newest.clear()
+    def _add_limited(self, entry: Entry) -> None:
+        self._added.append(entry)
+        if len(self._returned) + len(self._added) > (self._max_rows or 0):
+            self._limit()
+
+    def _limit(self) -> None:
+        """Discard the older half if there are too many: not one by one, because each time shifts the others."""
+        most = self._max_rows
+        if most is None or len(self._returned) + len(self._added) <= most:
+            return
+        self._returned = self._merged()
+        if len(self._returned) > most:
+            excess = len(self._returned) - most // 2
+            self._discarded += sum(map(_rows, self._returned[:excess]))
+            del self._returned[:excess]
+
+    def _merged(self) -> list[Entry]:
+        merged = self._returned + merge(self._added, self._rules)
+        self._returned = []
+        self._added.clear()
+        return merged
 
 
 def merge(entries: Iterable[Entry], rules: MergeRules) -> list[Entry]:
-    """The entries, with those made one that a buffer would merge."""
-    buffer = JournalBuffer(rules)
+    """The entries in order, those merged that `rules` allow to merge."""
+    fields = attrgetter(*rules.order)
+    merged: list[Entry] = []
+    newest: dict[Hashable, int] = {}
+    """By order, the index of the newest entry."""
     for entry in entries:
-        buffer.add(entry)
-    return buffer.take()
+        order: Hashable = ("ordered", entry.stream) if entry.kind in rules.ordered else fields(entry)
+        at = newest.get(order)
+        if at is not None and entry.kind in rules.kinds and merged[at].detail == entry.detail:
+            both = joined(merged[at], entry)
+            if both is not None:
+                merged[at] = both
+                continue
+        newest[order] = len(merged)
+        merged.append(entry)
+    return merged
 
 
 def _rows(entry: Entry) -> int:
-    """How many rows go with this one: it may stand for some that were given up before and could not be written."""
+    """The number of rows lost with an entry, which may stand for rows that were discarded before."""
     return int((entry.detail or {}).get("rows", 1)) if entry.kind == "truncated" else 1

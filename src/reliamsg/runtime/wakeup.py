@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 __all__ = ["Uninterrupted", "Waiters", "Wakeup", "can_be_interrupted"]
 
 T = TypeVar("T")
+_Call = tuple[deque[Callable[[], Any]], "queue.SimpleQueue[tuple[Any, BaseException | None]]"]
 
 LOOK_EVERY_S = 1.0
 """A thread that waits for a call checks this often whether a thread is left to make it."""
@@ -37,22 +38,19 @@ class Wakeup:
         self._queue: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def set(self) -> None:
-        """Have the next, or current, :meth:`wait` return at once."""
-        if self._queue.empty():  # else it is set already, and what was done before this call will be seen
+        """Have the current or next :meth:`wait` return at once."""
+        if self._queue.empty():  # otherwise it is set already, and the effects of earlier calls will be seen
             self._queue.put(None)
 
-    def clear(self) -> None:
-        """Forget what was set. To be called by the thread that waits, before it looks at what there is to do."""
-        with contextlib.suppress(queue.Empty):
-            while True:
-                self._queue.get_nowait()
-
     def wait(self, timeout: float | None) -> None:
-        """Wait until :meth:`set` is called, at most `timeout` seconds; not at all if it was since this was cleared."""
+        """Wait until :meth:`set` is called, at most `timeout` seconds (None: no limit). Returns at once if it was
+        called since the previous wait."""
         if timeout is not None:
             timeout = min(timeout, threading.TIMEOUT_MAX)
         with contextlib.suppress(queue.Empty):
             self._queue.get(timeout=timeout)
+            while True:  # several threads may have set it at once
+                self._queue.get_nowait()
 
 
 class Waiters:
@@ -115,17 +113,18 @@ class Waiters:
 
 
 class Uninterrupted:
-    """Has functions called where nothing can interrupt them: for what changes many things and must do all of it.
+    """Calls functions where nothing can interrupt them, because they change several things together.
 
-    A function that is called in the main thread runs on a thread of this object's own, in any other thread in place. So
-    a lock that is only taken in such functions is never held in the main thread, and a signal handler gets it.
+    A function that is called in the main thread runs on a separate thread, and in any other thread in place. Therefore
+    a lock that is only taken in such functions is never held in the main thread, and a signal handler can take it.
 
-    A caller that is interrupted while it waits gives up the result, not the call: it is made, before any later one.
+    A caller that is interrupted while it waits gives up the result, not the call, which precedes any later one.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        """Each function in a queue of its own, from which one thread takes it, and the queue for its outcome."""
         self._started = self._ended = False
 
     def call(self, function: Callable[[], T]) -> T:
@@ -139,15 +138,17 @@ class Uninterrupted:
                 start_new_thread(self._start, ())
             except RuntimeError:  # the interpreter ends, or there are too many threads
                 self._ended = True
-        call = _Call(function)
+        call: _Call = deque((function,)), queue.SimpleQueue()
         self._calls.put(call)
-        while self._ended or not call.done.acquire(timeout=LOOK_EVERY_S):
+        while True:
             if self._ended:
-                call.make()
+                _make(call)
+            with contextlib.suppress(queue.Empty):
+                result, error = call[1].get(timeout=LOOK_EVERY_S)
                 break
-        if call.error is not None:
-            raise call.error
-        found: T = call.result
+        if error is not None:
+            raise error
+        found: T = result
         return found
 
     def end(self) -> None:
@@ -163,32 +164,17 @@ class Uninterrupted:
 
     def _run(self) -> None:
         while (call := self._calls.get()) is not None:
-            call.make()
+            _make(call)
 
 
-class _Call:
-    """A call and what came of it."""
-
-    __slots__ = ("_function", "done", "error", "result")
-
-    def __init__(self, function: Callable[[], Any]) -> None:
-        self._function = deque((function,))
-        """The thread that takes it out makes the call."""
-        self.done = threading.Lock()
-        """Held until the call was made."""
-        self.done.acquire()
-        self.result: Any = None
-        self.error: BaseException | None = None
-
-    def make(self) -> None:
-        """Make the call, unless another thread does."""
-        try:
-            function = self._function.pop()
-        except IndexError:
-            self.done.acquire()
-            return
-        try:
-            self.result = function()
-        except BaseException as error:  # noqa: BLE001  (raised where the call was asked for)
-            self.error = error
-        self.done.release()
+def _make(call: _Call) -> None:
+    """Make a call, unless another thread has taken it."""
+    waiting, outcome = call
+    try:
+        function = waiting.pop()
+    except IndexError:
+        return
+    try:
+        outcome.put((function(), None))
+    except BaseException as error:  # noqa: BLE001  (raised for the caller)
+        outcome.put((None, error))

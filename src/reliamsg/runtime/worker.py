@@ -67,21 +67,18 @@ class Worker:
 
     def _run(self, work: Work) -> None:
         while not self._ending:
-            self._wakeup.clear()
-            deadline = self._step(work)
-            if self._ending:  # that may have been set, and the thread woken, before this was cleared
+            try:
+                deadline = work.step()
+            except Exception as error:  # noqa: BLE001  (no thread may be left waiting, whatever the error)
+                self._log.exception("%s: a step failed", self._name)
+                work.fail(
+                    error if isinstance(error, FatalError) else FatalError(f"internal error: {error!r}")
+                )
+                deadline = None
+            if self._ending:
                 break
-            left = None if deadline is None else deadline - self._clock()
+            left = None if deadline is None else max(0.0, deadline - self._clock())
             if self._most_idle_s is not None:
                 left = self._most_idle_s if left is None else min(left, self._most_idle_s)
-            if left is None or left > 0:
-                self._wakeup.wait(left)
+            self._wakeup.wait(left)
         work.finish()
-
-    def _step(self, work: Work) -> float | None:
-        try:
-            return work.step()
-        except Exception as error:  # noqa: BLE001  (whatever it is, no thread may be left waiting)
-            self._log.exception("%s: a step failed", self._name)
-            work.fail(error if isinstance(error, FatalError) else FatalError(f"internal error: {error!r}"))
-            return None

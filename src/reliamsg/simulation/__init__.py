@@ -1,4 +1,4 @@
-"""The product in a simulated world: its real core, stores, sending and receiving logic under one seeded scheduler.
+"""The product in a simulated world: its real protocol, stores and engines under one seeded scheduler.
 
 There are no threads, sockets or sleeps, so a seed always produces the same run, on any machine. See
 docs/how-to/simulate.md.
@@ -6,6 +6,6 @@ docs/how-to/simulate.md.
 :class:`~reliamsg.simulation.world.World` composes everything, and :mod:`~reliamsg.simulation.runner` runs it:
 
 * the world: clock, network, disk, broker, transport, executor, process, producer, consumer
-* what goes wrong: faults (the dice), environment, attacker, disk_faults, client_clock, hole
-* what judges it: oracle, error_judge, announcements, consumer_journal, stalls, comparison
+* faults: faults (the dice), environment, attacker, disk_faults, client_clock, hole
+* judges: oracle, error_judge, announcements, consumer_journal, stalls, comparison
 """

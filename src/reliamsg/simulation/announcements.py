@@ -1,7 +1,7 @@
 """The control frames of one consumer.
 
-What it announces is compared with what it does, because it may announce only what is committed. What it receives shows
-what it can know of other consumers of its group, and of producers.
+A consumer may announce only what it has committed, so its announcements are compared with its actions. The frames that
+it receives determine what it can know of other consumers of its group, and of producers.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ class Member:
     group: str
     name: str
     takeover_timeout: float
-    """After this many seconds without a proof of the opposite, another consumer of the group may have taken over."""
+    """Another consumer of the group may have taken over if this one had no proof of the opposite for this many seconds.
+    """
     has_standby: bool
-    """There are two consumers of the group."""
+    """Whether the group has two consumers."""
 
 
 class Announcements:
@@ -42,23 +43,24 @@ class Announcements:
         incidents: Incidents,
         keys: KeyRing | None,
     ) -> None:
-        """`keys`: what it signs with."""
+        """`keys`: its key ring."""
         self._member, self._oracle, self._scheduler = member, oracle, scheduler
         self._incidents, self._keys = incidents, keys
         self._inbox: str | None = None
-        """The identity of its inbox while that is open."""
+        """The identity of its inbox while the inbox is open."""
         self._received: list[tuple[float, str, bytes]] = []
-        """When, at which address, and the frame."""
+        """Time, address and frame."""
         self._positions: dict[Stream, tuple[int, int]] = {}
-        """Before which it has announced that everything is settled, in this life or an earlier one."""
+        """Everything before this position is settled, by its own announcements in this or an earlier run of the
+        process."""
         self._heartbeats: dict[int, float] = {}
         """When it sent each of them."""
         self._latest: tuple[str, bytes, State] | None = None
-        """The latest frame that it sent, with its address: all sites are sent the same."""
+        """The latest frame that it sent, with its address: all sites receive the same frame."""
         self._proven_at: float | None = None
-        """When it sent the latest heartbeat that came back: nobody else read then."""
+        """When it sent the latest heartbeat that came back to it: no other consumer read at that time."""
 
-    # -- what it sends --------------------------------------------------------------------------------------
+    # -- frames that it sends -------------------------------------------------------------------------------
 
     def sent(self, address: str, body: bytes) -> None:
         """It sends a control frame."""
@@ -81,8 +83,8 @@ class Announcements:
                 self._oracle.announced_missing(self._member.group, name, stream, one.missing)
 
     def delivered(self, message: Message) -> None:
-        """It delivers a message, which must not be one that it announced as settled, and only while it certainly is the
-        only reader."""
+        """It delivers a message. It must not have announced the message as settled, and must certainly be the only
+        reader."""
         now, name = self._scheduler.now, self._member.name
         position = self._positions.get(message.stream, (0, 0))
         if not message.replayed and (message.epoch, message.seq) < position:
@@ -92,10 +94,10 @@ class Announcements:
             text = f"{message.id} at {name}, {now - self._proven_at:.3f} s after its latest proof"
             self._oracle.violate("two_readers", text)
 
-    # -- what it receives -----------------------------------------------------------------------------------
+    # -- frames that it receives ----------------------------------------------------------------------------
 
     def received(self, address: str, body: bytes) -> None:
-        """It receives a control frame: what a standby learns about the reader, the judge has to know as well."""
+        """It receives a control frame. The judge needs to know whatever a standby learns about the reader."""
         now, member = self._scheduler.now, self._member
         self._received.append((now, address, body))
         if not member.has_standby or self._inbox is None or self._incidents.is_forged(body):
@@ -108,20 +110,20 @@ class Announcements:
             return
         if frame.inbox == self._inbox:
             sent_at = self._heartbeats.get(frame.number)
-            if sent_at is not None:  # else it was sent in an earlier life
+            if sent_at is not None:  # else an earlier run of the process sent it
                 self._proven_at = sent_at if self._proven_at is None else max(sent_at, self._proven_at)
             return
         if frame.role == "active":
             self._oracle.readers.noticed_other(member.name, member.takeover_timeout / 2)
         if self._oracle.readers.is_reading(member.name):
-            return  # only a consumer that waits relies on it
+            return  # only a standby relies on it
         for one in frame.streams:
             stream = Stream(frame.producer, one.topic, one.partition)
             high_water = one.entered[0], one.high_water
             self._oracle.readers.announced(member.name, stream, one.position, high_water)
 
     def includes_status(self, stream: Stream, since: float, until: float) -> bool:
-        """Whether it received a status of a stream from its producer in this time."""
+        """Whether it received a status of a stream from its producer within this period."""
         for at, address, body in self._received:
             if not since <= at <= until:
                 continue
@@ -135,10 +137,10 @@ class Announcements:
                 return True
         return False
 
-    # -- its lives ------------------------------------------------------------------------------------------
+    # -- its process ----------------------------------------------------------------------------------------
 
     def opened(self, inbox: str) -> None:
-        """Its inbox is open."""
+        """Its inbox was opened."""
         self._inbox = inbox
 
     def terminated(self) -> None:
@@ -149,5 +151,5 @@ class Announcements:
         self._proven_at = None
 
     def inbox_replaced(self) -> None:
-        """Its inbox is an older copy, which does not know what was announced since."""
+        """Its inbox was replaced by an older copy, which does not contain later announcements."""
         self._positions.clear()

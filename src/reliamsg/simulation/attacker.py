@@ -1,4 +1,4 @@
-"""An attacker without the key, who can publish and send control frames at every site, and receives what passes."""
+"""An attacker without the key, who can publish and send control frames at every site, and receives all traffic."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from reliamsg.wire.limits import MAX_EPOCH, MAX_SEQ
 __all__ = ["Attacker"]
 
 FLOOD = 20
-"""Frames at a time."""
+"""The number of frames sent at a time."""
 FAR = 2**62
 DAY_MS = 86_400_000
 INCARNATION = 7
@@ -39,7 +39,7 @@ NONCE = b"12345678"
 
 
 class Attacker:
-    """Does some harm from time to time."""
+    """Attacks from time to time."""
 
     def __init__(
         self,
@@ -59,14 +59,15 @@ class Attacker:
         self._ring = KeyRing({"k": b"a guess at what the key may be"}, sign_with="k")
 
     def act(self) -> None:
-        """It has the opportunity."""
+        """One opportunity for each kind of attack."""
         attacks = {
             "forged": self._forge, "replayed": self._replay, "far_epoch": self._name_far_epoch, "flood": self._flood,
         }  # fmt: skip
         for broker in self._brokers.values():
             faults = self._faults.at(broker.name)
             for name, attack in attacks.items():
-                # Dice are thrown even where nothing can be done, so they are thrown as often whatever else happens.
+                # Dice are thrown even if the attack is impossible, so that their number does not depend on other
+                # events.
                 if faults.bites(name) and broker.up:
                     attack(broker, faults.random(name))
 
@@ -78,7 +79,7 @@ class Attacker:
         return Stream(chance.choice(self._producers), chance.choice(self._topics), 0)
 
     def _forge(self, broker: Broker, chance: random.Random) -> None:
-        """Publish messages, and lie about progress, in another's name."""
+        """Publish messages, and announce false progress, under another client's name."""
         stream = self._stream(chance)
         epoch = chance.choice([1, self._wall.now_us() // 1000, FAR])
         kind = chance.choice(["message", "unsigned message", "state", "status", "repair"])
@@ -126,8 +127,7 @@ class Attacker:
             broker.send_control(to, frame)
 
     def _name_far_epoch(self, broker: Broker, chance: random.Random) -> None:
-        """One blind packet that would terminate a stream for good if it were believed. Whoever has the key does not
-        believe it."""
+        """Send one blind packet that would end a stream for good if it were believed. Key holders reject it."""
         stream = self._stream(chance)
         ahead = self._wall.now_us() // 1000 + 5 * DAY_MS
         epoch = chance.choice([ahead, FAR, MAX_EPOCH - 1, MAX_EPOCH, MAX_SEQ])
@@ -159,7 +159,7 @@ class Attacker:
         self._struck("far_epoch", broker, what, stream.producer)
 
     def _replay(self, broker: Broker, chance: random.Random) -> None:
-        """Send again what was captured."""
+        """Replay captured frames."""
         frames, control_frames = self._traffic.frames, self._traffic.control_frames
         if frames and (chance.random() < 0.5 or not control_frames):
             topic, frame = chance.choice(frames)

@@ -10,21 +10,21 @@ __all__ = ["ClientClock"]
 
 DAY_US = 86_400_000_000
 NO_BATTERY = 0.4
-"""Chance that a wrong clock has lost the time altogether, where that is possible."""
+"""The chance that a wrong clock is reset completely, where that is possible."""
 
 
 class ClientClock:
-    """Follows the world's wall clock, with an error of its own since the client was opened."""
+    """Follows the world's wall clock, with its own error since the client was opened."""
 
     def __init__(self, scheduler: Scheduler, wall: WallClock, faults: Chances, trace: Trace) -> None:
         self._scheduler, self._wall = scheduler, wall
         self._faults, self._trace = faults, trace
         self._off_us = 0
         self._is_lost = False
-        """It shows 1970."""
+        """Whether it shows 1970."""
 
     def reset(self, *, may_be_lost: bool) -> None:
-        """The client is opened: draw whether its clock is wrong. `may_be_lost`: it may have lost the time."""
+        """The client is opened: draw whether its clock is wrong. `may_be_lost`: it may have been reset."""
         self._off_us, self._is_lost = 0, False
         if self._faults.bites("clock_off"):
             self._faults.strikes("clock_off", self._faults.place)

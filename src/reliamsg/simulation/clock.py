@@ -1,4 +1,4 @@
-"""Simulated time: a queue of future calls, in order, and the wall clock that goes with it."""
+"""Simulated time: a queue of scheduled calls, and the wall clock."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Scheduler:
         heapq.heappush(self._queue, (self.now + seconds, self._number, call, arguments))
 
     def run(self, until: float) -> None:
-        """Run everything that is due by `until`."""
+        """Run all calls that are due by `until`."""
         queue = self._queue
         while queue and queue[0][0] <= until:
             self.now, _, call, arguments = heapq.heappop(queue)
@@ -40,7 +40,7 @@ class Scheduler:
 
 
 class WallClock:
-    """The wall clock of the simulated world, which jumps."""
+    """The wall clock of the simulated world, which can jump."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
@@ -51,5 +51,5 @@ class WallClock:
         return START_WALL_US + int(self._scheduler.now * 1e6) + self._jumps_us
 
     def jump(self, by_us: int) -> None:
-        """Set the clock forward, or back where `by_us` is negative."""
+        """Set the clock forward, or back if `by_us` is negative."""
         self._jumps_us += by_us

@@ -1,4 +1,4 @@
-"""A simulated process that consumes: the real receiving logic and inbox, and a small application."""
+"""A simulated process that consumes: the real consumer engine and inbox, and a small application."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ CHUNK_MESSAGES = 64
 ENOUGH_BYTES = 64 * 1024 * 1024
 """A quarantine that no run fills."""
 OPERATOR_S = 0.1
-"""How long it takes at least until an operator looks at a held stream, and again after that."""
+"""The minimum time until an operator looks at a held stream, and between two looks."""
 SLOW_S = (0.05, 1.0)
-"""How long it takes to handle some messages."""
+"""The time to handle some messages."""
 HALTED_S = 1.0
-"""How long it takes until someone has repaired what halted a client."""
+"""The time until someone has repaired the fault that halted a client."""
 BUSY_S = 5.0
-"""How long a client waits before it tries again to read for a group that another one reads for."""
+"""How long a client waits before it tries again to read for a group that has another reader."""
 RETRY_S = 1.0
-"""How long it takes until a supervisor opens a client again."""
+"""The time until a supervisor reopens a client."""
 
 
 class ConsumerProcess(Process):
-    """Consumes for a group; as a standby when nobody else does."""
+    """Consumes for a group, or stands by while another consumer reads."""
 
     restored_by = "restored_inbox"
     file_kind = "inbox"
@@ -68,7 +68,7 @@ class ConsumerProcess(Process):
         judge: ProcessJudge,
         announcements: Announcements,
     ) -> None:
-        """`announcements`: its witness."""
+        """`announcements`: its control frames."""
         super().__init__(machine, judge)
         self.group = member.group
         self.engine: ConsumerEngine | None = None
@@ -83,13 +83,13 @@ class ConsumerProcess(Process):
         self._operator = random.Random(f"{scenario.seed}/operator/{self.name}")
         self._chunk: DeliverySlice | None = None
         self._busy = False
-        """The application is handling something, or about to."""
+        """The application is handling messages, or is about to."""
         self._unacked: list[Message] = []
         """Handled, to be acknowledged later."""
         self._acked: list[MessageId] = []
         """Acknowledged, not known to be durable."""
         self._awaited: tuple[int, list[MessageId]] | None = None
-        """What the application waits to become durable, and the number to ask with."""
+        """The message whose acknowledgement the application waits to be durable, and the number to ask with."""
         self._stopwatch = Stopwatch(self.scheduler.now)
         oracle.consumer_added(self.name, self._stopwatch, self.journal)
 
@@ -140,15 +140,15 @@ class ConsumerProcess(Process):
         )  # fmt: skip
 
     def _fail(self, error: ReliamsgError) -> None:
-        """The client can't continue: see who helps, and when."""
-        if isinstance(error, DeadLetterHalt):  # someone repairs what failed, and opens the client again
+        """The client can't continue: determine who repairs it, and when."""
+        if isinstance(error, DeadLetterHalt):  # someone repairs the fault, and reopens the client
             self.note(f"halts: {error}")
             self.judge.terminated(self.name, error, halts=self.halts)
             self.close()
             self.open_later(HALTED_S)
         elif isinstance(error, QuarantineFull) and f"({HELD})" in str(
             error
-        ):  # an operator gives it more room
+        ):  # an operator enlarges its quarantine
             self._quarantine_bytes = ENOUGH_BYTES
             self.give_up(error, self._operator_delay())
         elif isinstance(error, QuarantineFull):  # only an operator could help
@@ -227,7 +227,7 @@ class ConsumerProcess(Process):
         return deadline
 
     def after_call(self) -> None:
-        """See :class:`Process`: look for messages, and for what has become durable."""
+        """See :class:`Process`: check for messages, and for acknowledgements that have become durable."""
         engine = self.engine
         runs = self.executor.alive and not self.executor.suspended and self.transports.connected
         self._stopwatch.update(self.scheduler.now, runs)
@@ -254,7 +254,7 @@ class ConsumerProcess(Process):
         self._awaited = None
 
     def status(self) -> ConsumerStatus | None:
-        """The client's status; None where there is no client."""
+        """The client's status; None without a client."""
         return None if self.engine is None else status_of(self.engine)
 
     @property
@@ -264,7 +264,7 @@ class ConsumerProcess(Process):
 
     @property
     def known_producers(self) -> Set[str]:
-        """Producers that it has received announcements of since it began to read."""
+        """Producers whose announcements it has received since it began to read."""
         return set() if self.engine is None else set(self.engine.statuses.by_producer)
 
     # -- the application ------------------------------------------------------------------------------------
@@ -274,7 +274,7 @@ class ConsumerProcess(Process):
         self.executor.after(seconds, self._handle)
 
     def _handle(self) -> None:
-        """Take something, and handle it."""
+        """Take a message, and handle it."""
         engine, self._busy = self.engine, False
         if engine is None:
             return
@@ -382,7 +382,7 @@ class ConsumerProcess(Process):
             at = self._application.randrange(len(self._unacked))
             self._acknowledge(self.engine, self._unacked.pop(at))
 
-    # -- gaps, and the operator who is called for them --------------------------------------------------------
+    # -- gaps, and the operator who handles them ------------------------------------------------------------
 
     def _decide(self, engine: ConsumerEngine, gap: Gap) -> None:
         if self.settings["on_gap"] != "wait" or self._waits_in_vain(gap):
@@ -395,7 +395,7 @@ class ConsumerProcess(Process):
             self.journal.gap_accepted(gap)
 
     def _check_held(self, stream: Stream) -> None:
-        """An operator looks at a stream that was reported as held, again and again until it is not."""
+        """An operator looks at a stream that was reported as held, repeatedly until it is released."""
         engine = self.engine
         state = None if engine is None else engine.shared.core.streams.get(stream)
         if engine is None or state is None or state.gaps.held_since is None:
@@ -411,17 +411,17 @@ class ConsumerProcess(Process):
         return self._operator.uniform(OPERATOR_S, self.settings["operator_s"])
 
     def _waits_in_vain(self, gap: Gap) -> bool:
-        """Whether waiting no longer helps: the producer took the messages back or does not hold them for this group, a
-        disk lost what is missing, or no producer accepts this inbox's requests."""
+        """Whether waiting no longer helps: the producer removed the messages or does not keep them for this group, a
+        disk lost them, or no producer accepts this inbox's requests."""
         if gap.reason == "removed" or self.group in self._incidents.unrepaired_groups:
             return True
         state = None if self.engine is None else self.engine.shared.core.streams.get(gap.stream)
         later = None if state is None or gap.last is not None else state.epochs.next_epoch()
-        until = None if later is None else later.epoch  # what has arrived is not missing
+        until = None if later is None else later.epoch  # messages that have arrived are not missing
         return self._oracle.is_gone(gap, until) or not self._oracle.is_owed(self.group, gap, until)
 
     def _forget_streams(self, engine: ConsumerEngine) -> None:
-        """An operator has some streams forgotten, or tries to."""
+        """An operator tells the inbox to forget some streams, or tries to."""
         chance = self.faults.random("streams_forgotten")
         streams = sorted(self._oracle.streams)
         some = chance.sample(streams, chance.randint(0, len(streams)))

@@ -1,4 +1,4 @@
-"""Reports to the judge what a consumer's files show, and its application is not told."""
+"""Reports to the judge facts that are in a consumer's files and that its application is not told."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ALL = 1_000_000
 
 
 class ConsumerJournal:
-    """Reads one consumer's journal, and remembers how far: the :class:`~reliamsg.simulation.oracle.ConsumerFiles`."""
+    """Reads one consumer's journal incrementally: the :class:`~reliamsg.simulation.oracle.ConsumerFiles`."""
 
     def __init__(
         self,
@@ -39,18 +39,18 @@ class ConsumerJournal:
         self.max_attempts: float = NEVER if settings["on_dead_letter"] == "halt" else deliveries
         """After this many attempts a message becomes a dead letter."""
         self._counted_together = batch if deliveries <= 2 else max(batch, COUNTED_TOGETHER)
-        """How many messages' attempts are counted at a time."""
+        """The number of messages whose attempts are counted at a time."""
         self._lsn = 0
-        """How far the journal was read."""
+        """The position up to which the journal was read."""
         self._growing: dict[tuple[str, Stream], int] = {}
-        """By kind and stream, the row before the newest one of what was acknowledged or left to a producer: the newest
-        row grows as others follow."""
+        """By kind and stream, the row before the newest one about acknowledgements or messages left to a producer: the
+        newest row can still grow."""
         self._reads_since: float | None = None
-        """When it first read a site since it was opened, as far as the journal was read; None: it did not."""
+        """When it first read a site since it was opened, as far as the journal was read; None if it did not."""
         self._accepted: list[Gap] = []
-        """Accepted gaps whose acceptance is not known to be durable."""
+        """Gaps that were accepted, though not yet durably as far as known."""
 
-    # -- what the judge looks up ----------------------------------------------------------------------------
+    # -- lookups --------------------------------------------------------------------------------------------
 
     def is_quarantined(self, stream: Stream, epoch: int, seq: int) -> bool:
         """See :class:`~reliamsg.simulation.oracle.ConsumerFiles`."""
@@ -68,14 +68,15 @@ class ConsumerJournal:
                     if row.kind == "let_go":
                         self._report_left(row, _stream_of(row))
 
-    # -- what its process says ------------------------------------------------------------------------------
+    # -- events of its process ------------------------------------------------------------------------------
 
     def gap_accepted(self, gap: Gap) -> None:
-        """Its application accepted a gap, which is durable with the next commit."""
+        """Its application accepted a gap; this is durable with the next commit."""
         self._accepted.append(gap)
 
     def process_terminated(self, may_be_replaced: bool) -> None:
-        """Its process is gone, and so is what it had not committed. `may_be_replaced`: its files may be replaced."""
+        """Its process is gone, with everything that it had not committed. `may_be_replaced`: its files may be
+        replaced."""
         if may_be_replaced or self._accepted:
             self.report()
         for gap in self._accepted:
@@ -83,15 +84,15 @@ class ConsumerJournal:
         self._accepted.clear()
 
     def file_replaced(self) -> None:
-        """The journal is an older copy of itself."""
+        """The journal was replaced by an older copy."""
         self._lsn = 0
         self._growing.clear()
 
     # -- reporting ------------------------------------------------------------------------------------------
 
     def report(self) -> None:
-        """Report everything new: what came before the group joined, what was skipped or arrived in an epoch that was
-        over, and what had become durable of what its consumers did before they terminated."""
+        """Report everything new: messages from before the group joined, messages that were skipped or arrived in an
+        epoch that had ended, and actions of its consumers that were durable when they terminated."""
         with self._drive.reading() as connection:
             rows = list(read_journal(connection, min([self._lsn, *self._growing.values()])))
         known = self._lsn
@@ -149,13 +150,13 @@ class ConsumerJournal:
         self._accepted = [each for each in self._accepted if (each.stream, each.epoch, each.first) != start]
 
     def _had_status(self, stream: Stream, at: float) -> bool:
-        """Whether it had received a status of a stream by then, since it began to read: a consumer that does not read
-        listens to no producer."""
+        """Whether it had received a status of a stream since it began to read, by then. A consumer that does not read
+        receives no announcements."""
         since = self._reads_since
         return since is not None and self._announcements.includes_status(stream, since, at)
 
     def report_dead_letters(self) -> None:
-        """Everything is over: report which dead letters there are."""
+        """The run has ended: report all dead letters."""
         for letter in read_dead_letters(self._drive.path):
             stream = letter.stream
             message = MessageId(stream.producer, letter.epoch, stream.topic, stream.partition, letter.seq)

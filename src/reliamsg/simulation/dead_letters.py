@@ -1,4 +1,4 @@
-"""What a group gave up on: it must be among the dead letters in the end."""
+"""Messages that a group gave up on: at the end of a run they must be among its dead letters."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ __all__ = ["DeadLetters"]
 
 
 class DeadLetters:
-    """Of one group."""
+    """The dead letters of one group."""
 
     def __init__(self) -> None:
         self._all: set[MessageId] = set()
         self._awaited: set[MessageId] = set()
-        """What was not delivered again since: it must be in an inbox in the end."""
+        """Messages that were not delivered again since: at the end they must be in an inbox."""
         self._found: set[MessageId] = set()
         self._early: Counter[Stream] = Counter()
 
@@ -30,20 +30,20 @@ class DeadLetters:
 
     def count_early(self, message: MessageId) -> int:
         """A message becomes a dead letter after fewer attempts than configured. Returns how many did in its stream:
-        each stream counts attempts ahead."""
+        attempts are counted ahead for each stream."""
         self._early[stream_of(message)] += 1
         return self._early[stream_of(message)]
 
     def delivered_again(self, message: MessageId) -> None:
-        """A message is delivered, though it may be a dead letter: it need not be one in the end."""
+        """A message is delivered, though it may be a dead letter: it need not be one at the end."""
         self._awaited.discard(message)
 
     def inbox_replaced(self) -> None:
-        """An inbox of the group is an older copy of itself: which dead letters it has is not known."""
+        """An inbox of the group was replaced by an older copy: its dead letters are unknown."""
         self._awaited.clear()
 
     def find(self, message: MessageId) -> None:
-        """Everything is over, and an inbox of the group has this dead letter."""
+        """The run has ended, and an inbox of the group has this dead letter."""
         self._found.add(message)
 
     def missing(self) -> list[MessageId]:

@@ -1,4 +1,4 @@
-"""What a group passed without delivering it, and declared: as a gap, or as published before the group joined."""
+"""Messages that a group skipped and declared: as a gap, or as published before the group joined."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class DeclaredGap(NamedTuple):
     at: float
     consumer: str
     until: int | None = None
-    """Where the gap's end is unknown: the epoch after it, once the consumer's journal shows that."""
+    """If the gap's end is unknown: the epoch after it, once the consumer's journal shows that epoch."""
 
     def covers(self, message: MessageId) -> bool:
         """Whether a message is in the gap, as far as is known."""
@@ -24,20 +24,20 @@ class DeclaredGap(NamedTuple):
 
 
 class BeforeJoin(NamedTuple):
-    """What was published before the group joined, according to a consumer's journal."""
+    """Messages that were published before the group joined, according to a consumer's journal."""
 
     stream: Stream
     epoch: int
     first: int
     last: int
-    """0: everything that the epoch still had."""
+    """0: everything that remained of the epoch."""
     at: float
     consumer: str
     blind: bool = False
     """The group had not received any announcement of the producer."""
 
     def covers(self, message: MessageId) -> bool:
-        """Whether a message is part of it."""
+        """Whether a message is one of them."""
         return (
             message.epoch == self.epoch
             and self.first <= message.seq <= (self.last or message.seq)
@@ -46,7 +46,7 @@ class BeforeJoin(NamedTuple):
 
 
 class Declarations:
-    """Of one group."""
+    """The declarations of one group."""
 
     def __init__(self) -> None:
         self._gaps: list[DeclaredGap] = []
@@ -60,8 +60,8 @@ class Declarations:
         self._gaps.append(DeclaredGap(gap, at, consumer, until))
 
     def end_before(self, stream: Stream, epoch: int, first: int, consumer: str, until: int) -> None:
-        """A consumer's journal shows with which epoch it continued after a gap of unknown extent. It still delivers
-        what it has of that epoch and of later ones."""
+        """A consumer's journal shows the epoch in which it continued after a gap of unknown extent. It still delivers
+        messages of that epoch and of later ones."""
         place = stream, epoch, first, consumer
         self._gaps = [
             each._replace(until=until)
@@ -73,15 +73,16 @@ class Declarations:
 
     @property
     def has_open_end(self) -> bool:
-        """Whether journals have not yet shown where a gap ends."""
+        """Whether journals do not yet show where a gap ends."""
         return any(each.gap.last is None and each.until is None for each in self._gaps)
 
     def withdraw(self, gap: Gap, consumer: str) -> None:
-        """A consumer terminated before it was durable that it moved past a gap, so it does not know of that."""
+        """A consumer terminated before its acceptance of a gap was durable, so it no longer knows of it."""
         self._gaps = [each for each in self._gaps if (each.gap, each.consumer) != (gap, consumer)]
 
     def inbox_replaced(self, consumer: str, gone: str, since: float) -> None:
-        """A consumer's inbox is again what it was at `since`. What it did after that was done by one named `gone`."""
+        """A consumer's inbox is in the state of `since` again. Its later actions are attributed to a consumer named
+        `gone`."""
         self._gaps = [
             each._replace(consumer=gone) if each.at > since and each.consumer == consumer else each
             for each in self._gaps
@@ -107,7 +108,7 @@ class Declarations:
         )
 
     def was_passed_elsewhere(self, message: MessageId, consumer: str, by: float) -> bool:
-        """Whether another consumer had declared a message as a gap by then, or had joined behind it, and this one had
+        """Whether another consumer had declared a message as a gap by then, or had joined behind it, while this one had
         not joined behind it."""
         behind = {each.consumer for each in self._before if each.at <= by and each.covers(message)}
         passed = {each.consumer for each in self._gaps if each.at <= by and each.covers(message)}
@@ -118,8 +119,8 @@ class Declarations:
         return any(each.covers(message) for each in self._before)
 
     def was_blind(self, message: MessageId) -> bool:
-        """Whether the group had no announcement of a message's producer when it declared that this message, or a higher
-        one, was published before it joined."""
+        """Whether the group had no announcement of a message's producer when it declared this message, or a higher one,
+        to be published before it joined."""
         return any(
             each.blind
             and each.stream == stream_of(message)
@@ -139,7 +140,7 @@ def names(gap: Gap, message: MessageId) -> bool:
 
 
 def covers(gap: Gap, message: MessageId) -> bool:
-    """Whether a message is in a gap. One of unknown extent may include epochs of which nothing is known."""
+    """Whether a message is in a gap. A gap of unknown extent may include unknown epochs."""
     # Compared without creating a stream: every delivery is compared with all gaps.
     if gap.stream != (message.producer, message.topic, message.partition):
         return False

@@ -1,8 +1,7 @@
 """Simulated disks: real SQLite files whose commits can fail, be cut short by a crash, or be undone by a restore.
 
-What a process committed with ``synchronous=FULL`` is on the disk. A crash loses everything else, and may leave any part
-of the commit that was being written. Files are in memory (``/dev/shm`` where it exists), so a simulated fsync costs
-nothing.
+A commit with ``synchronous=FULL`` is on the disk. A crash loses everything else, and may leave any part of the commit
+that was being written. Files are in memory (``/dev/shm`` if it exists), so a simulated fsync costs nothing.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from reliamsg.store.database import Database, Kind, open_readonly
 __all__ = ["Crash", "DiskFault", "Drive", "Image"]
 
 SECTOR = 512
-"""Bytes that a disk writes completely or not at all."""
+"""Bytes that a disk writes either completely or not at all."""
 SYNC_FULL = 2
 """``PRAGMA synchronous``: each commit is fsynced."""
 
 DiskFault = Literal[
     "", "disk_full", "fsync_error", "crash_before_commit", "torn_write", "torn_checkpoint", "crash_after_commit",
 ]  # fmt: skip
-"""What happens to a commit; empty where nothing goes wrong."""
+"""The outcome of a commit; empty if nothing goes wrong."""
 
 Image = tuple[bytes, bytes]
 """A database file and its WAL file."""
@@ -39,7 +38,7 @@ _templates: dict[tuple[Kind, str], bytes] = {}
 
 
 class Crash(BaseException):
-    """The process terminates here, as with SIGKILL or a power cut. No part of the product may catch it for good."""
+    """The process terminates here, as with SIGKILL or a power failure. The product must not swallow it."""
 
 
 _execute = sqlite3.Connection.execute
@@ -47,9 +46,9 @@ _CHECKPOINT = "PRAGMA wal_checkpoint"
 
 
 class _Connection(sqlite3.Connection):
-    """Lets its drive decide on each commit.
+    """Lets its drive decide the outcome of each commit.
 
-    `on_commit` is called with what executes SQL; `on_event` with ``"checkpoint"`` or ``"close"``.
+    `on_commit` is called with the object that executes SQL; `on_event` with ``"checkpoint"`` or ``"close"``.
     """
 
     def __init__(
@@ -64,7 +63,7 @@ class _Connection(sqlite3.Connection):
         self._attached = True
 
     def detach(self) -> None:
-        """From now on this is an ordinary connection."""
+        """From now on, behave like an ordinary connection."""
         self._attached = False
 
     def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
@@ -92,8 +91,8 @@ class Drive:
         draw_fault: Callable[[], DiskFault],
         clock: Callable[[], float] | None = None,
     ) -> None:
-        """`draw_fault` is asked at every commit what happens to it. `clock`: the time in seconds, if
-        :meth:`lose_wal` is going to be used."""
+        """`draw_fault` is called at every commit and returns its outcome. `clock`: the time in seconds, required by
+        :meth:`lose_wal`."""
         self.path = path
         self._kind, self._owner = kind, owner
         self._random, self._draw_fault, self._clock = chance, draw_fault, clock
@@ -103,27 +102,27 @@ class Drive:
         self._checked_sync = False
         """Whether it is known if commits are fsynced."""
         self._torn: Image | None = None
-        """What a crash in the middle of a commit left, if there was one."""
+        """The files after a crash in the middle of a commit, if there was one."""
         self._synced: Image | None = None
-        """Where commits are not fsynced: what is certainly on the disk."""
+        """Without fsync of commits: the state that is certainly on the disk."""
         self._checkpointed = True
-        """The database file may have changed since the latest commit: nothing but a checkpoint writes to it."""
+        """The database file may have changed since the latest commit: only a checkpoint writes to it."""
         self._committed_at = 0.0
         self._first_seen: dict[int, float] = {}
-        """By checksum of a database file: when it was first seen, as the time of the latest commit that it can
-        contain."""
+        """By checksum of a database file: when it was first seen, as the time of the latest commit that it can contain.
+        """
         self._torn_databases: set[int] = set()
         """Checksums of database files that are useless without their WAL files."""
 
     def _seen_since(self) -> float:
-        """Since when the database file is as it is now."""
+        """The time since which the database file has been in its current state."""
         return self._first_seen.setdefault(zlib.crc32(self.path.read_bytes()), self._committed_at)
 
     def lose_wal(self) -> float | None:
-        """Remove the WAL file. Nobody may have the database open.
+        """Remove the WAL file. The database must not be open.
 
-        Returns the time up to which everything is in the database file, or None where nothing was removed because there
-        is no WAL file, or no intact database without it.
+        Returns the time up to which everything is in the database file, or None if nothing was removed, because there
+        is no WAL file or no intact database without it.
         """
         database, wal = self.image()
         if not wal or zlib.crc32(database) in self._torn_databases:
@@ -154,8 +153,8 @@ class Drive:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """Read what is committed, over the process's own connection if it has one: opening another takes longer than
-        most reads. No transaction may be open in the process."""
+        """Read committed data, over the process's own connection if it has one: opening another takes longer than most
+        reads. The process must have no open transaction."""
         if self._connection is not None:
             assert not self._connection.in_transaction
             yield self._connection
@@ -164,7 +163,7 @@ class Drive:
                 yield connection
 
     def format(self) -> None:
-        """Create a new file unless there is one."""
+        """Create a new file if there is none."""
         if self.path.exists():
             return
         key = (self._kind, self._owner)
@@ -204,8 +203,8 @@ class Drive:
         return cursor
 
     def _tear(self, before: Image, after: Image) -> Image:
-        """The WAL file in the middle of a write: new up to some point, old from there on. A disk does not change what
-        is not being written (SQLite relies on that: https://www.sqlite.org/psow.html)."""
+        """The WAL file in the middle of a write: new up to some point, old from there on. A disk does not change bytes
+        that are not being written (SQLite relies on that: https://www.sqlite.org/psow.html)."""
         old, new = before[1], after[1]
         size = len(new)
         first, both = 0, min(len(old), size)
@@ -220,8 +219,8 @@ class Drive:
         return before[0], new[:at] + rest
 
     def _tear_checkpoint(self, image: Image) -> Image:
-        """The database file in the middle of a checkpoint: any part of what the WAL file has was copied. The WAL file
-        stays complete until all of it was."""
+        """The database file in the middle of a checkpoint: any part of the WAL file's content was copied. The WAL file
+        stays complete until everything was copied."""
         old, wal = image
         aside = self.path.with_name(f"{self.path.name}.checkpoint")
         aside_wal = aside.with_name(f"{aside.name}-wal")
@@ -243,7 +242,7 @@ class Drive:
     # -- crashes and restores -------------------------------------------------------------------------------
 
     def image(self) -> Image:
-        """The files as they are now."""
+        """The current files."""
         return self.path.read_bytes(), self._wal.read_bytes() if self._wal.exists() else b""
 
     def crash(self, close: Callable[[], None]) -> None:
@@ -255,7 +254,7 @@ class Drive:
         self.restore(image)
 
     def abandon(self, close: Callable[[], None]) -> None:
-        """The process is gone: closing its files is not part of what it did."""
+        """The process is gone; closing its files is not one of its actions."""
         if self._connection is not None:
             self._connection.detach()
             self._connection = None
@@ -263,7 +262,7 @@ class Drive:
         close()
 
     def restore(self, image: Image) -> None:
-        """Replace the files by an image of them. Nobody may have them open."""
+        """Replace the files by an image of them. The database must not be open."""
         database, wal = image
         self.path.write_bytes(database)
         self.path.with_name(self.path.name + "-shm").unlink(missing_ok=True)

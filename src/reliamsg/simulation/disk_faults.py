@@ -1,4 +1,4 @@
-"""What goes wrong with the disk of one simulated process."""
+"""Disk faults of one simulated process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FULL_S = (0.2, 3.0)
 
 
 class DiskFaults:
-    """Draws what happens to each commit."""
+    """Draws the outcome of each commit."""
 
     def __init__(self, scheduler: Scheduler, faults: Chances, trace: Trace) -> None:
         self._scheduler, self._faults, self._trace = scheduler, faults, trace
@@ -26,7 +26,7 @@ class DiskFaults:
         self._full_until = 0.0
 
     def draw(self) -> DiskFault:
-        """What happens to the next commit."""
+        """The outcome of the next commit."""
         if not self._any:
             return ""
         faults, now = self._faults, self._scheduler.now

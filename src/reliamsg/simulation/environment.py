@@ -1,4 +1,4 @@
-"""Environment faults: what goes wrong with sites, networks and clocks as a whole, from time to time."""
+"""Environment faults: sites, networks and clocks fail as a whole from time to time."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from reliamsg.simulation.trace import Trace
 __all__ = ["BrokerFaults", "ClockFaults", "Conditions", "EnvironmentFaults", "NetworkFaults"]
 
 INTERVAL_S = 0.25
-"""How often anything can happen."""
+"""The interval at which faults have an opportunity."""
 AWAY_S = (0.1, 8.0)
 SLOW_S = (2.0, 15.0)
 DAY_US = 86_400_000_000
 SNAPSHOT = 0.1
-"""How often a broker takes a snapshot when it has the opportunity."""
+"""The chance that a broker takes a snapshot at an opportunity."""
 CUTS = {"cut": ("up", "down"), "cut_up": ("up",), "cut_down": ("down",), "cut_control": ("up", "down")}
-"""By fault, the directions in which nothing passes."""
+"""By fault, the directions that are blocked."""
 
 
 class Source(Protocol):
-    """Makes something happen from time to time."""
+    """A source of faults."""
 
     def act(self) -> None:
-        """It has the opportunity."""
+        """One opportunity for its faults."""
 
 
 class EnvironmentFaults:
-    """Gives each source the opportunity at regular intervals, as long as there are faults."""
+    """Gives each source an opportunity at regular intervals, until faults end."""
 
     def __init__(
         self, scheduler: Scheduler, faults: Faults, conditions: Conditions, sources: Sequence[Source]
@@ -45,11 +45,11 @@ class EnvironmentFaults:
         self._conditions, self._sources = conditions, tuple(sources)
 
     def begin(self) -> None:
-        """Start."""
+        """Start the intervals."""
         self._scheduler.after(INTERVAL_S, self._act)
 
     def end(self) -> None:
-        """All is well again, for good."""
+        """End all conditions, for good."""
         self._faults.end()
         self._conditions.end_all()
 
@@ -61,18 +61,18 @@ class EnvironmentFaults:
 
 
 class Conditions:
-    """What lasts for a while: each condition ends at its time, or when all of them do."""
+    """Temporary conditions: each ends at its time, or when all are ended."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._ends: dict[object, Callable[[], object]] = {}
-        """By condition, what ends it."""
+        """By condition, the function that ends it."""
 
     def __contains__(self, condition: object) -> bool:
         return condition in self._ends
 
     def last(self, condition: object, seconds: float, end: Callable[[], object]) -> None:
-        """A condition lasts for `seconds` seconds; `end` ends it."""
+        """Start a condition that lasts `seconds` seconds; `end` ends it."""
         self._ends[condition] = end
         self._scheduler.after(seconds, self._over, condition, end)
 
@@ -89,7 +89,7 @@ class Conditions:
 
 
 class BrokerFaults:
-    """What happens to whole brokers."""
+    """Faults of whole brokers."""
 
     def __init__(
         self,
@@ -175,7 +175,7 @@ class BrokerFaults:
 
 
 class NetworkFaults:
-    """What happens between processes and sites."""
+    """Faults between processes and sites."""
 
     def __init__(
         self,
@@ -237,7 +237,7 @@ def _delay(paths: Iterable[Path], seconds: float) -> None:
 
 
 class ClockFaults:
-    """What happens to the wall clock."""
+    """Faults of the wall clock."""
 
     def __init__(self, wall: WallClock, faults: Faults, trace: Trace) -> None:
         self._wall, self._faults, self._trace = wall, faults.at("world"), trace

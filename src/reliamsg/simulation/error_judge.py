@@ -1,4 +1,5 @@
-"""Judges the errors of clients: what they terminate with, what they report, and what they should never raise."""
+"""Judges the errors of clients: those that terminate them, those that they report, and those that must never be
+raised."""
 
 from __future__ import annotations
 
@@ -28,11 +29,11 @@ class ErrorJudge:
 
     def __init__(self, oracle: Oracle, faults: Faults, incidents: Incidents) -> None:
         self.internal_error: BaseException | None = None
-        """The first error that the product should never have raised."""
+        """The first error that the product must never raise."""
         self._oracle, self._faults, self._incidents = oracle, faults, incidents
 
     def terminated(self, client: str, error: ReliamsgError, *, halts: bool) -> None:
-        """A client terminated with an error: is there a reason for it? `halts`: it was to halt at dead letters."""
+        """A client terminated with an error: is it justified? `halts`: it is configured to halt at dead letters."""
         struck = self._faults.struck
         reasons: list[tuple[type[ReliamsgError], Callable[[], bool]]] = [
             (OutboxIndeterminate, lambda: "fsync_error" in struck),
@@ -42,7 +43,7 @@ class ErrorJudge:
             (GroupBusy, lambda: True),
             (ProducerFenced, lambda: self._incidents.outbox_replaced),
             (DeadLetterHalt, lambda: halts and "handler_failed" in struck),
-            (QuarantineFull, lambda: True),  # judged with the streams that it stalls
+            (QuarantineFull, lambda: True),  # judged together with the streams that it stalls
         ]
         if not any(isinstance(error, kind) and holds() for kind, holds in reasons):
             self._oracle.violate("stopped", f"{client}: {type(error).__name__}: {error}")
@@ -50,13 +51,13 @@ class ErrorJudge:
     def reported(self, client: str, errors: Iterable[BaseException]) -> None:
         """A client reported errors to its application: are they true?"""
         for error in errors:
-            # A forgery is worth a report.
+            # Reporting a forgery is justified.
             excused = self._incidents.outbox_replaced or self._incidents.names_impersonated(str(error))
             if isinstance(error, ProducerConflict) and not excused:
                 self._oracle.violate("false_alarm", f"{client}: {error}")
 
     def raised(self, client: str, error: BaseException) -> None:
-        """A client raised what the product should never raise."""
+        """A client raised an error that the product must never raise."""
         self._oracle.violate("internal_error", f"{client}: {error!r}")
         self.internal_error = self.internal_error or error
 

@@ -10,34 +10,35 @@ from reliamsg.simulation.clock import Scheduler
 __all__ = ["THREAD_S", "Executor"]
 
 THREAD_S = 0.0002
-"""A thread that is woken usually starts to run within this time, in seconds ..."""
+"""A thread that is woken usually starts to run within this many seconds ..."""
 SLOW_THREAD_S = 0.05
-"""... and sometimes within this time."""
+"""... and sometimes only within this many."""
 SLOW = 0.05
-"""How often is sometimes."""
+"""The chance of the latter."""
 
 Call = Callable[..., object]
 Arguments = tuple[object, ...]
 
 
 class Executor:
-    """Runs calls one after the other, while the process is alive. What arrives while it is suspended has to wait."""
+    """Runs calls one after the other while the process is alive. Calls for a suspended process wait."""
 
     def __init__(self, scheduler: Scheduler, pace: random.Random) -> None:
-        """`pace`: how long threads take to run. Call :meth:`start` before anything else."""
+        """`pace`: how long threads take to run. Call :meth:`start` first."""
         self.alive = False
         self.suspended = False
         self.life = 0
-        """Changes whenever the process is opened or terminates: what was scheduled in an earlier life never runs."""
+        """Changes whenever the process is opened or terminates, so that calls of an earlier run of the process never
+        execute."""
         self._scheduler, self._pace = scheduler, pace
         self._run: Callable[[Call, Arguments], object] = lambda function, arguments: function(*arguments)
         self._backlog: list[tuple[Call, Arguments]] = []
 
     def start(self, run: Callable[[Call, Arguments], object]) -> None:
-        """From now on, `run` is given each call that is to be made, with its arguments."""
+        """From now on, `run` is called with each call and its arguments."""
         self._run = run
 
-    # -- the life of the process ----------------------------------------------------------------------------
+    # -- the process ----------------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """The process is opened."""
@@ -51,11 +52,11 @@ class Executor:
         self._backlog.clear()
 
     def suspend(self) -> None:
-        """Nothing runs until :meth:`resume`."""
+        """Suspend all calls until :meth:`resume`."""
         self.suspended = True
 
     def resume(self) -> None:
-        """Everything that arrived while the process was suspended is there at once."""
+        """Run everything that arrived while the process was suspended."""
         self.suspended = False
         backlog, self._backlog = self._backlog, []
         for function, arguments in backlog:
@@ -73,7 +74,7 @@ class Executor:
             self._run(function, arguments)
 
     def after(self, seconds: float, function: Call, *arguments: object) -> None:
-        """Make a call in `seconds` seconds, if the process still lives the same life then."""
+        """Make a call in `seconds` seconds, unless the process terminates before that."""
         self._scheduler.after(seconds, self._later, self.life, function, arguments)
 
     def _later(self, life: int, function: Call, arguments: Arguments) -> None:
@@ -89,5 +90,5 @@ class Executor:
         return self._pace.uniform(low, high)
 
     def wake_delay(self) -> float:
-        """How long a thread that is woken takes to run. Sometimes it has to wait while others run."""
+        """How long a woken thread takes to run. Sometimes it has to wait while others run."""
         return self._pace.uniform(0.0, SLOW_THREAD_S if self._pace.random() < SLOW else THREAD_S)

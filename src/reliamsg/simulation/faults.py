@@ -1,4 +1,4 @@
-"""The faults of a simulated world: what can happen, how likely, and how often it did."""
+"""The faults of a simulated world: their kinds, their chances, and how often they occurred."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Iterable
 __all__ = ["FAULTS", "SHARES", "Chances", "Faults"]
 
 GROWTH = 5.0
-"""The chance of a fault starts at p, and grows by the factor 1 + GROWTH * p with every opportunity that it misses at
-the same place."""
+"""The chance of a fault starts at p, and grows by the factor 1 + GROWTH * p with every missed opportunity at the same
+place."""
 MOST = 0.5
 """The highest chance."""
 
 FAULTS: dict[str, tuple[float, str]] = {
-    # What a broker does to one message or answer
+    # A broker and one message or answer
     "confirm_and_lose": (0.02, "a broker confirms a message and does not store it"),
     "early_confirm": (0.02, "a broker confirms a message a while before it is stored"),
     "confirm_lost": (0.02, "a broker stores a message, and its confirm never arrives"),
@@ -28,13 +28,13 @@ FAULTS: dict[str, tuple[float, str]] = {
     "nack": (0.02, "an AMQP broker nacks a message, although a queue may have it"),
     "refuse": (0.02, "a broker reports that it refuses a message for good"),
     "reorder": (0.05, "a broker delivers another message before the oldest"),
-    # What a broker does as a whole
-    "broker_down": (0.01, "a broker is down for a while, and comes back as it was"),
-    "broker_empty": (0.01, "a broker comes back with nothing"),
-    "broker_stale": (0.01, "a broker comes back as it was some time ago"),
-    "broker_tail": (0.01, "a broker comes back without its latest messages"),
+    # A broker as a whole
+    "broker_down": (0.01, "a broker is down for a while, and returns unchanged"),
+    "broker_empty": (0.01, "a broker returns empty"),
+    "broker_stale": (0.01, "a broker returns in an earlier state"),
+    "broker_tail": (0.01, "a broker returns without its latest messages"),
     "session_forgotten": (0.01, "a broker forgets one group's queue or session"),
-    "two_sessions": (0.02, "a broker keeps the session of a reader that is gone, beside its new one"),
+    "two_sessions": (0.02, "a broker keeps the session of a dead reader beside its new one"),
     "no_leader": (0.01, "a broker's quorum queues have no leader for a while"),
     "blocked": (0.01, "a broker asks senders to stop for a while"),
     "login_refused": (0.01, "a broker refuses logins for a while"),
@@ -79,7 +79,7 @@ FAULTS: dict[str, tuple[float, str]] = {
     # Clocks of single clients
     "clock_off": (0.3, "a client is opened with a clock up to a day off, or a consumer with one that shows 1970"),
 }  # fmt: skip
-"""By name: the chance at the first opportunity, and what happens."""
+"""By name: the chance at the first opportunity, and a description."""
 
 SHARES: dict[str, float] = {
     "torn_checkpoint": 0.1,
@@ -107,9 +107,9 @@ class _Dice:
         """The chance at the first opportunity, and at the next one."""
         self.roll = chance.random
         self.bites = 0
-        """How often it happened."""
+        """The number of occurrences."""
         self.details: random.Random | None = None
-        """For the details of the latest occurrence."""
+        """Determines the details of the latest occurrence."""
 
 
 class _DiceByName(dict[str, _Dice | None]):
@@ -129,7 +129,7 @@ class _DiceByName(dict[str, _Dice | None]):
 
 
 class _Record:
-    """What faults did in one run."""
+    """The effects of faults in one run."""
 
     def __init__(self) -> None:
         self.over = False
@@ -144,11 +144,11 @@ class _Record:
 
 
 class Faults:
-    """Which faults a run has, and what they did.
+    """The faults of a run, and their effects.
 
-    Each fault has dice of its own at each place (a broker, a process, a path between them), and others for the details
-    of each occurrence. So what one fault does depends on the seed and on how often it could have happened there, and on
-    nothing else: leaving out another fault changes only its opportunities.
+    Each fault has its own dice at each place (a broker, a process, a path between them), and others for the details of
+    each occurrence. So a fault depends only on the seed and on its number of opportunities there: leaving out another
+    fault changes only its opportunities.
     """
 
     def __init__(self, seed: int, names: Iterable[str]) -> None:
@@ -159,21 +159,21 @@ class Faults:
 
     @property
     def struck(self) -> dict[str, int]:
-        """How often each fault changed something: an attempt that changes nothing does not count."""
+        """How often each fault changed something; attempts without an effect do not count."""
         return self._record.struck
 
     @property
     def bit(self) -> set[str]:
-        """Faults that happened at all, whether or not that changed anything. Without the others the run is the same."""
+        """Faults that occurred at all, with or without an effect. Without all others the run is the same."""
         return self._record.bit
 
     @property
     def over(self) -> bool:
-        """Whether nothing fails any more."""
+        """Whether faults have ended."""
         return self._record.over
 
     def end(self) -> None:
-        """From now on nothing fails any more."""
+        """End all faults."""
         self._record.over = True
 
     def at(self, place: str) -> Chances:
@@ -190,7 +190,7 @@ class Faults:
 
 
 class Chances:
-    """What faults do at one place: see :class:`Faults`."""
+    """The faults at one place: see :class:`Faults`."""
 
     def __init__(self, place: str, enabled: frozenset[str], dice: _DiceByName, record: _Record) -> None:
         self.place, self.enabled = place, enabled
@@ -198,17 +198,17 @@ class Chances:
 
     @property
     def over(self) -> bool:
-        """Whether nothing fails any more."""
+        """Whether faults have ended."""
         return self._record.over
 
     def bites(self, name: str, times: float = 1.0) -> bool:
-        """Whether a fault happens at this opportunity, which counts as `times` opportunities."""
+        """Whether a fault occurs at this opportunity, which counts as `times` opportunities."""
         dice = self._dice[name]
         if dice is None or self._record.over:
             return False
         rate = dice.rate
         chance = rate * times
-        # min() would be slower, and nothing is called more often.
+        # min() would be slower, and this is the most frequent call.
         if dice.roll() < (chance if chance < MOST else MOST):
             dice.rate = dice.first
             dice.bites += 1
@@ -220,13 +220,13 @@ class Chances:
         return False
 
     def strikes(self, name: str, client: str = "") -> None:
-        """A fault changed something. `client`: whom it is about, where it may excuse a stall."""
+        """A fault changed something. `client`: the affected client, whose stall it may excuse."""
         self._record.strike(name, client)
 
     def random(self, name: str) -> random.Random:
-        """For the details of the latest occurrence: independent of the occurrences before."""
+        """Determines the details of the latest occurrence, independently of earlier occurrences."""
         dice = self._dice[name]
-        assert dice is not None  # it happened
+        assert dice is not None  # it occurred
         if dice.details is None:
             dice.details = self._dice.stream(name, dice.bites)
         return dice.details

@@ -1,4 +1,4 @@
-"""What each inbox of a group delivered first without a flag, as its journal shows it in the end."""
+"""The messages that each inbox of a group delivered first without a flag, according to its final journal."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class _First:
     at: float
     flagged: bool
     journalled: bool = True
-    """Its journal certainly has it: the process has not crashed since, unless its journal shows it."""
+    """Whether its journal certainly contains it: the process has not crashed since, unless the journal shows it."""
 
 
 class FirstDeliveries:
-    """Of one group."""
+    """The first deliveries of one group."""
 
     def __init__(self) -> None:
         self._by_consumer: defaultdict[str, dict[MessageId, _First]] = defaultdict(dict)
@@ -30,18 +30,18 @@ class FirstDeliveries:
         self._by_consumer[consumer].setdefault(message, _First(at, flagged))
 
     def crashed(self, consumer: str) -> None:
-        """A consumer crashed, perhaps before its journal had everything that it had delivered."""
+        """A consumer crashed, perhaps before its journal contained everything that it had delivered."""
         for first in self._by_consumer[consumer].values():
             first.journalled = False
 
     def inbox_replaced(self, consumer: str, since: float) -> None:
-        """A consumer's inbox, and its journal, are again what they were at `since`."""
+        """A consumer's inbox and journal are in the state of `since` again."""
         own = self._by_consumer[consumer]
         self._by_consumer[consumer] = {message: first for message, first in own.items() if first.at <= since}
 
     def delivered_apart(self, *, journalled: bool) -> Iterator[MessageId]:
-        """What several inboxes delivered first without a flag. `journalled`: only what their journals certainly
-        have."""
+        """Messages that several inboxes delivered first without a flag. `journalled`: only those that their journals
+        certainly contain."""
         seen: set[MessageId] = set()
         found: set[MessageId] = set()
         for own in self._by_consumer.values():

@@ -13,13 +13,13 @@ __all__ = ["Hole"]
 
 NAME = "hole"
 AFTER_S = (1.0, 4.0)
-"""How long after the start of the run it begins, in seconds."""
+"""When it begins, in seconds after the start of the run."""
 MOST = 3
-"""How many messages are lost at most, not counting others in the same batch."""
+"""The maximum number of lost messages, not counting others in the same batch."""
 
 
 class Hole:
-    """There is at most one in a run. It begins with a batch that a site accepts, and is the same at all sites."""
+    """A run has at most one. It begins with a batch that a site accepts, and is the same at all sites."""
 
     def __init__(self, scheduler: Scheduler, faults: Faults, seed: int) -> None:
         chance = random.Random(f"{seed}/hole")
@@ -30,7 +30,7 @@ class Hole:
         self._epoch = self._first = self._last = 0
 
     def swallows(self, frame: Frame | None) -> bool:
-        """Whether a batch is lost in it."""
+        """Whether a batch is in it, and thus lost."""
         if self._at is None or frame is None or self._scheduler.now < self._at or self._chances.over:
             return False
         envelope = frame.envelope

@@ -1,4 +1,4 @@
-"""Incidents of a simulated run that excuse something: journals that are gone, inboxes that were replaced, forgeries."""
+"""Incidents of a simulated run that excuse something: lost journals, replaced inboxes, forgeries."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ JournalPart = Literal["opening", "epoch"]
 
 
 class Incidents:
-    """Whoever causes an incident records it here; whoever judges looks it up."""
+    """The causes of incidents record them here, and judges look them up."""
 
     def __init__(self) -> None:
         self.outbox_replaced = False
         """An outbox was replaced by an older copy of itself."""
         self.replaced_inboxes: set[str] = set()
-        """Groups that had an inbox replaced."""
+        """Groups of which an inbox was replaced."""
         self.unrepaired_groups: set[str] = set()
-        """Groups that may have to do without repairs: with keys, what a replaced inbox requests looks like a replay."""
+        """Groups that may not get repairs: with keys, requests of a replaced inbox look like replays."""
         self.counts: Counter[str] = Counter()
-        """How often a run came to what :data:`reliamsg.simulation.runner.REACHED` lists."""
+        """How often a run reached the conditions in :data:`reliamsg.simulation.runner.REACHED`."""
         self._impersonated: set[str] = set()
         self._unverifiable: set[tuple[str, JournalPart, int]] = set()
         self._forged: set[bytes] = set()
@@ -31,7 +31,7 @@ class Incidents:
     # -- recording ------------------------------------------------------------------------------------------
 
     def outbox_went_back(self, producer: str, openings: Iterable[int], epochs: Iterable[int]) -> None:
-        """An outbox was replaced, and with it went journal rows of these openings and epochs."""
+        """An outbox was replaced, and its journal rows of these openings and epochs are lost."""
         self.outbox_replaced = True
         self._unverifiable |= {(producer, "opening", opening) for opening in openings}
         self._unverifiable |= {(producer, "epoch", epoch) for epoch in epochs}
@@ -48,17 +48,17 @@ class Incidents:
         self._unverifiable.add((producer, "opening", incarnation))
 
     def forged(self, frame: bytes) -> None:
-        """Someone made up a control frame in a group's name."""
+        """Someone forged a control frame in a group's name."""
         self._forged.add(frame)
 
     def count(self, name: str, times: int) -> None:
-        """A run came to something rare."""
+        """A run reached a rare condition."""
         self.counts[name] += times
 
-    # -- looking up -----------------------------------------------------------------------------------------
+    # -- lookups --------------------------------------------------------------------------------------------
 
     def is_unverifiable(self, producer: str, part: str, number: int) -> bool:
-        """Whether a part of a producer's journal is gone, or never existed because an attacker made it up."""
+        """Whether a part of a producer's journal is lost, or never existed because an attacker forged it."""
         return (producer, part, number) in self._unverifiable
 
     def names_impersonated(self, text: str) -> bool:
@@ -66,5 +66,5 @@ class Incidents:
         return any(name in text for name in self._impersonated)
 
     def is_forged(self, frame: bytes) -> bool:
-        """Whether a control frame was made up in a group's name."""
+        """Whether a control frame was forged in a group's name."""
         return frame in self._forged

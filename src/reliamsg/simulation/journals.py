@@ -17,8 +17,8 @@ __all__ = ["chains_of", "keep_journals", "renamed_row", "write_segments"]
 def keep_journals(directory: Path, target: Path, tail: str) -> None:
     """Write the journals of the files in `directory` below `target`.
 
-    All runs use the same names, so `tail` is appended to those of clients, topics and groups: an audit can distinguish
-    the runs by it.
+    All runs use the same names, so `tail` is appended to the names of clients, topics and groups, for the audit to
+    distinguish the runs.
     """
     for chain in chains_of(directory, tail):
         write_segments(target, chain.role, chain.client, chain.rows)
@@ -48,7 +48,7 @@ def write_segments(target: Path, role: Role, client: str, rows: Sequence[Journal
 
 
 def renamed_row(row: JournalRow, tail: str) -> JournalRow:
-    """The same row of another client, group and topic: `tail` is appended to their names."""
+    """The same row with `tail` appended to the names of client, group and topic."""
     detail = row.detail
     if detail and "topics" in detail:
         detail = {**detail, "topics": [topic + tail for topic in detail["topics"]]}

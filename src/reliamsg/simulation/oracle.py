@@ -1,7 +1,7 @@
-"""The judge of a simulated run: compares what applications requested and received with what was promised.
+"""The judge of a simulated run: compares what applications requested and received with the promises.
 
-It knows only what applications saw, what passed the brokers and what is in the files, and never asks the product about
-its own state. :data:`~reliamsg.simulation.verdicts.KINDS` explains each kind of violation.
+It knows only the applications' view, the traffic at the brokers, and the files, and never asks the product about its
+own state. :data:`~reliamsg.simulation.verdicts.KINDS` explains each kind of violation.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ Place = tuple[int, int]
 
 
 class ConsumerFiles(Protocol):
-    """What the judge may look up in a consumer's files at any time."""
+    """A consumer's files, as far as the judge may look things up in them at any time."""
 
     def is_quarantined(self, stream: Stream, epoch: int, seq: int) -> bool:
         """Whether a message is in the inbox's quarantine, as committed."""
 
     def report_left_messages(self) -> None:
-        """Report to the judge what the journal says about messages that were left to their producers."""
+        """Report to the judge the messages that were left to their producers, according to the journal."""
 
 
 @dataclass(slots=True)
@@ -52,16 +52,16 @@ class Operation:
     message: MessageId | None = None
     """Its identity, once known."""
     names: set[MessageId] = field(default_factory=set)
-    """Every identity that it ever had: an outbox that went back knows it by an earlier one."""
+    """All of its identities: an outbox that was restored knows it by an earlier one."""
     gone: bool = False
-    """It was lost with the disk that it was on, which nothing can prevent."""
+    """Whether it was lost with its disk, which nothing can prevent."""
     confirmed: set[str] = field(default_factory=set)
     groups: frozenset[str] | None = None
-    """The groups that its producer named for it, and still does; None for all. Nothing is promised to others."""
+    """The groups that its producer named for it, and still names; None for all. Other groups are promised nothing."""
     named: frozenset[str] = frozenset()
     """The groups that its producer named when it was published."""
     removed: bool = False
-    """Its application took it back: nothing is promised about it."""
+    """Whether its application removed it: nothing is promised about it."""
 
     def identify(self, message: MessageId) -> None:
         """Its identity is known, or has changed."""
@@ -77,7 +77,7 @@ class Operation:
         self.outcome = "failed"
 
     def become_indeterminate(self) -> None:
-        """Nobody knows whether publishing succeeded."""
+        """It is unknown whether publishing succeeded."""
         self.outcome = "indeterminate"
 
     def is_for(self, group: str) -> bool:
@@ -90,7 +90,7 @@ _number = attrgetter("number")
 
 @dataclass(slots=True)
 class _Received:
-    """What one group received of one stream."""
+    """The part of one stream that one group received."""
 
     latest: Place = (0, 0)
     """The highest place."""
@@ -101,12 +101,13 @@ class _Received:
     maxima: list[tuple[float, Place, int]] = field(default_factory=list)
     """By time, the highest place and number of an operation until then."""
     moved_at: dict[str, float] = field(default_factory=dict)
-    """By consumer and according to its stopwatch, when something was delivered, settled or declared last: what other
-    consumers do does not affect its clock."""
+    """By consumer and according to its stopwatch, when something was last delivered, settled or declared: actions of
+    other consumers do not affect its clock."""
     accepted_at: dict[tuple[str, Gap], float] = field(default_factory=dict)
-    """By consumer and accepted gap, when the clock of the gap had started."""
+    """By consumer and accepted gap, when the gap's clock had started."""
     failed: dict[str, dict[MessageId, MessageId | None]] = field(default_factory=dict)
-    """By consumer, messages whose handler raised and that were not delivered again, and what overtook each."""
+    """By consumer, messages whose handler raised and that were not delivered again, and the messages that overtook
+    each."""
     reached: dict[str, Place] = field(default_factory=dict)
     """By consumer, the highest place that it delivered or declared."""
 
@@ -125,15 +126,15 @@ class _Start(NamedTuple):
     """The first message that a group received or accepted of a stream."""
 
     number: int
-    """Of the operation."""
+    """The operation's number."""
     epoch: int
     at: float
     quarantined_by: str = ""
-    """The one of its several inboxes that has it in quarantine, until an inbox has started with the stream."""
+    """The one of several inboxes that has it in quarantine, until an inbox has started with the stream."""
 
 
 class Oracle:
-    """Its methods are called when something happens; the violations are complete after :meth:`judge`."""
+    """Its methods are called on events; the violations are complete after :meth:`judge`."""
 
     def __init__(
         self,
@@ -144,19 +145,20 @@ class Oracle:
         latest: Collection[str] = (),
         keepers: Collection[str] = (),
     ) -> None:
-        """`gap_timeouts`: of each consumer, in seconds. `needed`: how many sites have to confirm what each producer
-        calls published. `latest`: groups that start with what arrives first. `keepers`: producers that hold everything
-        until the groups that they name have it."""
+        """`gap_timeouts`: of each consumer, in seconds. `needed`: how many sites have to confirm a message before each
+        producer reports it as published. `latest`: groups that start with the first message to arrive. `keepers`:
+        producers that keep everything until the groups that they name have it."""
         self.violations: list[Violation] = []
         self.operations: dict[bytes, Operation] = {}
         """By body."""
         self.groups = tuple(groups)
         self.deliveries: dict[str, dict[MessageId, str]] = {group: {} for group in self.groups}
-        """By group, what was delivered, and by which consumer last."""
+        """By group, the delivered messages, and the consumer that delivered each last."""
         self.acked: dict[str, set[MessageId]] = {group: set() for group in self.groups}
         """What was acknowledged."""
         self.indeterminate: dict[str, set[MessageId]] = {group: set() for group in self.groups}
-        """What was acknowledged or rejected by a consumer that terminated before that was known to be durable."""
+        """Messages that were acknowledged or rejected by a consumer that terminated before that was known to be
+        durable."""
         self.declarations = defaultdict[str, Declarations](Declarations)
         self.first_deliveries = defaultdict[str, FirstDeliveries](FirstDeliveries)
         """Both by group."""
@@ -164,18 +166,18 @@ class Oracle:
         self._scheduler, self._gap_timeouts, self._needed = scheduler, gap_timeouts, needed
         self._streams: dict[Stream, list[Operation]] = {}
         self._bodies: dict[MessageId, bytes] = {}
-        # Producers whose outbox was replaced by an older copy of itself; messages that are in no copy; removals that
-        # are in no copy; and what brokers had been offered by then.
+        # Producers whose outbox was replaced by an older copy; messages and removals that are in no copy; and what
+        # brokers had been offered by then.
         self._replaced = set[str]()
         self._gone, self._gone_removals, self._offered = (set[MessageId]() for _ in range(3))
         self._left_messages = LeftMessages(self.groups, keepers)
         self._received: dict[tuple[str, Stream], _Received] = {}
         self._delivered_at: dict[str, dict[MessageId, float]] = {group: {} for group in self.groups}
-        """By group, what was delivered, and when last."""
+        """By group, the delivered messages, and when each was delivered last."""
         self._attempts: dict[str, Counter[MessageId]] = {group: Counter() for group in self.groups}
         """By group, how often each message was delivered."""
-        # Groups that start with the latest; where they started with each stream; and where streams started for any
-        # group according to its journals: the lowest place.
+        # Groups that start with the latest; where they started with each stream; and the lowest place where each stream
+        # started for any group according to its journals.
         self._latest = frozenset(latest)
         self._starts: dict[tuple[str, Stream], _Start] = {}
         self._journalled_starts: dict[tuple[str, Stream], Place] = {}
@@ -184,24 +186,24 @@ class Oracle:
         self._acked_durably: dict[str, dict[MessageId, tuple[str, float]]] = {g: {} for g in self.groups}
         """By group, in whose inbox, and when."""
         self._journalled: dict[str, set[MessageId]] = {group: set() for group in self.groups}
-        """By group, what was acknowledged or became a dead letter, according to journals."""
+        """By group, messages that were acknowledged or became dead letters, according to journals."""
         self._dead_letters = {group: DeadLetters() for group in self.groups}
         self._stopwatches: dict[str, Stopwatch] = {}
         self._files: dict[str, ConsumerFiles] = {}
         """Both by consumer."""
         self._inboxes: dict[str, set[str]] = {group: set() for group in self.groups}
         self._released: dict[str, dict[MessageId, float]] = {group: {} for group in self.groups}
-        """By group, what its brokers were told to forget, and when first."""
+        """By group, the messages that its brokers were allowed to delete, and when first."""
         self._excused: set[tuple[str, Stream]] = set()
         """Streams that groups do not receive to their end, because a client terminated for good with a valid cause.
-        What they lack must be where it could still be sent or delivered from."""
+        Their missing messages must be in a place from which they could still be sent or delivered."""
         self._stored = defaultdict[str, set[MessageId]](set)
-        """What is in a group's inboxes, or at a broker for it, in the end; under "" what is in outboxes."""
+        """The messages in a group's inboxes, or at a broker for it, at the end; under "" those in outboxes."""
         self._passed: list[tuple[str, Operation, MessageId, float]] = []
-        """Group, message, what passed it, and when: it was not declared by then, but journals may still show that it
-        was."""
+        """Group, message, the message that overtook it, and when: it was not declared by then, but journals may still
+        show that it was."""
         self._overtaken: list[tuple[str, str, MessageId, Violation]] = []
-        """Group, consumer, message, and its violation. There is none if journals show that another inbox had passed the
+        """Group, consumer, message, and its violation. It is dropped if journals show that another inbox had passed the
         message by then without delivering it: as a gap, because it was removed, or because it joined behind it."""
 
     @property
@@ -214,7 +216,7 @@ class Oracle:
         self.violations.append(Violation(kind, text, self._scheduler.now, about))
 
     def owes(self, group: str, operation: Operation) -> bool:
-        """Whether a group is to receive a message, or to declare it."""
+        """Whether a group must receive or declare a message."""
         return (
             operation.outcome == "ok"
             and not (operation.gone or operation.removed)
@@ -223,9 +225,9 @@ class Oracle:
         )
 
     def _is_before_start(self, group: str, operation: Operation) -> bool:
-        """Whether a group started with the latest, behind a message. It is owed nothing of a stream of which nothing
-        arrived yet; nor of an epoch before the first that arrived, which only an outbox that went back together with
-        its clock continues in."""
+        """Whether a group with ``begin="latest"`` started behind a message. It is owed nothing of a stream of which
+        nothing has arrived yet, nor of an epoch before the first that arrived, in which only an outbox that was
+        restored together with its clock continues."""
         if group not in self._latest:
             return False
         start, message = self._starts.get((group, operation.stream)), operation.message
@@ -242,7 +244,8 @@ class Oracle:
             self._starts.setdefault((group, operation.stream), start)
 
     def _start_behind_quarantine(self, group: str, stream: Stream, consumer: str) -> None:
-        """A consumer has started with a stream: what only another one has, in its quarantine, was before that."""
+        """A consumer has started with a stream: messages that only another one has, in its quarantine, precede the
+        start."""
         start = self._starts.get((group, stream))
         if start is not None and start.quarantined_by == consumer:
             self._starts[group, stream] = start._replace(quarantined_by="")
@@ -252,7 +255,7 @@ class Oracle:
     # -- clients --------------------------------------------------------------------------------------------
 
     def consumer_added(self, consumer: str, stopwatch: Stopwatch, files: ConsumerFiles) -> None:
-        """There is a consumer. `stopwatch`: runs while its gaps' clocks can run."""
+        """Add a consumer. `stopwatch`: runs while its gaps' clocks can run."""
         self._stopwatches[consumer] = stopwatch
         self._files[consumer] = files
 
@@ -266,7 +269,7 @@ class Oracle:
         return len(self._inboxes[group]) > 1
 
     def consumer_terminated(self, group: str, consumer: str, crashed: bool = True) -> None:
-        """A consumer of the group is gone, and with it what it had not committed."""
+        """A consumer of the group is gone, with everything that it had not committed."""
         self.readers.terminated(consumer)
         for received in self._received.values():
             received.failed.pop(consumer, None)
@@ -275,12 +278,12 @@ class Oracle:
             self.first_deliveries[group].crashed(consumer)
 
     def inbox_replaced(self, group: str, consumer: str, since: float) -> None:
-        """A consumer's inbox is again what it was at `since`. What it did after that is treated as done by another
-        inbox of its group, of which it never heard."""
+        """A consumer's inbox is in the state of `since` again. Its later actions are attributed to another inbox of its
+        group, from which it never received anything."""
         gone = f"{consumer} before its inbox was replaced"
         self._inboxes[group].add(gone)
         if self._consumers(group) == [consumer]:
-            # Nobody else knows where the group started with a stream: it starts again with what comes next.
+            # No other consumer knows where the group started with a stream: it starts again with the next message.
             self._starts = {
                 key: start for key, start in self._starts.items() if key[0] != group or start.at <= since
             }
@@ -313,14 +316,14 @@ class Oracle:
     def outbox_replaced(
         self, producer: str, since: float, gone: Set[MessageId], removals: Set[MessageId] = frozenset()
     ) -> None:
-        """An outbox is again what it was at `since`. `gone`: what was stored in it, and no longer is; `removals`: what
-        was removed from it, and no longer is."""
+        """An outbox is in the state of `since` again. `gone`: messages that it no longer contains; `removals`: removals
+        that it no longer contains."""
         self._replaced.add(producer)
         self._offered |= {message for message in self._bodies if message.producer == producer}
         self._gone |= gone
         self._gone_removals |= removals
         for operation in self.operations.values():
-            # If a process terminated while something was being published, it is not known when that became durable.
+            # If a process terminated during a publish, it is unknown when the message became durable.
             if operation.stream.producer == producer and not 0.0 < operation.durable_at <= since:
                 operation.gone |= operation.message is None or not operation.names.isdisjoint(gone)
             if operation.stream.producer == producer and operation.outcome == "invoked":
@@ -347,15 +350,15 @@ class Oracle:
             self.violate("published_unconfirmed", f"{operation.message}: {sites} confirmed it")
 
     def unbounded(self, client: str, count: int, limit: int) -> None:
-        """A client accepted more bytes than it has room for."""
+        """A client accepted more bytes than its limit."""
         self.violate("unbounded", f"{client} accepted {count} bytes, the limit is {limit}")
 
     def taken_back(self, first: MessageId, last: int, epoch_of: Callable[[Stream, int], int]) -> None:
-        """An application took back the messages from `first` to number `last`, by their current names: nothing is
+        """An application removed the messages from `first` to number `last`, by their current identities: nothing is
         promised about them from now on, and they may still be delivered.
 
-        `epoch_of`: the current epoch of what had another epoch first. The judge knows a message by its first name if no
-        broker has seen it since it was renumbered.
+        `epoch_of`: the current epoch of renumbered messages. The judge knows a message by its first identity if no
+        broker has received it since it was renumbered.
         """
         for operation in self.operations.values():
             message = operation.message
@@ -370,7 +373,7 @@ class Oracle:
         self._left_messages.group_named(producer, topic, group, self._scheduler.now)
 
     def group_no_longer_named(self, producer: str, topic: str, group: str) -> None:
-        """A producer no longer names a group: nothing is promised to it any more."""
+        """A producer no longer names a group, which is promised nothing from now on."""
         self._left_messages.group_no_longer_named(producer, topic, group)
         for operation in self._streams.get(Stream(producer, topic, 0), ()):
             if operation.groups is not None:
@@ -384,7 +387,7 @@ class Oracle:
         )
 
     def is_owed(self, group: str, gap: Gap, until: int | None = None) -> bool:
-        """Whether a group is still to receive anything in a gap, as far as is known. `until`: see :meth:`is_gone`."""
+        """Whether a group still has to receive anything in a gap, as far as is known. `until`: see :meth:`is_gone`."""
         return any(operation.is_for(group) for operation in self._within(gap, until) if not operation.removed)
 
     def _within(self, gap: Gap, until: int | None) -> Iterator[Operation]:
@@ -398,11 +401,11 @@ class Oracle:
         return message in self._gone or message in self._gone_removals
 
     def was_offered(self, message: MessageId) -> bool:
-        """Whether a broker was offered a message before its outbox was replaced, which may not know that any more."""
+        """Whether a broker was offered a message before its outbox was replaced, which may no longer know that."""
         return message in self._offered
 
     def has_delivered_what_is_gone(self) -> bool:
-        """Whether some group received what was lost with an outbox's disk."""
+        """Whether some group received messages that were lost with an outbox's disk."""
         return any(not self._gone.isdisjoint(delivered) for delivered in self.deliveries.values())
 
     # -- at brokers -----------------------------------------------------------------------------------------
@@ -440,7 +443,8 @@ class Oracle:
                 self._note_start(group, self.operations[body], self._only_quarantined_by(group, message))
 
     def _only_quarantined_by(self, group: str, message: MessageId) -> str:
-        """Which of a group's several consumers has a message in its quarantine, where the others know nothing of it."""
+        """The one of a group's several consumers that has a message in its quarantine, if the others do not
+        know of it."""
         stream, consumers = stream_of(message), self._consumers(group)
         if (group, stream) in self._starts or len(consumers) == 1:
             return ""
@@ -458,7 +462,7 @@ class Oracle:
     def left_to_producer(
         self, group: str, consumer: str, stream: Stream, epoch: int, first: int, last: int
     ) -> None:
-        """A consumer's journal says that it left these messages to their producer, which has to keep them for its
+        """A consumer's journal records that it left these messages to their producer, which has to keep them for its
         group."""
         for seq in range(first, last + 1):
             message = MessageId(stream.producer, epoch, stream.topic, stream.partition, seq)
@@ -477,7 +481,7 @@ class Oracle:
     def announced_missing(
         self, group: str, consumer: str, stream: Stream, spans: Iterable[tuple[int, int, int]]
     ) -> None:
-        """A consumer announces that it lacks these: (epoch, first, last)."""
+        """A consumer announces that it lacks these ranges: (epoch, first, last)."""
         # Operations can be gone only if an outbox was replaced.
         gone = self._replaced and any(each.gone for each in self.operations.values())
         if gone or self._has_several_inboxes(group):
@@ -493,7 +497,7 @@ class Oracle:
                         continue  # whether it is safe with its producer was judged then
                     self.violate(
                         "let_go_unsafe",
-                        f"{message} is missing at {consumer}, and its broker was told to forget it",
+                        f"{message} is missing at {consumer}, and its broker was allowed to delete it",
                     )
                     return
 
@@ -539,7 +543,7 @@ class Oracle:
         received.moved_at[consumer] = self._stopwatches[consumer].read(self._scheduler.now)
 
     def _check_redelivery(self, group: str, consumer: str, message: Message, identity: MessageId) -> None:
-        """What is delivered again must be flagged if the consumer could know that, and must not be settled."""
+        """A redelivered message must be flagged if the consumer could know that it is one, and must not be settled."""
         if message.replayed:
             return
         before = self.deliveries[group][identity]
@@ -557,9 +561,9 @@ class Oracle:
     def _check_order(
         self, group: str, consumer: str, operation: Operation, identity: MessageId, received: _Received
     ) -> None:
-        """What is delivered first must follow everything that was delivered, and skip nothing that is owed."""
-        # What was lost with an outbox is not linked with anything published since: only the numbers of epochs, which
-        # are times of a clock, order them.
+        """A first delivery must follow everything that was delivered, and skip nothing that is owed."""
+        # Messages that were lost with an outbox are not linked with later ones: only the numbers of epochs, which are
+        # times of a clock, order them.
         overtaken = operation.number <= received.number and not operation.gone
         if (identity.epoch, identity.seq) <= received.latest or overtaken:
             own, _ = received.own.get(consumer, ((0, 0), -1))
@@ -571,7 +575,8 @@ class Oracle:
                 self.violations.append(found)
             elif operation.number <= received.number:
                 self._overtaken.append((group, consumer, identity, found))
-            # Else it was published later, by an outbox that went back with its clock, which this inbox can't know.
+            # Else it was published later, by an outbox that was restored together with its clock, which this inbox
+            # can't know.
             return
         published = self._streams[operation.stream]
         for at in range(bisect_right(published, received.number, key=_number), len(published)):
@@ -597,9 +602,9 @@ class Oracle:
     ) -> None:
         """A message whose handler raised must not be overtaken before it is delivered again.
 
-        Whether it is delivered again is known only when that happens: attempts that a process did not live to make may
-        have been counted (C7), so it can become a dead letter after fewer attempts than the application saw. It may be
-        late if another inbox had settled it.
+        Whether it is delivered again is known only when that happens: attempts that were cut short by a crash may have
+        been counted (C7), so it can become a dead letter after fewer attempts than the application saw. It may be late
+        if another inbox had settled it.
         """
         failed = received.failed.get(consumer)
         if not failed or message.replayed:
@@ -615,8 +620,8 @@ class Oracle:
                 failed[each] = identity
 
     def _settled_elsewhere(self, group: str, message: MessageId) -> bool:
-        """Whether another inbox of the group has settled it, or may have. The one that has delivered it again may learn
-        of that at any time: then it is done with it, whatever its application does."""
+        """Whether another inbox of the group has settled it, or may have. The one that has redelivered it may learn of
+        that at any time, and is then done with it, regardless of its application."""
         done = message in self.acked[group] or message in self.indeterminate[group]
         return done and self._has_several_inboxes(group)
 
@@ -652,14 +657,14 @@ class Oracle:
             self._acked_durably[group][message] = consumer, self._scheduler.now
 
     def became_indeterminate(self, group: str, messages: Iterable[MessageId]) -> None:
-        """What was done about these may be lost with their consumer: they must be delivered, or settled in a
+        """These acknowledgements may be lost with their consumer: the messages must be delivered, or settled in a
         journal."""
         messages = set(messages) - self._journalled[group]
         self.acked[group] -= messages
         self.indeterminate[group] |= messages
 
     def settled_in_journal(self, group: str, stream: Stream, epoch: int, first: int, last: int) -> None:
-        """A group's journal says that these were acknowledged or became dead letters."""
+        """A group's journal records that these were acknowledged or became dead letters."""
         settled = {
             MessageId(stream.producer, epoch, stream.topic, stream.partition, n)
             for n in range(first, last + 1)
@@ -669,8 +674,8 @@ class Oracle:
         self.indeterminate[group] -= settled
 
     def dead_lettered(self, group: str, message: MessageId, tries: float, together: int) -> None:
-        """A group's journal says that a message became a dead letter. Unless its application rejected it, it must have
-        been delivered `tries` times. An attempt that a consumer counted but did not live to make counts too; at most
+        """A group's journal records that a message became a dead letter. Unless its application rejected it, it must
+        have been delivered `tries` times. An attempt that a consumer counted before it crashed counts too; at most
         `together` messages are counted at a time."""
         if message in self._dead_letters[group]:
             return
@@ -689,7 +694,7 @@ class Oracle:
                     failed.pop(message, None)
 
     def dead_letter_found(self, group: str, message: MessageId) -> None:
-        """Everything is over, and a group's inbox has this dead letter."""
+        """The run has ended, and a group's inbox has this dead letter."""
         self._dead_letters[group].find(message)
 
     # -- passing --------------------------------------------------------------------------------------------
@@ -713,7 +718,7 @@ class Oracle:
         self._restart_clock(consumer, received)
 
     def acceptance_lost(self, group: str, consumer: str, gap: Gap) -> None:
-        """A consumer terminated before it was durable that it moved past a gap: the gap is there again, and its clock
+        """A consumer terminated before its acceptance of a gap was durable: the gap exists again, and its clock
         continues where it was."""
         self.declarations[group].withdraw(gap, consumer)
         received = self._received[group, gap.stream]
@@ -725,13 +730,13 @@ class Oracle:
         self._declare(group, consumer, gap, self._scheduler.now)
 
     def gap_skipped(self, group: str, consumer: str, gap: Gap, at: float, until: int | None = None) -> None:
-        """A group's journal says that it skipped these at a time, as its application had requested. `until`: the epoch
-        with which it continued, if the extent of the gap is unknown."""
+        """A group's journal records that it skipped these at a time, as its application had requested. `until`: the
+        epoch with which it continued, if the extent of the gap is unknown."""
         self._declare(group, consumer, gap, at, until)
 
     def _declare(self, group: str, consumer: str, gap: Gap, at: float, until: int | None = None) -> None:
-        """What was acknowledged durably, or delivered by this consumer in the same life, is no gap. Another inbox of
-        the group may not have learned of that."""
+        """Messages that were acknowledged durably, or delivered in the same run of this consumer, are no gap. Another
+        inbox of the group may not have learned of that."""
         self.declarations[group].declare(gap, at, consumer, until)
         received = self._received.setdefault((group, gap.stream), _Received())
         received.note_reached(consumer, (gap.epoch, gap.last or gap.first))
@@ -741,13 +746,13 @@ class Oracle:
             if self.deliveries[group][message] != consumer:
                 continue
             terminated = any(delivered_at <= end <= at for end in self._terminations[group])
-            by, _ = self._acked_durably[group].get(message, ("", 0.0))  # perhaps in an inbox that is gone
+            by, _ = self._acked_durably[group].get(message, ("", 0.0))  # perhaps in a lost inbox
             if by == consumer or not terminated:
                 about = None if terminated else (group, message)
                 self.violate("false_gap", f"{gap} at {group}: {message} was delivered", about)
 
     def started_in_journal(self, group: str, consumer: str, stream: Stream, epoch: int, first: int) -> None:
-        """A consumer's journal says that a stream starts there, though nothing may have arrived yet."""
+        """A consumer's journal records that a stream starts there, though nothing may have arrived yet."""
         self._start_behind_quarantine(group, stream, consumer)
         place = epoch, max(first, 1)
         self._journalled_starts[group, stream] = min(
@@ -757,8 +762,8 @@ class Oracle:
     def came_before_join(
         self, group: str, stream: Stream, epoch: int, first: int, last: int, at: float
     ) -> None:
-        """A group's journal says that these were published before it joined (`last` 0: all of the epoch). With a single
-        inbox, nothing that follows what the group had received can be among them."""
+        """A group's journal records that these were published before it joined (`last` 0: all of the epoch). With a
+        single inbox, this can't include anything after a message that the group had received."""
         received = self._received.get((group, stream))
         before = [number for time, _, number in received.maxima if time < at] if received is not None else []
         if not before or self._has_several_inboxes(group):
@@ -772,7 +777,9 @@ class Oracle:
                 and first <= message.seq <= (last or message.seq)
                 and self.owes(group, operation)
             ):
-                self.violate("skipped", f"{message} at {group}: it follows what the group had received")
+                self.violate(
+                    "skipped", f"{message} at {group}: it follows messages that the group had received"
+                )
 
     def _done(self, group: str, message: MessageId) -> bool:
         return (
@@ -789,10 +796,10 @@ class Oracle:
         operation = self.operations[body]
         return any(self._done(group, name) for name in operation.names) or not self.owes(group, operation)
 
-    # -- what is left ---------------------------------------------------------------------------------------
+    # -- open messages -------------------------------------------------------------------------------------
 
     def open_for(self, group: str) -> list[Operation]:
-        """What the group is still to receive or to declare."""
+        """The messages that the group still has to receive or declare."""
         done = self.acked[group]
         return [
             operation
@@ -809,13 +816,12 @@ class Oracle:
 
     @property
     def awaits_gap_ends(self) -> bool:
-        """Whether journals have still to show where a gap ends that an application accepted."""
+        """Whether journals do not yet show where an accepted gap ends."""
         return any(declared.has_open_end for declared in self.declarations.values())
 
     def has_unpromised(self, topics_of: Callable[[str], Collection[str]]) -> bool:
-        """Whether the fate of any message is still open at a group that reads it, and of which nothing is promised: the
-        group was not named for it, or its application does not know that it is durable. `topics_of`: what each group
-        reads."""
+        """Whether the fate of any message is still open at a group that reads it without a promise: the group was not
+        named for it, or its application does not know that it is durable. `topics_of`: the topics of each group."""
         return any(
             operation.message is not None
             and not (operation.gone or operation.removed)
@@ -836,7 +842,8 @@ class Oracle:
         return start is not None and start <= (message.epoch, message.seq)
 
     def not_delivered(self, group: str) -> list[MessageId]:
-        """What is durable and was to be delivered to a group, and was not, whether or not that was declared."""
+        """Durable messages that should have been delivered to a group and were not, whether or not that was
+        declared."""
         return [
             operation.message
             for operation in self.operations.values()
@@ -850,22 +857,21 @@ class Oracle:
         ]
 
     def _is_skipped_by_start(self, group: str, operation: Operation, message: MessageId) -> bool:
-        """Whether a group that starts with the latest is not concerned with a message."""
+        """Whether a message does not concern a group that starts with the latest."""
         return self._is_before_start(group, operation) or self.declarations[group].came_before(message)
 
     # -- the end --------------------------------------------------------------------------------------------
 
     def excuse(self, streams: Iterable[tuple[str, Stream]]) -> None:
-        """Groups and streams that they need not receive to their end, because a client terminated with a valid
-        cause."""
+        """Streams that groups need not receive to their end, because a client terminated with a valid cause."""
         self._excused |= set(streams)
 
     def still_stored(self, group: str, messages: Iterable[MessageId]) -> None:
-        """These are in a group's inboxes, or at a broker for it, in the end; in outboxes if the group is empty."""
+        """At the end, these are in a group's inboxes, or at a broker for it; in outboxes if the group is empty."""
         self._stored[group].update(messages)
 
     def judge(self, held_for: Collection[str] = ()) -> None:
-        """Everything is over. `held_for`: groups that never give up on a gap."""
+        """The run has ended. `held_for`: groups that never give up on a gap."""
         for group, operation, by, at in self._passed:
             declarations, dead = self.declarations[group], self._dead_letters[group]
             declared = any(name in declarations or name in dead for name in operation.names)
@@ -899,7 +905,7 @@ class Oracle:
             )
 
     def _judge_delivery(self, group: str, operation: Operation, held: bool) -> None:
-        """`held`: its producer was to keep it, and the group never gives up on a gap."""
+        """`held`: its producer had to keep it, and the group never gives up on a gap."""
         message = operation.message
         if message is None and self.owes(group, operation):
             self.violate("lost", f"{operation.body!r} at {group}: never sent")
@@ -909,7 +915,7 @@ class Oracle:
             return
         found = self.declarations[group].gap_of(message)
         if found is not None and found.gap.reason == JOINED_LATE:
-            return  # it is not promised that a group learns of what it was counted for before it joins
+            return  # groups need not learn of messages for which they counted before they joined
         if found is None and not self.declarations[group].came_before(message):
             stored = self._stored[""] | self._stored[group]
             waits = (group, operation.stream) in self._excused and message in stored

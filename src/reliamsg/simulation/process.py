@@ -199,7 +199,7 @@ class Process:
             before = self.drive.lose_wal()
             if before is not None:
                 self.faults.strikes("wal_lost", self.name)
-                self.note(f"its WAL file is gone: its database is as it was at {before:.4f}")
+                self.note(f"its WAL file is gone: its database is in the state of {before:.4f}")
                 self.after_file_replaced(before)
 
     # -- faults ---------------------------------------------------------------------------------------------

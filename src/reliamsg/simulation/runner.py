@@ -53,7 +53,7 @@ class Outcome:
     lines: tuple[str, ...] = ()
     """The trace, if it was recorded."""
     error: str = ""
-    """A traceback, if the product raised what it should never raise."""
+    """A traceback, if the product raised an error that it must never raise."""
     seconds: float = 0.0
     """Simulated seconds."""
     bit: frozenset[str] = frozenset()

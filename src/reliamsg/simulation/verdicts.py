@@ -11,7 +11,7 @@ __all__ = ["KINDS", "Violation"]
 KINDS = {
     "lost": "durable, and neither delivered nor declared",
     "lost_held": "declared as a gap, although its producer was to keep it until the group had it",
-    "let_go_unsafe": "its broker was told to forget it, and then it was lost",
+    "let_go_unsafe": "its broker was allowed to delete it, and then it was lost",
     "phantom": "delivered, but never published",
     "delivered_after_failed": "delivered, although publishing it was reported as failed",
     "out_of_order": "delivered after a later message of its stream",
@@ -29,7 +29,7 @@ KINDS = {
     "stalled": "not finished long after the last fault, and no client named a cause that this run's faults confirm",
     "spins": "an engine asks to be called again at once, over and over, although nothing else happens",
     "stopped": "a client terminated without a reason",
-    "internal_error": "the product raised what it should never raise",
+    "internal_error": "the product raised an error that it must never raise",
     "checker": "the plain checker contradicts the judge",
 }
 """Kinds of violations, and what they mean."""

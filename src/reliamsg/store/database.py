@@ -123,7 +123,8 @@ class Database:
         Raises ``…Indeterminate`` when its fsync fails and :class:`StoreCorrupt` when a page is damaged. A reader or a
         full disk only postpones it.
         """
-        self._check_whole()
+        if self._broken is not None:
+            raise type(self._broken)(*self._broken.args)
         try:
             self.connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         except sqlite3.Error as error:
@@ -133,79 +134,80 @@ class Database:
                 raise translated from error
 
     @contextlib.contextmanager
-    def transaction(self, adding: int = 0) -> Iterator[sqlite3.Connection]:
+    def transaction(
+        self,
+        adding: int = 0,
+        last: Callable[[sqlite3.Connection], object] | None = None,
+        settle: Callable[[bool], object] | None = None,
+    ) -> Iterator[sqlite3.Connection]:
         """A transaction: committed and fsynced when the block ends, rolled back when it raises. `adding` is the size of
-        the frames that it stores, plus :data:`PAGE_BYTES` for each; they must fit without filling the disk.
+        the frames that it stores, plus :data:`PAGE_BYTES` for each; they must fit without filling the disk. `last` is
+        called before the commit, and `settle` at the end, with whether everything succeeded.
 
         Raises ``…WriteError`` (nothing was stored; a retry may succeed), ``…Indeterminate`` or :class:`StoreCorrupt`.
         After one of the latter two, every later transaction raises it again: whether the failed transaction was stored
         is unknown, so nothing can be built on it.
         """
-        self._check_whole()
-        connection = self.connection
+        succeeded = False
         try:
-            if adding:
-                self._check_room(adding)
-            connection.execute("BEGIN IMMEDIATE")
+            if self._broken is not None:
+                raise type(self._broken)(*self._broken.args)
+            connection = self.connection
             try:
-                yield connection
-                connection.execute("COMMIT")
-            except BaseException as error:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
-                    self.checkpoint()  # so that the next transaction can reuse the WAL file's space
-                raise
-        except sqlite3.Error as error:
-            translated = self._translate(error)
-            if isinstance(translated, FatalError):
-                self._broken = translated
-            raise translated from error
-        except UnicodeDecodeError as error:  # in SQLite's message, which names the damaged object
-            self._broken = StoreCorrupt(f"{self.path}: not a usable {self.kind}: {error}")
-            raise self._broken from error
-        if self._wal_is_long():
-            self.checkpoint()
-
-    def _check_whole(self) -> None:
-        if self._broken is not None:
-            raise type(self._broken)(*self._broken.args)
-
-    def _wal_is_long(self) -> bool:
-        """Whether a checkpoint is due. SQLite truncates the WAL file to its limit when it restarts it after a
-        checkpoint, so above the limit the size tells how much is pending. On a nearly full disk a checkpoint is due
-        while the database can still grow by the pending pages; otherwise the WAL file would fill the disk for good."""
-        size = self._wal_bytes()
-        if size > CHECKPOINT_BYTES:
-            return True
-        free = self._free_bytes()
-        return free is not None and size > free // 4
+                if adding:
+                    self._check_room(adding)
+                connection.execute("BEGIN IMMEDIATE")
+                try:
+                    yield connection
+                    if last is not None:
+                        last(connection)
+                    connection.execute("COMMIT")
+                except BaseException as error:
+                    if connection.in_transaction:
+                        connection.execute("ROLLBACK")
+                    if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+                        self.checkpoint()  # so that the next transaction can reuse the WAL file's space
+                    raise
+            except sqlite3.Error as error:
+                translated = self._translate(error)
+                if isinstance(translated, FatalError):
+                    self._broken = translated
+                raise translated from error
+            except UnicodeDecodeError as error:  # in SQLite's message, which names the damaged object
+                self._broken = StoreCorrupt(f"{self.path}: not a usable {self.kind}: {error}")
+                raise self._broken from error
+            # SQLite truncates the WAL file to its limit when it restarts it after a checkpoint, so above the limit the
+            # size tells how much is pending. On a nearly full disk a checkpoint is due while the database can still
+            # grow by the pending pages; otherwise the WAL file would fill the disk for good.
+            wal, free = self._space()
+            if wal > CHECKPOINT_BYTES or (free is not None and wal > free // 4):
+                self.checkpoint()
+            succeeded = True
+        finally:
+            if settle is not None:
+                settle(succeeded)
 
     def _check_room(self, adding: int) -> None:
         """Messages are written to the WAL file first and later copied to the database, so both must have room."""
-        free = self._free_bytes()
+        wal, free = self._space()
         if free is None or free >= 2 * adding + RESERVE_BYTES:
             return
         connection = self.connection
         unused = connection.execute("PRAGMA freelist_count").fetchone()[0] * PAGE_BYTES
         # After a checkpoint, which is frequent here, SQLite overwrites the WAL file from its start.
-        growth = max(0, adding - unused) + max(0, adding + RESERVE_BYTES - self._wal_bytes())
+        growth = max(0, adding - unused) + max(0, adding + RESERVE_BYTES - wal)
         if growth and free < growth + RESERVE_BYTES // 2:
             raise _WRITE[self.kind](f"{self.path}: not written: the disk is full ({free} bytes are free)")
 
-    def _wal_bytes(self) -> int:
-        try:
-            return os.stat(self._wal_name).st_size
-        except OSError:
-            return 0
-
-    def _free_bytes(self) -> int | None:
-        """Free bytes on the disk; None where the file system does not report them."""
-        try:
+    def _space(self) -> tuple[int, int | None]:
+        """The size of the WAL file, and the free bytes on the disk; None where the file system does not report them."""
+        wal, free = 0, None
+        with contextlib.suppress(OSError):
+            wal = os.stat(self._wal_name).st_size
+        with contextlib.suppress(OSError):
             found = os.statvfs(self._name)
-        except OSError:
-            return None
-        return found.f_bavail * found.f_frsize if found.f_blocks else None
+            free = found.f_bavail * found.f_frsize if found.f_blocks else None
+        return wal, free
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:

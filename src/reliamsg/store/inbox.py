@@ -56,6 +56,48 @@ class QuarantineChange(NamedTuple):
     removed: list[QuarantinedDelivery]
 
 
+class _StreamIds(dict[Stream, int]):
+    """The row ids of streams in memory. Within a commit, an unknown id is read, or its row is created."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._connection: sqlite3.Connection | None = None
+        self._added: list[Stream] = []
+        self._tombstones = False
+        self.tombstones_dropped = 0
+        """Tombstones that this commit deletes because their streams are known again."""
+
+    def begin(self, connection: sqlite3.Connection, tombstones: bool) -> None:
+        """Begin a commit. `tombstones`: whether any stream has one."""
+        self._connection, self._tombstones, self.tombstones_dropped = connection, tombstones, 0
+        self._added.clear()
+
+    def undo(self) -> None:
+        """Forget the ids that the failed commit added."""
+        for stream in self._added:
+            self.pop(stream, None)
+
+    def __missing__(self, stream: Stream) -> int:
+        connection = self._connection
+        if connection is None:
+            raise KeyError(stream)
+        row = connection.execute(
+            "SELECT id FROM stream WHERE producer = ? AND topic = ? AND part = ?", stream
+        ).fetchone()
+        if row is None:
+            row = connection.execute(
+                "INSERT INTO stream (producer, topic, part, history) VALUES (?, ?, ?, '{}') RETURNING id",
+                stream,
+            ).fetchone()
+            if self._tombstones:
+                self.tombstones_dropped += connection.execute(
+                    "DELETE FROM tombstone WHERE producer = ? AND topic = ? AND part = ?", stream
+                ).rowcount
+        found = self[stream] = int(row[0])
+        self._added.append(stream)
+        return found
+
+
 class Inbox:
     """A group's inbox, owned and open for writing.
 
@@ -74,12 +116,9 @@ class Inbox:
         self.random_bytes = random_bytes
         self.path = self._database.path
         self.boot = random_bytes(8).hex()
-        self._ids: dict[Stream, int] = {}
-        self._new_ids: dict[Stream, int] = {}
+        self._ids = _StreamIds()
         self._held_change: Counter[int] = Counter()
         """By stream id, the change in bytes of held frames by the commit that is being written."""
-        self._tombstones_dropped = 0
-        """Tombstones that this commit deletes because their streams are known again."""
         try:
             self.exported = Exported(self._database, self.boot)
             with self._database.transaction() as connection:
@@ -150,72 +189,61 @@ class Inbox:
         Raises :class:`InboxWriteError` (nothing was written; a retry may succeed), :class:`InboxIndeterminate` or
         :class:`StoreCorrupt`.
         """
-        self._new_ids, self._tombstones_dropped = {}, 0
         self._held_change.clear()
         known: list[QuarantinedDelivery] = []
         gone: list[QuarantinedDelivery] = []
-        adding = sum(len(held.frame) + PAGE_BYTES for held in batch.held)
-        adding += sum(len(one.frame) + PAGE_BYTES for one in batch.quarantined)
-        with self.exported.journal.transaction(
-            self._database, batch.entries, wall_us, mono_us, adding
-        ) as connection:
-            if batch.standing not in (None, self.standing):
-                put_meta(connection, "standing", batch.standing)
-            if batch.takeovers > self.takeovers:
-                put_meta(connection, "takeovers", str(batch.takeovers))
-            self._write_streams(connection, batch)
-            freed = self._write_epochs(connection, batch, wall_us)
-            added = self._write_frames(connection, batch)
-            late = self._write_late(connection, batch)
-            revived = self._write_dead_letters(connection, batch, wall_us)
-            if batch.quarantined or batch.unquarantined:
-                known, gone = self.quarantine.write(connection, batch.quarantined, batch.unquarantined)
-            if batch.forgotten:
-                self._forget(connection, batch.forgotten)
-            self._mark_journalled(connection, batch)
-            if before_commit is not None:
-                before_commit()
-        self._ids.update(self._new_ids)
-        self.tombstone_count -= self._tombstones_dropped
+        late = revived = adding = 0
+        for frames in (batch.held, batch.quarantined):
+            for one in frames:
+                adding += len(one.frame) + PAGE_BYTES
+        try:
+            with self.exported.journal.transaction(
+                self._database, batch.entries, wall_us, mono_us, adding
+            ) as connection:
+                self._ids.begin(connection, bool(self.tombstone_count))
+                if batch.standing not in (None, self.standing):
+                    put_meta(connection, "standing", batch.standing)
+                if batch.takeovers > self.takeovers:
+                    put_meta(connection, "takeovers", str(batch.takeovers))
+                self._write_streams(connection, batch)
+                self._write_epochs(connection, batch, wall_us)
+                if batch.held or batch.discarded or batch.late or batch.seen_late:
+                    late = self._write_frames(connection, batch)
+                if batch.dead or batch.quarantine or batch.revived:
+                    revived = self._write_dead_letters(connection, batch, wall_us)
+                if batch.quarantined or batch.unquarantined:
+                    known, gone = self.quarantine.write(connection, batch.quarantined, batch.unquarantined)
+                if batch.forgotten:
+                    self._forget(connection, batch.forgotten)
+                self._mark_journalled(connection, batch)
+                if before_commit is not None:
+                    before_commit()
+        except BaseException:
+            self._ids.undo()
+            raise
+        self.tombstone_count -= self._ids.tombstones_dropped
         if batch.forgotten:
             self.tombstone_count += sum(left is not None for _, left in batch.forgotten)
             self.drop_ids([stream for stream, _ in batch.forgotten])
         self.standing = self.standing if batch.standing is None else batch.standing
         self.takeovers = max(self.takeovers, batch.takeovers)
-        self.held_bytes += added - freed
         for stream_id, change in self._held_change.items():
+            self.held_bytes += change
             self._held_by_id[stream_id] += change
             if not self._held_by_id[stream_id]:
                 del self._held_by_id[stream_id]
         self.late_bytes += late
         self.dead_letter_count += len(batch.dead) - revived
         self.late_count += len(batch.late) - len(batch.seen_late)
-        self.quarantine.committed(batch.quarantined, known, gone)
+        if batch.quarantined or gone:
+            self.quarantine.committed(batch.quarantined, known, gone)
         return QuarantineChange(known, gone)
-
-    def _id(self, connection: sqlite3.Connection, stream: Stream) -> int:
-        found = self._ids.get(stream) or self._new_ids.get(stream)
-        if found is None:
-            row = connection.execute(
-                "SELECT id FROM stream WHERE producer = ? AND topic = ? AND part = ?", stream
-            ).fetchone()
-            if row is None:
-                row = connection.execute(
-                    "INSERT INTO stream (producer, topic, part, history) VALUES (?, ?, ?, '{}') RETURNING id",
-                    stream,
-                ).fetchone()
-                if self.tombstone_count:
-                    self._tombstones_dropped += connection.execute(
-                        "DELETE FROM tombstone WHERE producer = ? AND topic = ? AND part = ?", stream
-                    ).rowcount
-            found = self._new_ids[stream] = int(row[0])
-        return found
 
     def _forget(
         self, connection: sqlite3.Connection, forgotten: Sequence[tuple[Stream, Tombstone | None]]
     ) -> None:
         for stream, left in forgotten:
-            number = self._id(connection, stream)
+            number = self._ids[stream]
             for table in ("epoch", "gap", "attempt"):
                 connection.execute(f"DELETE FROM {table} WHERE stream_id = ?", (number,))
             connection.execute("DELETE FROM stream WHERE id = ?", (number,))
@@ -232,27 +260,21 @@ class Inbox:
             )  # fmt: skip
 
     def _write_streams(self, connection: sqlite3.Connection, batch: Batch) -> None:
+        ids = self._ids
         for row in batch.streams:
-            joined = row.joined or (None, None)
             connection.execute(
                 "UPDATE stream SET joined_epoch = ?, joined_first = ?, history = ? WHERE id = ?",
-                (*joined, msgspec.json.encode(row.history).decode(), self._id(connection, row.stream)),
+                (*(row.joined or (None, None)), msgspec.json.encode(row.history).decode(), ids[row.stream]),
             )
-        _each(
-            connection,
-            "INSERT INTO gap (stream_id, epoch, first, last, elapsed_s, waited_s) VALUES (?, ?, ?, ?, ?, ?)"
-            " ON CONFLICT (stream_id) DO UPDATE SET epoch = excluded.epoch, first = excluded.first,"
-            " last = excluded.last, elapsed_s = excluded.elapsed_s, waited_s = excluded.waited_s",
-            [
-                (self._id(connection, g.stream), g.epoch, g.first, g.last, g.elapsed_s, g.waited_s)
-                for g in batch.gaps
-            ],
-        )
-        _each(
-            connection,
-            "DELETE FROM gap WHERE stream_id = ?",
-            [(self._id(connection, s),) for s in batch.no_gap],
-        )
+        for gap in batch.gaps:
+            connection.execute(
+                "INSERT INTO gap (stream_id, epoch, first, last, elapsed_s, waited_s) VALUES (?, ?, ?, ?, ?, ?)"
+                " ON CONFLICT (stream_id) DO UPDATE SET epoch = excluded.epoch, first = excluded.first,"
+                " last = excluded.last, elapsed_s = excluded.elapsed_s, waited_s = excluded.waited_s",
+                (ids[gap.stream], gap.epoch, gap.first, gap.last, gap.elapsed_s, gap.waited_s),
+            )
+        for stream in batch.no_gap:
+            connection.execute("DELETE FROM gap WHERE stream_id = ?", (ids[stream],))
 
     def _mark_journalled(self, connection: sqlite3.Connection, batch: Batch) -> None:
         """Store the end of the journal's rows about deliveries. After a crash the rows about redeliveries end there
@@ -262,17 +284,16 @@ class Inbox:
             if entry.kind in ("delivered", "redelivered") and entry.stream is not None:
                 key = (entry.stream, entry.epoch)
                 ends[key] = max(entry.last, ends.get(key, 0))
-        _each(
-            connection,
-            "UPDATE epoch SET journalled = max(journalled, ?) WHERE stream_id = ? AND epoch = ?",
-            [(last, self._id(connection, stream), epoch) for (stream, epoch), last in ends.items()],
-        )
+        for (stream, epoch), last in ends.items():
+            connection.execute(
+                "UPDATE epoch SET journalled = max(journalled, ?) WHERE stream_id = ? AND epoch = ?",
+                (last, self._ids[stream], epoch),
+            )
 
-    def _write_epochs(self, connection: sqlite3.Connection, batch: Batch, wall_us: int) -> int:
-        """Returns the number of bytes of held frames that were deleted."""
-        freed = 0
+    def _write_epochs(self, connection: sqlite3.Connection, batch: Batch, wall_us: int) -> None:
+        ids = self._ids
         for row in batch.epochs:
-            stream_id = self._id(connection, row.stream)
+            stream_id = ids[row.stream]
             prev = row.prev
             connection.execute(
                 "INSERT INTO epoch (stream_id, epoch, incarnation, prev_epoch, prev_incarnation, prev_last, position,"
@@ -289,97 +310,83 @@ class Inbox:
                     row.let_go, wall_us,
                 ),
             )  # fmt: skip
-            freed += self._drop_held(connection, stream_id, row.epoch, 0, row.position - 1)
+            if self.held_bytes:
+                self._drop_held(connection, stream_id, row.epoch, 0, row.position - 1)
             if self._has_attempts:
                 connection.execute(
                     "DELETE FROM attempt WHERE stream_id = ? AND epoch = ? AND seq < ?",
                     (stream_id, row.epoch, row.position),
                 )
         for stream, epoch in batch.finished:
-            key = (self._id(connection, stream), epoch)
-            freed += self._drop_held(connection, *key, 0, 2**63 - 1)
+            key = (ids[stream], epoch)
+            if self.held_bytes:
+                self._drop_held(connection, *key, 0, 2**63 - 1)
             connection.execute("DELETE FROM attempt WHERE stream_id = ? AND epoch = ?", key)
             connection.execute("DELETE FROM epoch WHERE stream_id = ? AND epoch = ?", key)
         self._has_attempts |= bool(batch.attempts)
-        _each(
-            connection,
-            "INSERT INTO attempt (stream_id, epoch, seq, attempts) VALUES (?, ?, ?, ?)"
-            " ON CONFLICT DO UPDATE SET attempts = excluded.attempts",
-            [(self._id(connection, stream), *rest) for stream, *rest in batch.attempts],
-        )
-        return freed
+        for stream, *rest in batch.attempts:
+            connection.execute(
+                "INSERT INTO attempt (stream_id, epoch, seq, attempts) VALUES (?, ?, ?, ?)"
+                " ON CONFLICT DO UPDATE SET attempts = excluded.attempts",
+                (ids[stream], *rest),
+            )
 
     def _drop_held(
         self, connection: sqlite3.Connection, stream_id: int, epoch: int, low: int, high: int
-    ) -> int:
-        if not self.held_bytes:
-            return 0
-        rows = connection.execute(
+    ) -> None:
+        for (size,) in connection.execute(
             "DELETE FROM held WHERE stream_id = ? AND epoch = ? AND last BETWEEN ? AND ? RETURNING size",
             (stream_id, epoch, low, high),
-        ).fetchall()
-        freed: int = sum(size for (size,) in rows)
-        if freed:
-            self._held_change[stream_id] -= freed
-        return freed
+        ).fetchall():
+            self._held_change[stream_id] -= size
 
     def _write_frames(self, connection: sqlite3.Connection, batch: Batch) -> int:
-        """Returns the number of bytes by which the held frames grew."""
-        added = sum(len(f.frame) for f in batch.held)
-        for f in batch.held:
-            self._held_change[self._id(connection, f.stream)] += len(f.frame)
+        """Held and late frames. Returns the number of bytes by which the late frames grew."""
+        ids, grown = self._ids, 0
+        for frame in batch.held:
+            self._held_change[ids[frame.stream]] += len(frame.frame)
         for stream, epoch, first, last in batch.discarded:
-            added -= self._drop_held(connection, self._id(connection, stream), epoch, first, last)
+            if self.held_bytes:
+                self._drop_held(connection, ids[stream], epoch, first, last)
         for table, frames in (("held", batch.held), ("late", batch.late)):
-            _each(
-                connection,
+            connection.executemany(
                 f"INSERT INTO {table} (stream_id, epoch, first, last, size, site, received_us, frame)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                 [
-                    (
-                        self._id(connection, f.stream), f.epoch, f.first, f.last, len(f.frame), f.site,
-                        f.received_us, f.frame,
-                    )
+                    (ids[f.stream], f.epoch, f.first, f.last, len(f.frame), f.site, f.received_us, f.frame)
                     for f in frames
                 ],
-            )  # fmt: skip
-        return added
-
-    def _write_late(self, connection: sqlite3.Connection, batch: Batch) -> int:
-        """Returns the number of bytes by which the late frames grew."""
-        size = sum(len(f.frame) for f in batch.late)
+            )
+        grown += sum(len(frame.frame) for frame in batch.late)
         for number in batch.seen_late:
-            for (freed,) in connection.execute(
+            for (size,) in connection.execute(
                 "DELETE FROM late WHERE id = ? RETURNING size", (number,)
             ).fetchall():
-                size -= freed
-        return size
+                grown -= size
+        return grown
 
     def _write_dead_letters(self, connection: sqlite3.Connection, batch: Batch, wall_us: int) -> int:
         """Dead letters, and samples of unusable deliveries. Returns the number of dead letters that were deleted."""
-        _each(
-            connection,
+        connection.executemany(
             "INSERT INTO dead_letter (stream_id, epoch, incarnation, seq, key, headers, body, reason, attempts,"
             " wall_us) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             [
                 (
-                    self._id(connection, d.stream), d.epoch, f"{d.incarnation:016x}", d.seq, d.key,
+                    self._ids[d.stream], d.epoch, f"{d.incarnation:016x}", d.seq, d.key,
                     msgspec.json.encode(d.headers).decode(), d.body, d.reason, d.attempts, d.wall_us,
                 )
                 for d in batch.dead
             ],
         )  # fmt: skip
-        _each(
-            connection,
+        connection.executemany(
             "INSERT INTO quarantine (wall_us, site, address, reason, size, frame) VALUES (?, ?, ?, ?, ?, ?)",
             [
                 (wall_us, q.site, q.address, q.reason, len(q.frame), q.frame[:MAX_QUARANTINED_FRAME])
                 for q in batch.quarantine
             ],
         )
-        return _each(
-            connection, "DELETE FROM dead_letter WHERE id = ?", [(number,) for number in batch.revived]
-        )
+        deleted = [(number,) for number in batch.revived]
+        return connection.executemany("DELETE FROM dead_letter WHERE id = ?", deleted).rowcount
 
     # -- reading ------------------------------------------------------------------------------------------
 
@@ -526,11 +533,6 @@ class Inbox:
             HeldFrame(Stream(p, t, n), epoch, first, last, site, received_us, frame, number)
             for number, p, t, n, epoch, first, last, site, received_us, frame in rows
         ]
-
-
-def _each(connection: sqlite3.Connection, sql: str, rows: Sequence[Sequence[object]]) -> int:
-    """Execute a statement for each of `rows`, if there are any; returns the number of changed rows."""
-    return connection.executemany(sql, rows).rowcount if rows else 0
 
 
 def _epochs(connection: sqlite3.Connection, stream: Stream, stream_id: int) -> list[EpochRow]:

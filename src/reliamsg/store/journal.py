@@ -58,7 +58,9 @@ import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import msgspec
@@ -66,7 +68,7 @@ import msgspec
 from reliamsg.message import Stream
 from reliamsg.store.database import Database
 
-__all__ = ["ORDERED", "Entry", "Journal", "JournalRow", "read_journal"]
+__all__ = ["ORDERED", "Entry", "Journal", "JournalRow", "joined", "read_journal"]
 
 _Parsed = TypeVar("_Parsed")
 
@@ -94,7 +96,7 @@ _MASK = 2**64 - 1
 
 @dataclass(slots=True)
 class Entry:
-    """A row to write. `first` and `last` are 0 for kinds without a range."""
+    """A row to write, never changed. `first` and `last` are 0 for kinds without a range."""
 
     kind: str
     stream: Stream | None = None
@@ -110,33 +112,34 @@ class Entry:
     """Histogram: bucket number → count."""
     detail: Mapping[str, Any] | None = None
 
-    def extend(self, other: Entry) -> bool:
-        """Take in an entry of the same order that begins where this one ends, if it agrees in kind, epoch, incarnation,
-        reason and detail; returns whether it does."""
-        if (
-            self.last + 1 != other.first
-            or self.kind != other.kind
-            or self.epoch != other.epoch
-            or self.incarnation != other.incarnation
-            or self.reason != other.reason
-            or self.detail != other.detail
-        ):
-            return False
-        self.last = other.last
-        if other.digest is not None:
-            self.digest = (self.digest or 0) + other.digest
-        if other.latency:
-            self.latency = _merge(self.latency, other.latency)
-        return True
 
-    @property
-    def order(self) -> tuple[Any, ...]:
-        """The order within which a row can only be extended while it is the newest."""
-        if self.kind in ORDERED:
-            return ("ordered", self.stream, self.group)
-        if self.kind in _COUNTED:
-            return (self.kind, self.site, self.group, self.reason)
-        return (self.kind, self.stream, self.site, self.group)
+_kind_of_range = attrgetter("kind", "epoch", "incarnation", "reason")
+
+
+def joined(old: Entry, new: Entry) -> Entry | None:
+    """Two entries of one order as one; None unless `new` begins where `old` ends, and both agree in kind, epoch,
+    incarnation and reason. The caller compares their details."""
+    if old.last + 1 != new.first or _kind_of_range(old) != _kind_of_range(new):
+        return None
+    latency = old.latency or new.latency
+    if old.latency and new.latency:
+        latency = dict(old.latency)
+        for bucket, count in new.latency.items():
+            latency[bucket] = latency.get(bucket, 0) + count
+    return Entry(
+        old.kind, old.stream, old.epoch, old.incarnation, old.first, new.last, old.site, old.group, old.reason,
+        None if old.digest is None else (old.digest + (new.digest or 0)) & _MASK,
+        latency, old.detail,
+    )  # fmt: skip
+
+
+def _counted(old: Entry, new: Entry) -> Entry | None:
+    """`old` with the sum of both counts; None if `new` has other details, which need a row of their own."""
+    if not set(new.detail or ()) <= {"count"}:
+        return None
+    detail = dict(old.detail or {})
+    detail["count"] = detail.get("count", 0) + (new.detail or {}).get("count", 0)
+    return replace(old, detail=detail)
 
 
 class _Tip(msgspec.Struct, frozen=True):
@@ -183,46 +186,56 @@ class Journal:
         """Never extend the rows up to `lsn` again."""
         self._frozen_lsn = max(self._frozen_lsn, lsn)
 
-    @contextlib.contextmanager
     def transaction(
         self, database: Database, entries: Iterable[Entry], wall_us: int, mono_us: int, adding: int = 0
-    ) -> Iterator[sqlite3.Connection]:
+    ) -> contextlib.AbstractContextManager[sqlite3.Connection]:
         """A transaction that ends with writing `entries`, to which the block may add. `adding` as in
         :meth:`Database.transaction`."""
-        committed = False
-        try:
-            with database.transaction(adding) as connection:
-                yield connection
-                self.write(connection, entries, wall_us, mono_us)
-            committed = True
-        finally:
-            self.settle(committed)
+        return database.transaction(
+            adding, partial(self.write, entries=entries, wall_us=wall_us, mono_us=mono_us), self.settle
+        )
 
     def write(
         self, connection: sqlite3.Connection, entries: Iterable[Entry], wall_us: int, mono_us: int
     ) -> None:
         """Append or extend rows, in order. The caller must call :meth:`settle` after the transaction."""
+        staged = self._staged
         for entry in entries:
-            order = entry.order
-            tip = self._staged.get(order) or self._tips.get(order)
+            kind = entry.kind
+            # The order within which a row can only be extended while it is the newest.
+            order: tuple[object, ...]
+            if kind in ORDERED:
+                order = ("ordered", entry.stream, entry.group)
+            elif kind in _COUNTED:
+                order = (kind, entry.site, entry.group, entry.reason)
+            else:
+                order = (kind, entry.stream, entry.site, entry.group)
+            tip = staged.get(order) or self._tips.get(order)
+            grown: Entry | None = None
             if tip is None or tip.lsn <= self._frozen_lsn:
-                self._staged[order] = self._append(connection, entry, wall_us, mono_us)
-            elif entry.kind in _COUNTED and set(entry.detail or ()) <= {"count"}:
-                self._staged[order] = self._count(connection, tip, entry, wall_us)
+                pass
+            elif kind in _COUNTED:
+                grown = _counted(tip.entry, entry)
             elif (
-                entry.kind in _EXTENDED
-                and tip.entry.last + 1 == entry.first
-                and tip.entry.epoch == entry.epoch
-                and tip.entry.incarnation == entry.incarnation
-                and tip.entry.kind == entry.kind
-                and tip.entry.reason == entry.reason
+                kind in _EXTENDED
                 and tip.entry.site == entry.site
                 and entry.detail is None
-                and (entry.kind != "confirmed" or tip.lsn > self._announced_lsn)
+                and (kind != "confirmed" or tip.lsn > self._announced_lsn)
             ):
-                self._staged[order] = self._extend(connection, tip, entry, wall_us)
-            else:
-                self._staged[order] = self._append(connection, entry, wall_us, mono_us)
+                grown = joined(tip.entry, entry)
+            if tip is None or grown is None:
+                staged[order] = self._append(connection, entry, wall_us, mono_us)
+                continue
+            staged[order] = _Tip(tip.lsn, grown)
+            digest, latency, detail = grown.digest, grown.latency, grown.detail
+            connection.execute(
+                "UPDATE journal SET last = ?, wall_last_us = ?, digest = ?, latency = ?, detail = ? WHERE lsn = ?",
+                (
+                    grown.last, wall_us, None if digest is None else f"{digest:016x}",
+                    msgspec.json.encode(latency).decode() if latency else None,
+                    _encode_json(detail) if detail else None, tip.lsn,
+                ),
+            )  # fmt: skip
 
     def settle(self, committed: bool) -> None:
         """Accept the writes since the previous call, whose transaction was committed, or forget them."""
@@ -230,7 +243,7 @@ class Journal:
             self._tips.update(self._staged)
             if (
                 len(self._tips) > MAX_TIPS
-            ):  # a row that is not in memory is not extended: one more row follows it
+            ):  # a row without a tip is followed by another row instead of being extended
                 self._tips = dict(islice(self._tips.items(), MAX_TIPS // 2, None))
             self.newest_lsn = max(self.newest_lsn, self._last_lsn)
         else:
@@ -242,57 +255,28 @@ class Journal:
     ) -> None:
         """Replace the detail of a row that is not exported."""
         connection.execute(
-            "UPDATE journal SET wall_last_us = ?, detail = ? WHERE lsn = ?", (wall_us, _dump(detail), lsn)
+            "UPDATE journal SET wall_last_us = ?, detail = ? WHERE lsn = ?",
+            (wall_us, _encode_json(detail), lsn),
         )
 
     def _append(self, connection: sqlite3.Connection, entry: Entry, wall_us: int, mono_us: int) -> _Tip:
-        stream = entry.stream
-        cursor = connection.execute(
+        digest, latency, detail = entry.digest, entry.latency, entry.detail
+        lsn = connection.execute(
             "INSERT INTO journal (boot, kind, wall_us, wall_last_us, mono_us, producer, topic, part, epoch,"
             " incarnation, first, last, site, grp, reason, digest, latency, detail)"
             " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
-                self.boot, entry.kind, wall_us, wall_us, mono_us,
-                stream.producer if stream else "", stream.topic if stream else "", stream.partition if stream else 0,
+                self.boot, entry.kind, wall_us, wall_us, mono_us, *(entry.stream or ("", "", 0)),
                 entry.epoch, f"{entry.incarnation:016x}", entry.first, entry.last,
-                entry.site, entry.group, entry.reason,
-                None if entry.digest is None else f"{entry.digest & _MASK:016x}",
-                _dump_latency(entry.latency), _dump(entry.detail),
+                entry.site, entry.group, entry.reason, None if digest is None else f"{digest & _MASK:016x}",
+                msgspec.json.encode(latency).decode() if latency else None, _encode_json(detail) if detail else None,
             ),
-        )  # fmt: skip
-        lsn = cursor.lastrowid
+        ).lastrowid  # fmt: skip
         assert lsn is not None  # an INSERT that did not raise has a row id
         self._last_lsn = lsn
         if entry.kind == "fenced":  # no later event may be recorded in a row before it
             self.freeze(lsn)
         return _Tip(lsn, entry)
-
-    def _extend(self, connection: sqlite3.Connection, tip: _Tip, entry: Entry, wall_us: int) -> _Tip:
-        old = tip.entry
-        digest = None if old.digest is None else ((old.digest + (entry.digest or 0)) & _MASK)
-        latency = _merge(old.latency, entry.latency)
-        connection.execute(
-            "UPDATE journal SET last = ?, wall_last_us = ?, digest = ?, latency = ? WHERE lsn = ?",
-            (
-                entry.last,
-                wall_us,
-                None if digest is None else f"{digest:016x}",
-                _dump_latency(latency),
-                tip.lsn,
-            ),
-        )
-        merged = Entry(
-            old.kind, old.stream, old.epoch, old.incarnation, old.first, entry.last, old.site, old.group, old.reason,
-            digest, latency, old.detail,
-        )  # fmt: skip
-        return _Tip(tip.lsn, merged)
-
-    def _count(self, connection: sqlite3.Connection, tip: _Tip, entry: Entry, wall_us: int) -> _Tip:
-        """Increase the count in the row's detail."""
-        count = sum((each.detail or {}).get("count", 0) for each in (tip.entry, entry))
-        merged = replace(tip.entry, detail={**(tip.entry.detail or {}), "count": count})
-        self.amend(connection, tip.lsn, merged.detail or {}, wall_us)
-        return _Tip(tip.lsn, merged)
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,21 +338,3 @@ def _parsed(text: str, kind: type[_Parsed]) -> _Parsed:
 
 _encode_json = json.JSONEncoder(separators=(",", ":")).encode
 """Reuses one encoder, unlike ``json.dumps``."""
-
-
-def _dump(value: Mapping[Any, Any] | None) -> str | None:
-    return _encode_json(value) if value else None
-
-
-def _dump_latency(value: Mapping[int, int] | None) -> str | None:
-    """As :func:`_dump`, but faster, for the integers that every range of messages has."""
-    return msgspec.json.encode(value).decode() if value else None
-
-
-def _merge(one: Mapping[int, int] | None, other: Mapping[int, int] | None) -> Mapping[int, int] | None:
-    if not one or not other:
-        return one or other
-    merged = dict(one)
-    for bucket, count in other.items():
-        merged[bucket] = merged.get(bucket, 0) + count
-    return merged

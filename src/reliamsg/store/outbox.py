@@ -110,20 +110,19 @@ class Outbox:
 
     def stream(self, topic: str, partition: int) -> StreamRow:
         """The row of a stream, created if there is none."""
-        return self.make_streams([(topic, partition)])[0]
+        found = self.streams.get((topic, partition))
+        return self.make_streams([(topic, partition)])[0] if found is None else found
 
     def make_streams(self, names: Iterable[tuple[str, int]]) -> list[StreamRow]:
         """The rows of streams, by topic and partition. Missing rows are created in one transaction."""
         names = list(names)
         missing = [name for name in dict.fromkeys(names) if name not in self.streams]
         if missing:
-            made = []
             with self._db.transaction() as connection:
-                for topic, partition in missing:
-                    cursor = connection.execute(
-                        "INSERT INTO stream (topic, part) VALUES (?, ?)", (topic, partition)
-                    )
-                    made.append(cursor.lastrowid)
+                made = [
+                    connection.execute("INSERT INTO stream (topic, part) VALUES (?, ?)", name).lastrowid
+                    for name in missing
+                ]
             for name, number in zip(missing, made, strict=True):
                 assert number is not None  # an INSERT that did not raise has a row id
                 row = StreamRow(number, Stream(self.producer, *name), None)
@@ -137,17 +136,18 @@ class Outbox:
         rows: list[Row] = []
         epoch, incarnation = self.epoch, f"{self.incarnation:016x}"
         ends: dict[int, int] = {}
-        adding = sum(len(batch.frame) + PAGE_BYTES for batch in batches)
+        adding = 0
+        for batch in batches:
+            adding += len(batch.frame) + PAGE_BYTES
         with self.journal.transaction(self._db, entries, wall_us, mono_us, adding) as connection:
             for batch in batches:
                 stream = batch.stream
                 size = len(batch.frame)
-                cursor = connection.execute(
+                number = connection.execute(
                     "INSERT INTO batch (stream_id, epoch, incarnation, seq, count, size, wall_us, frame)"
                     " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                     (stream.id, epoch, incarnation, batch.seq, batch.count, size, wall_us, batch.frame),
-                )
-                number = cursor.lastrowid
+                ).lastrowid
                 assert number is not None  # an INSERT that did not raise has a row id
                 rows.append(
                     Row(
@@ -156,11 +156,12 @@ class Outbox:
                     )
                 )  # fmt: skip
                 ends[stream.id] = batch.seq + batch.count - 1
-            connection.executemany(
-                "INSERT INTO chain (stream_id, epoch, incarnation, last) VALUES (?, ?, ?, ?)"
-                " ON CONFLICT (stream_id, epoch) DO UPDATE SET last = excluded.last",
-                [(stream_id, epoch, incarnation, last) for stream_id, last in ends.items()],
-            )
+            for stream_id, last in ends.items():
+                connection.execute(
+                    "INSERT INTO chain (stream_id, epoch, incarnation, last) VALUES (?, ?, ?, ?)"
+                    " ON CONFLICT (stream_id, epoch) DO UPDATE SET last = excluded.last",
+                    (stream_id, epoch, incarnation, last),
+                )
         for stream_id, last in ends.items():
             self._by_id[stream_id].set_last(last)
         return rows
@@ -340,9 +341,10 @@ class Outbox:
             found = connection.execute(
                 f"SELECT {COLUMNS}, frame FROM batch WHERE id >= ?{where} ORDER BY id", (first, *values)
             )
-            for row in found:
-                rows.append(self._checked(self._row(row)))
-                size += rows[-1].size
+            for columns in found:
+                (row,) = self._rows([columns])
+                rows.append(self._checked(row))
+                size += row.size
                 if size >= max_bytes:
                     break
             found.close()
@@ -355,7 +357,7 @@ class Outbox:
                 f"SELECT {COLUMNS}, x'' FROM batch WHERE id BETWEEN ? AND ? ORDER BY id LIMIT ?",
                 (first, last, limit),
             )
-            return [self._row(row) for row in found]
+            return self._rows(found)
 
     def members(self) -> dict[int, dict[str, Member]]:
         """The named groups, by stream id and group."""
@@ -439,7 +441,7 @@ class Outbox:
                 f"SELECT {COLUMNS}, x'' FROM batch WHERE stream_id = ? AND id >= ? ORDER BY id LIMIT ?",
                 (stream_id, first, limit),
             )
-            return [self._row(row) for row in found]
+            return self._rows(found)
 
     def gated(self) -> int | None:
         """The lowest row that was never offered; None where all were offered."""
@@ -479,10 +481,12 @@ class Outbox:
             ).fetchone()
             return int(count), int(size)
 
-    def _row(self, columns: tuple[Any, ...]) -> Row:
-        """The row with :data:`COLUMNS` and a frame."""
-        number, stream_id, epoch, incarnation, *rest = columns
-        return Row(number, stream_id, self._by_id[stream_id].stream, epoch, int(incarnation, 16), *rest)
+    def _rows(self, found: Iterable[tuple[Any, ...]]) -> list[Row]:
+        """Rows with :data:`COLUMNS` and a frame."""
+        return [
+            Row(number, stream_id, self._by_id[stream_id].stream, epoch, int(incarnation, 16), *rest)
+            for number, stream_id, epoch, incarnation, *rest in found
+        ]
 
     def _checked(self, row: Row) -> Row:
         """Returns `row` if it agrees with its intact frame: a damaged one must not be sent."""

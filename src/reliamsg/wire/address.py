@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from functools import lru_cache
 
 from reliamsg.config import check_name
 from reliamsg.errors import ConfigError
@@ -31,6 +32,7 @@ _MAX_ADDRESS_BYTES = 255
 """The limit for routing keys in RabbitMQ, which also apply to MQTT topics."""
 
 
+@lru_cache(maxsize=1_024)
 def topic_address(topic: str, partition: int = 0) -> str:
     """The MQTT topic, or AMQP routing key, of one partition of a topic."""
     return topic if partition == 0 else f"{topic}~{partition}"

@@ -33,9 +33,8 @@ from reliamsg.config import (
     MAX_HEADERS_BYTES,
     MAX_KEY_BYTES,
     MAX_MESSAGE_BYTES,
-    check_name,
-)  # fmt: skip
-from reliamsg.errors import ConfigError, MessageTooLarge
+)
+from reliamsg.errors import ConfigError
 from reliamsg.keys import MAX_KEY_ID_BYTES, KeyRing
 from reliamsg.message import Prev, Stream
 from reliamsg.wire.address import is_group, topic_address
@@ -50,6 +49,7 @@ from reliamsg.wire.limits import (
     MAX_SEQ,
     MAX_STORED_HEADERS,
 )
+from reliamsg.wire.names import is_name
 
 __all__ = [
     "CONTENT_TYPE",
@@ -195,10 +195,12 @@ class Frame(msgspec.Struct, frozen=True):
 
     envelope: Envelope
     data: bytes
+    start: int
+    """Where the body begins."""
 
     def intact(self) -> bool:
         """Whether the body's checksum matches."""
-        body = self._body()
+        body = memoryview(self.data)[self.start :]
         return len(body) == self.envelope.body_size and zlib.crc32(body) == self.envelope.body_crc
 
     def records(self, *, trusted: bool = False) -> Records:
@@ -209,42 +211,33 @@ class Frame(msgspec.Struct, frozen=True):
         before, possibly with other limits: then only memory is bounded.
         """
         envelope = self.envelope
+        count = envelope.count
         if envelope.version != BODY_VERSION or envelope.flags & ~KNOWN_FLAGS:
             raise FrameError("undecodable", f"body version {envelope.version}, flags {envelope.flags}")
         if not self.intact():
             raise FrameError("undecodable", "the body's checksum does not match")
-        body: bytes | memoryview = self._body()
+        body: bytes | memoryview = memoryview(self.data)[self.start :]
         compressed = envelope.flags & FLAG_ZSTD
         if not trusted and max(len(body), envelope.raw_size) > envelope.count * MAX_RECORD_BYTES:
             raise FrameError("undecodable", f"larger than the limit for {envelope.count} messages")
         if compressed:
             body = _decompress(bytes(body), envelope.raw_size)
+        # No message is larger than the whole body.
+        decode_bodies = _decode_stored_bodies if trusted or len(body) <= MAX_MESSAGE_BYTES else _decode_bodies
         try:
-            return _stored(body, envelope.count) if trusted else _published(body, envelope.count)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            alone = _bodies_alone(body, count, decode_bodies)
+            if alone is not None:
+                return Records(alone)
+            bodies, keys, headers = _columns(body, count)
+            return Records(
+                decode_bodies(bodies),
+                None if keys is None else (_decode_keys if trusted else _published_keys)(keys),
+                None
+                if headers is None
+                else (_decode_stored_headers if trusted else _published_headers)(headers),
+            )
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ConfigError) as error:
             raise FrameError("undecodable", str(error)) from None
-
-    def _body(self) -> memoryview:
-        _, size, _ = _HEAD.unpack_from(self.data)
-        return memoryview(self.data)[_HEAD.size + size :]
-
-
-def _published(body: bytes | memoryview, count: int) -> Records:
-    """The messages of a body, checked against the rules of ``publish``."""
-    # No message is larger than the whole body.
-    decode_bodies = _decode_stored_bodies if len(body) <= MAX_MESSAGE_BYTES else _decode_bodies
-    alone = _bodies_alone(body, count, decode_bodies)
-    if alone is not None:
-        return Records(alone)
-    bodies, keys, headers = _columns(body, count)
-    try:
-        return Records(
-            decode_bodies(bodies),
-            None if keys is None else _published_keys(keys),
-            None if headers is None else _published_headers(headers),
-        )
-    except (ConfigError, MessageTooLarge) as error:
-        raise FrameError("undecodable", str(error)) from None
 
 
 def _published_keys(column: msgspec.Raw) -> list[str | None]:
@@ -258,19 +251,6 @@ def _published_headers(column: msgspec.Raw) -> list[dict[str, str] | None]:
     headers = (_decode_headers if signs.long else _decode_short_headers)(column)
     check_header_column(headers, signs)
     return headers
-
-
-def _stored(body: bytes | memoryview, count: int) -> Records:
-    """The messages of a body, without the rules of ``publish``."""
-    alone = _bodies_alone(body, count, _decode_stored_bodies)
-    if alone is not None:
-        return Records(alone)
-    bodies, keys, headers = _columns(body, count)
-    return Records(
-        _decode_stored_bodies(bodies),
-        None if keys is None else _decode_keys(keys),
-        None if headers is None else _decode_stored_headers(headers),
-    )
 
 
 def _bodies_alone(
@@ -359,17 +339,10 @@ def _canonical(envelope: Envelope, key_id: str, body: bytes | memoryview) -> tup
 def frames_of(data: bytes, limit: int, ring: KeyRing | None = None) -> list[bytes]:
     """A stored frame, prepared for a site: split into frames of at most `limit` bytes (see :func:`split`), and signed
     if a ring is given, even if it was stored unsigned. Raises :class:`FrameError` for a damaged frame."""
-    if ring is not None:
-        frame = open_frame(data)
-        if frame.envelope.key_id is None:
-            data = _seal(frame.envelope, frame._body(), ring)
     frame = open_frame(data)
-    return [data] if _fits(frame, limit) else split(frame, limit, ring)
-
-
-def _fits(frame: Frame, limit: int) -> bool:
-    """Whether a frame is within a site's limit, which also applies before compression (see :func:`check_envelope`)."""
-    return len(frame.data) <= limit and frame.envelope.raw_size <= limit
+    if ring is not None and frame.envelope.key_id is None:
+        frame = open_frame(_seal(frame.envelope, memoryview(data)[frame.start :], ring))
+    return split(frame, limit, ring)
 
 
 def verify(frame: Frame, address: str, ring: KeyRing) -> None:
@@ -382,7 +355,9 @@ def verify(frame: Frame, address: str, ring: KeyRing) -> None:
     if envelope.key_id is None or envelope.signature is None:
         raise FrameError("unsigned")
     if not ring.verifies(
-        envelope.key_id, envelope.signature, _canonical(envelope, envelope.key_id, frame._body())
+        envelope.key_id,
+        envelope.signature,
+        _canonical(envelope, envelope.key_id, memoryview(frame.data)[frame.start :]),
     ):
         raise FrameError("forged", f"not signed with a trusted key {envelope.key_id!r}")
     if address != topic_address(envelope.topic, envelope.partition) and not is_group(address):
@@ -411,17 +386,8 @@ def open_frame(data: bytes, limit: int = MAX_FRAME_BYTES) -> Frame:
         envelope = _decode_envelope(packed)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise FrameError("malformed", str(error)) from None
-    check_envelope(envelope, limit)
-    return Frame(envelope, data)
-
-
-def check_envelope(envelope: Envelope, limit: int = MAX_FRAME_BYTES) -> None:
-    """Raise :class:`FrameError` (``malformed``) unless every field is within its range."""
-    try:
-        check_name("producer", envelope.producer)
-        check_name("topic", envelope.topic)
-    except ConfigError as error:
-        raise FrameError("malformed", str(error)) from None
+    if not (is_name(envelope.producer) and is_name(envelope.topic)):
+        raise FrameError("malformed", "not the names of a producer and a topic")
     prev = envelope.prev
     within = (
         0 <= envelope.partition <= MAX_PARTITION
@@ -429,7 +395,7 @@ def check_envelope(envelope: Envelope, limit: int = MAX_FRAME_BYTES) -> None:
         and 0 <= envelope.incarnation <= MAX_INCARNATION
         and 1 <= envelope.seq <= MAX_SEQ
         and 1 <= envelope.count <= MAX_BATCH_MESSAGES
-        and envelope.last <= MAX_SEQ
+        and envelope.seq + envelope.count - 1 <= MAX_SEQ
         and 0 <= envelope.ts_first <= MAX_SEQ
         and 0 <= envelope.ts_last <= MAX_SEQ
         and 0 <= envelope.body_size <= limit
@@ -442,6 +408,7 @@ def check_envelope(envelope: Envelope, limit: int = MAX_FRAME_BYTES) -> None:
         within = 1 <= prev[0] < envelope.epoch and 0 <= prev[1] <= MAX_INCARNATION and 1 <= prev[2] <= MAX_SEQ
     if not within:
         raise FrameError("malformed", "a number is out of range")
+    return Frame(envelope, data, _HEAD.size + size)
 
 
 def split(frame: Frame, limit: int, ring: KeyRing | None = None) -> list[bytes]:
@@ -450,9 +417,11 @@ def split(frame: Frame, limit: int, ring: KeyRing | None = None) -> list[bytes]:
 
     A single message over the limit becomes a frame over the limit, which the site will refuse.
     """
-    if _fits(frame, limit) or frame.envelope.count == 1:
+    envelope = frame.envelope
+    # A site's limit also applies before compression, see :func:`open_frame`.
+    if (len(frame.data) <= limit and envelope.raw_size <= limit) or envelope.count == 1:
         return [frame.data]
-    records, envelope = frame.records(trusted=True), frame.envelope
+    records = frame.records(trusted=True)
     half = envelope.seq + envelope.count // 2
     parts = []
     for first, last in ((envelope.seq, half - 1), (half, envelope.last)):

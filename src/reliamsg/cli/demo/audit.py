@@ -70,7 +70,7 @@ def audit(journals: Path, out: Path, report: Report, stop: StopRequest, *, keep:
     try:
         while child.alive and time.monotonic() < started + _SECONDS:
             if stop.wait(0.1):
-                raise Failure(stop.status, "interrupted; everything was ended")
+                raise Failure(stop.status, "interrupted; all processes were stopped")
     finally:
         child.kill()
     seconds = time.monotonic() - started
@@ -78,7 +78,7 @@ def audit(journals: Path, out: Path, report: Report, stop: StopRequest, *, keep:
     try:
         found = json.loads(last)
     except ValueError:
-        return Audit(seconds=seconds, differences=[f"the audit came to no end: {last} ({child.output})"])
+        return Audit(seconds=seconds, differences=[f"the audit did not finish: {last} ({child.output})"])
     return Audit("", found["verdict"], seconds, _differences(report.as_dict(), found))
 
 

@@ -13,7 +13,7 @@ import click
 
 from reliamsg.cli.options import json_option
 from reliamsg.cli.signals import StopRequest
-from reliamsg.cli.status import EXIT_CODES_HELP, Failure, Status
+from reliamsg.cli.status import SEE_EXIT_CODES, Failure, Status
 from reliamsg.terminal import say, say_json, say_text
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _SLOWNESS = (2.0, 4.0)
 """Slowness of the groups in the first run, and in a second run if nothing was at stake in the first."""
 
 
-@click.command(epilog=EXIT_CODES_HELP)
+@click.command(epilog=SEE_EXIT_CODES)
 @click.option(
     "--messages", type=click.IntRange(min=100), default=10_000, show_default=True, metavar="N",
     help="Messages of each of the two producers.",
@@ -42,7 +42,7 @@ _SLOWNESS = (2.0, 4.0)
 )  # fmt: skip
 @json_option
 def demo(messages: int, kind: Kind, directory: Path | None, as_json: bool) -> int:
-    """Kill a site and a consumer during traffic, and check the fate of every message.
+    """Kill a site and a consumer, and check the fate of every message.
 
     Producers A and B publish N messages each through sites dc1 and dc2 to the groups primary and secondary. dc1 is
     SIGKILLed with messages queued, loses its state and returns empty; a consumer is SIGKILLed and restarted. For

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from reliamsg.cli.options import SeedsType, SiteType, json_option
-from reliamsg.cli.status import EXIT_CODES_HELP, Failure, Status
+from reliamsg.cli.status import SEE_EXIT_CODES, Failure, Status
 from reliamsg.lab.process import LabError
 from reliamsg.terminal import say, say_json, say_text
 
@@ -25,7 +25,7 @@ __all__ = ["chaos"]
 _DIRECTORY = "reliamsg-chaos"
 
 
-@click.group(epilog=EXIT_CODES_HELP)
+@click.group(epilog=SEE_EXIT_CODES)
 def chaos() -> None:
     """Inject named faults into real clients and brokers.
 
@@ -34,7 +34,7 @@ def chaos() -> None:
     """
 
 
-@chaos.command("list", epilog=EXIT_CODES_HELP)
+@chaos.command("list", epilog=SEE_EXIT_CODES)
 @json_option
 def list_scenarios(as_json: bool) -> None:
     """List all scenarios.
@@ -68,7 +68,7 @@ def list_scenarios(as_json: bool) -> None:
     )
 
 
-@chaos.command(epilog=EXIT_CODES_HELP)
+@chaos.command(epilog=SEE_EXIT_CODES)
 @click.argument("names", metavar="NAME|all...", nargs=-1, required=True)
 @click.option(
     "--seed", type=click.IntRange(0, 2**32 - 1), help="Reproduces a run's random choices; random by default."
@@ -129,7 +129,7 @@ def run(
     return _status(results)
 
 
-@chaos.command(epilog=EXIT_CODES_HELP)
+@chaos.command(epilog=SEE_EXIT_CODES)
 @click.option("--runs", type=click.IntRange(min=1), metavar="N", help="Number of runs; 100 by default.")
 @click.option("--jobs", type=click.IntRange(1, 64), default=1, show_default=True, metavar="N",
               help="Runs in parallel, each with its own clients, brokers and ports.")  # fmt: skip

@@ -6,12 +6,12 @@ import click
 
 from reliamsg.cli.lab.chaos import chaos
 from reliamsg.cli.lab.simulate import simulate
-from reliamsg.cli.status import EXIT_CODES_HELP
+from reliamsg.cli.status import SEE_EXIT_CODES
 
 __all__ = ["lab"]
 
 
-@click.group(epilog=EXIT_CODES_HELP)
+@click.group(epilog=SEE_EXIT_CODES)
 def lab() -> None:
     """Inject faults into simulated worlds, or into real brokers."""
 

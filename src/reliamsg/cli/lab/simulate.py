@@ -82,11 +82,11 @@ def simulate(
     shows_settings: bool,
     as_json: bool,
 ) -> int:
-    """Run producers and consumers in a simulated world with faults of all kinds, and judge the results.
+    """Run clients in a simulated world with all kinds of faults.
 
-    Runs the real protocol, stores, sending and receiving logic with one seeded clock and simulated brokers, networks
-    and crashes: without threads, sockets or sleeping. A seed reproduces its run. The exit code is 1 if a promise was
-    broken: the first such run is reduced and printed.
+    Runs the real protocol, stores and engines of producers and consumers with one seeded clock and simulated brokers,
+    networks and crashes: without threads, sockets or sleeping. A seed reproduces its run. The exit code is 1 if a
+    promise was broken: the first such run is reduced and printed.
     """
     if (seeds is None) == (seed is None):
         raise click.UsageError("use --seeds A:B or --seed N")

@@ -18,7 +18,7 @@ from itertools import islice
 from reliamsg.message import Stream
 from reliamsg.protocol.announced import Position, Span3
 
-__all__ = ["FORGET_UNNAMED_S", "MAX_UNNAMED", "MAX_UNNAMED_PER_STREAM", "GroupTable", "Member"]
+__all__ = ["FORGET_UNNAMED_S", "MAX_UNNAMED", "MAX_UNNAMED_PER_STREAM", "GroupTable", "Member", "renumbered"]
 
 START: Position = (0, 1)
 """Before every message of every epoch."""
@@ -62,11 +62,6 @@ class Member:
         """It was sent its own position, in answer to `nonces`."""
         self.answered_at, self.nonces = now, nonces
 
-    def renumber(self, epochs: Mapping[int, int]) -> None:
-        """Epochs have new numbers."""
-        self.since = epochs.get(self.since[0], self.since[0]), self.since[1]
-        self.position = epochs.get(self.position[0], self.position[0]), self.position[1]
-
     @property
     def held_up_by(self) -> Span3 | None:
         """The gap that holds it up: everything before it is settled, and its messages have not arrived."""
@@ -78,6 +73,13 @@ class Member:
         if max(self.reported, self.delivered) == START:
             return None
         return self.reported, max(self.reported, self.delivered)
+
+
+def renumbered(position: Position, moves: Mapping[int, tuple[int, int]]) -> Position:
+    """The position after epochs were given new numbers, at most behind the last message. `moves` as for
+    :meth:`GroupTable.renumber`."""
+    epoch, last = moves.get(position[0], (position[0], position[1]))
+    return epoch, min(position[1], last + 1)
 
 
 class GroupTable:
@@ -139,6 +141,18 @@ class GroupTable:
             members[group] = replace(member, named=False, since=START, position=member.reported)
             self._unnamed += 1
         return True
+
+    def renumber(self, stream: Stream, moves: Mapping[int, tuple[int, int]]) -> None:
+        """Epochs have new numbers. `moves`: the new number and the last message, by the old number.
+
+        A group may have had more of an epoch than this outbox, if the outbox is an older copy. It is then past the end
+        of the renumbered epoch, but had nothing else of it: those numbers don't exist there.
+        """
+        for member in self._members.get(stream, {}).values():
+            member.since = renumbered(member.since, moves)
+            member.position = renumbered(member.position, moves)
+            if (position := self._moved.get((stream, member.group))) is not None:
+                self._moved[stream, member.group] = renumbered(position, moves)
 
     # -- what groups report ---------------------------------------------------------------------------------
 

@@ -191,7 +191,7 @@ def replay(context: Context, t: Traffic, *, retain: bool) -> None:
     if retain:
         t.consumer.stop()
         t.consumer.start()
-        context.event("the consumer disconnects and reconnects, so brokers send what is retained")
+        context.event("the consumer disconnects and reconnects, so brokers send retained messages")
     t.finish(context.messages)
     for pair in plain:
         context.baseline(pair.finish())
@@ -228,7 +228,7 @@ def old_capture(context: Context) -> None:
 @register(
     Scenario(
         "made-up-producers",
-        "Ten made-up producer ids per genuine message: the consumer's memory does not grow",
+        "Ten forged producer ids per genuine message: the consumer's memory does not grow",
         numbers=(47,), promises="P7", messages=2_000,
     )
 )  # fmt: skip
@@ -243,7 +243,7 @@ def made_up_producers(context: Context) -> None:
     wait_for(lambda: rejected(t) >= context.messages, "they are rejected")
     t.flows(context.messages // 20)
     expect_little_growth(context, t, before)
-    context.stake(rejected(t), "messages of made-up producers that reached the consumer")
+    context.stake(rejected(t), "messages of forged producers that reached the consumer")
     t.finish(context.messages)
 
 
