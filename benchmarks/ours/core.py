@@ -42,7 +42,7 @@ def through(core: GroupReceiver, stream: Stream, messages: int, batch: int, ever
                     continue
                 break
             state.take(offered, offered.last, now)
-            core.acknowledge(stream, EPOCH, offered.first, offered.last, now)
+            core.streams[stream].acknowledge(EPOCH, offered.first, offered.last, now)
             done += offered.last - offered.first + 1
         if number % every == 0:
             core.committed(core.snapshot())

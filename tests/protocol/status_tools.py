@@ -183,7 +183,9 @@ class Group:
         state = self.core.streams.get(self.stream)
         for known in [] if state is None else list(state.epochs.entered):
             if known.position < known.cursor:
-                self.core.acknowledge(self.stream, known.epoch, known.position, known.cursor - 1, self.now)
+                self.core.streams[self.stream].acknowledge(
+                    known.epoch, known.position, known.cursor - 1, self.now
+                )
 
     def commit(self) -> None:
         core = self.core

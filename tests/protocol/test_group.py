@@ -60,7 +60,7 @@ class Run:
                 continue
             last = min(found.last, found.first + limit - 1)
             state.take(found, last, self.now)
-            self.core.acknowledge(STREAM, found.epoch, found.first, last, self.now)
+            self.core.streams[STREAM].acknowledge(found.epoch, found.first, last, self.now)
             self.got += [(found.epoch, n) for n in range(found.first, last + 1)]
         self.released.update(commit(self.core))
 
@@ -141,9 +141,9 @@ def test_deliveries_are_released_only_by_the_commit_that_makes_them_safe() -> No
     found = state.offer(0.0, 1)
     assert found is not None
     state.take(found, 10, 0.0)
-    run.core.acknowledge(STREAM, 1, 1, 9, 0.0)
+    run.core.streams[STREAM].acknowledge(1, 1, 9, 0.0)
     assert commit(run.core) == []
-    run.core.acknowledge(STREAM, 1, 10, 10, 0.0)
+    run.core.streams[STREAM].acknowledge(1, 10, 10, 0.0)
     snapshot = run.core.snapshot()
     run.core.commit_failed(snapshot)
     assert sorted(map(str, commit(run.core))) == ["1", "2"]
@@ -187,7 +187,7 @@ def test_the_time_of_a_gap_begins_when_all_before_it_is_dealt_with() -> None:
     state.take(found, 10, 0.0)
     run.wait(60.0)
     assert state.gaps.undecided is None
-    run.core.acknowledge(STREAM, 1, 1, 10, run.now)
+    run.core.streams[STREAM].acknowledge(1, 1, 10, run.now)
     run.wait(4.0)
     assert state.gaps.undecided is None
     run.wait(2.0)

@@ -57,7 +57,7 @@ class Reader:
         state = self.core.streams.get(STREAM)
         while state is not None and (found := state.offer(self.now, 1)) is not None:
             state.take(found, found.last, self.now)
-            self.core.acknowledge(STREAM, found.epoch, found.first, found.last, self.now)
+            self.core.streams[STREAM].acknowledge(found.epoch, found.first, found.last, self.now)
 
     def begin(self, spill: bool = False) -> None:
         """A commit is planned, and being written from now on."""

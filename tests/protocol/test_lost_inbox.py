@@ -233,7 +233,7 @@ def test_what_is_handed_out_meanwhile_may_still_be_acknowledged() -> None:
     teller.reached = (10, 21), (10, 31)
     teller.release(10, 20)
     group.hear(teller.status())
-    group.core.acknowledge(group.stream, 10, 1, 5, group.now)
+    group.core.streams[group.stream].acknowledge(10, 1, 5, group.now)
     group.slow = 0
     group.wait(4.0, teller)
     assert group.got == [(10, n) for n in (*range(1, 6), *range(21, 31))]
@@ -263,7 +263,7 @@ def test_what_is_handed_out_and_not_acknowledged_yet_does_not_come_again() -> No
     group.hear(teller.status())
     group.slow = 0
     group.wait(4.0, teller)
-    group.core.acknowledge(group.stream, 10, 1, 15, group.now)
+    group.core.streams[group.stream].acknowledge(10, 1, 15, group.now)
     group.wait(4.0, teller)
     assert group.got == [(10, n) for n in range(1, 31)]
     assert group.state.epochs.position == (10, 31)
@@ -288,7 +288,7 @@ def test_what_was_handed_out_before_a_restart_and_was_settled_by_the_other_is_no
     teller, group = told(10, 1, 1), Group()
     group.slow = 100
     group.receive(teller, 10, 1, 10)
-    group.core.acknowledge(group.stream, 10, 1, 9, group.now)
+    group.core.streams[group.stream].acknowledge(10, 1, 9, group.now)
     teller.open(20)
     teller.publish(10)
     group.receive(teller, 20, 1, 5)

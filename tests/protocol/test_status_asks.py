@@ -333,7 +333,7 @@ def test_what_was_removed_waits_for_what_comes_before_it() -> None:
     group.hear(teller.status())
     group.wait(2.0)
     assert group.gaps == []
-    core.acknowledge(STREAM, 10, 1, 10, group.now)
+    core.streams[STREAM].acknowledge(10, 1, 10, group.now)
     group.wait(0.1)
     assert [(gap.first, gap.last, gap.reason) for gap in group.gaps] == [(11, 20, "removed")]
 
@@ -400,7 +400,7 @@ def test_a_report_holds_only_what_is_committed() -> None:
     found = state.offer(group.now, 1)
     assert found is not None
     state.take(found, 10, group.now)
-    core.acknowledge(STREAM, 10, 1, 10, group.now)
+    core.streams[STREAM].acknowledge(10, 1, 10, group.now)
     seen(core).changed_reports.clear()
     snapshot = core.snapshot()
     assert core.report(STREAM).position == (10, 1)
@@ -449,10 +449,10 @@ def test_the_position_stays_in_an_epoch_until_all_of_it_is_settled_and_committed
     group.commit()
     assert core.report(STREAM).position == (10, 1)
     assert core.report(STREAM).entered == (20, 140)
-    core.acknowledge(STREAM, 20, 1, 5, group.now)
+    core.streams[STREAM].acknowledge(20, 1, 5, group.now)
     group.commit()
     assert core.report(STREAM).position == (10, 1)
-    core.acknowledge(STREAM, 10, 1, 5, group.now)
+    core.streams[STREAM].acknowledge(10, 1, 5, group.now)
     group.commit()
     assert core.report(STREAM).position == (20, 6)
 

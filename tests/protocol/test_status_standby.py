@@ -37,7 +37,7 @@ def test_a_standby_flags_what_the_other_may_have_handed_out() -> None:
             continue
         flags.append((found.first, found.last, found.redelivered))
         state.take(found, found.last, group.now)
-        group.core.acknowledge(STREAM, found.epoch, found.first, found.last, group.now)
+        group.core.streams[STREAM].acknowledge(found.epoch, found.first, found.last, group.now)
     assert next((flag, first) for first, _, flag in flags) == (True, 21)
     assert max(last for _, last, flag in flags if flag) == 30
     assert min(first for first, _, flag in flags if not flag) == 31
@@ -71,7 +71,7 @@ def test_a_standby_flags_all_of_an_epoch_that_the_other_had_handed_out() -> None
             continue
         flags.append((found.epoch, found.first, found.last, found.redelivered))
         group.state.take(found, found.last, group.now)
-        group.core.acknowledge(STREAM, found.epoch, found.first, found.last, group.now)
+        group.core.streams[STREAM].acknowledge(found.epoch, found.first, found.last, group.now)
     flagged = {(e, n) for e, first, last, flag in flags if flag for n in range(first, last + 1)}
     assert flagged == {*((10, n) for n in range(8, 11)), *((20, n) for n in range(1, 6))}
     assert sum(last - first + 1 for _, first, last, _ in flags) == 13

@@ -56,7 +56,7 @@ class Backlog:
                 continue
             last = min(found.last, int(self.allowed))
             state.take(found, last, self.now)
-            self.core.acknowledge(STREAM, 1, found.first, last, self.now)
+            self.core.streams[STREAM].acknowledge(1, found.first, last, self.now)
             self.handled = last
 
     def _commit(self) -> None:

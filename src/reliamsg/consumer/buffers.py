@@ -102,7 +102,7 @@ class StreamBuffers:
         while queue:
             buffer = queue.popleft()
             for epoch, first, last in buffer.take_acks():
-                self._core.acknowledge(buffer.state.stream, epoch, first, last, now)
+                buffer.state.acknowledge(epoch, first, last, now)
                 self.prune(buffer, epoch)
 
     def settled_elsewhere(self, stream: Stream) -> None:

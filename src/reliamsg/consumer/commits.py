@@ -151,6 +151,7 @@ class Committer:
         stands = (shared.durability.standing, shared.core.takeover) == (inbox.standing, inbox.takeovers)
         if (
             shared.events.commit_wanted
+            or shared.events.notes
             or shared.buffers.acknowledged
             or not (shared.durability.pending.empty and stands)
         ):

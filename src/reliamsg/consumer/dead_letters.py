@@ -142,7 +142,7 @@ class DeadLetters:
         attempts = state.redelivery.attempts(*key)
         known = state.epochs.live.get(message.epoch)
         shared.events.journal_all()
-        if known is None or not shared.core.bury(state.stream, *key, reason, now):
+        if known is None or not state.bury(*key, reason, now):
             return  # it was settled before
         shared.durability.pending.dead.append(
             DeadLetter(

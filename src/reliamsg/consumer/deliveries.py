@@ -86,9 +86,8 @@ class Deliveries:
                 buffer, _ = buffers.ready.popitem(last=False)
                 if buffer in buffers.slices:
                     continue
-                gap = buffer.state.gaps.take_undecided()
-                if gap is not None:
-                    return GapItem(gap)
+                if buffer.state.gaps.undecided is not None:
+                    return GapItem(buffer.state.gaps.take_undecided())
                 portion = self._next(buffer, unit, limit, now)
                 if portion is not None:
                     buffers.give(portion)
@@ -236,7 +235,7 @@ class Deliveries:
                 portion.abandon()
             # What an application's mistake keeps from being handled at all must not end in the dead letters.
             counts = not isinstance(error, NotRun)
-            spent = core.fail(message.stream, message.epoch, message.seq, message.seq, now, counts)
+            spent = buffer.state.fail(message.epoch, message.seq, message.seq, now, counts)
             if spent:
                 reason = f"{type(error).__name__}: {error}"
                 if core.rules.halt:

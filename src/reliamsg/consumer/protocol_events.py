@@ -34,9 +34,10 @@ class ProtocolEvents:
         self._core = core
         self._buffers, self._journal, self._health = buffers, journal, health
         self._changed = changed
-        self._notes: list[Note] = []
+        self.notes: list[Note] = []
         """To be journalled behind the deliveries that were made by now."""
-        self._commit_wanted = False
+        self.commit_wanted = False
+        """Streams have changes to commit."""
         self.commit_urgent = False
         """The next commit is wanted now."""
         self.moves = 0
@@ -44,22 +45,19 @@ class ProtocolEvents:
         self.changed_reports: set[Stream] = set()
         """Streams whose reports to their producers changed."""
 
-    @property
-    def commit_wanted(self) -> bool:
-        """Whether the core has anything to commit."""
-        return self._commit_wanted or bool(self._notes)
-
     def handle(self) -> None:
         """Handle the events since the last call."""
+        if not self._core.events:
+            return
         deliverable = False
         for event in self._core.take_events():
             if isinstance(event, Note):
-                self._notes.append(event)
+                self.notes.append(event)
             elif isinstance(event, events.Deliverable):
                 self._buffers.queue(self._buffers.of(event.stream))
                 deliverable = True
             elif isinstance(event, events.CommitWanted):
-                self._commit_wanted = True
+                self.commit_wanted = True
                 self.commit_urgent |= event.urgent
             else:
                 self._handle_rare(event)
@@ -92,10 +90,10 @@ class ProtocolEvents:
         """Journal the deliveries of all slices so far, and then the rows that calls of the core led to."""
         self.handle()
         self._buffers.report_all()
-        for note in self._notes:
+        for note in self.notes:
             self._journal.add_note(note)
-        self._notes.clear()
+        self.notes.clear()
 
     def commit_planned(self) -> None:
         """The next commit holds everything that the core wanted to commit by now."""
-        self._commit_wanted = self.commit_urgent = False
+        self.commit_wanted = self.commit_urgent = False

@@ -89,7 +89,9 @@ class RangeSet:
     def take(self, first: int, last: int) -> list[Span]:
         """Remove the numbers `first` to `last`; return the intervals of them that were in the set, in order."""
         firsts, lasts = self._firsts, self._lasts
-        if lasts and firsts[0] == first <= last < lasts[0]:  # the common case: from the bottom of the set
+        if lasts and firsts[0] == first <= last <= lasts[0]:  # the common case: from the bottom of the set
+            if last == lasts[0]:
+                return [self.pop_lowest()]
             firsts[0] = last + 1
             return [(first, last)]
         found = self.overlap(first, last)

@@ -16,7 +16,7 @@ class GroupContext:
     :class:`~reliamsg.protocol.receiver.group.GroupReceiver`."""
 
     __slots__ = (
-        "_commit", "_deliverable", "challenges", "dirty", "emit", "events", "held", "jitter", "repairs_due", "rules",
+        "_commit", "challenges", "deliverable", "dirty", "emit", "events", "held", "jitter", "repairs_due", "rules",
         "timers",
     )  # fmt: skip
 
@@ -36,7 +36,8 @@ class GroupContext:
         """Streams with due repair requests."""
         self.held: dict[Stream, None] = {}
         """Streams that gaps hold, until the hold ends."""
-        self._deliverable: set[Stream] = set()
+        self.deliverable: set[Stream] = set()
+        """Streams of which `events` says so already."""
         self._commit = 0
         """Whether the next commit is wanted (1), or urgent (2)."""
 
@@ -50,8 +51,8 @@ class GroupContext:
 
     def touch(self, stream: Stream) -> None:
         """The stream may have something to deliver."""
-        if stream not in self._deliverable:
-            self._deliverable.add(stream)
+        if stream not in self.deliverable:
+            self.deliverable.add(stream)
             self.emit(Deliverable(stream))
 
     def wake(self, stream: Stream) -> None:
@@ -67,11 +68,4 @@ class GroupContext:
         """The streams with changes, for the commit that is about to be written."""
         found, self._commit = list(self.dirty), 0
         self.dirty.clear()
-        return found
-
-    def take_events(self) -> list[Event]:
-        """The events since the last call."""
-        found = self.events.copy()
-        self.events.clear()
-        self._deliverable.clear()
         return found

@@ -208,9 +208,10 @@ class GapTracker:
         self.clock.rewind()
         self.undecided = gap
 
-    def take_undecided(self) -> Gap | None:
+    def take_undecided(self) -> Gap:
         """The gap that the application has to decide about. Returned once."""
         gap, self.undecided = self.undecided, None
+        assert gap is not None  # the caller has looked
         return gap
 
     def drop(self) -> None:

@@ -53,11 +53,13 @@ class GroupReceiver:
         known, in µs since 1970."""
         self.rules = rules
         self.horizon = Horizon(known_us, rules.signed)
-        self.context = GroupContext(rules)
+        self.context = context = GroupContext(rules)
         """Shared by all streams; needed to restore one."""
-        self.challenges = self.context.challenges
+        self.events = context.events
+        """Those that the caller has not taken: while it is empty, :meth:`take_events` has nothing to return."""
+        self.challenges = context.challenges
         """Streams whose producers the caller has to challenge."""
-        self.held = self.context.held
+        self.held = context.held
         """Streams that gaps hold. For reading only, like `streams`, `retiring` and `far`."""
         self.far: dict[Stream, int] = {}
         """Streams with far epochs, and the lowest of these; see :meth:`believed`."""
@@ -96,7 +98,10 @@ class GroupReceiver:
 
     def take_events(self) -> list[Event]:
         """The events since the last call, in order."""
-        return self.context.take_events()
+        found = self.events.copy()
+        self.events.clear()
+        self.context.deliverable.clear()
+        return found
 
     # -- arrivals ---------------------------------------------------------------------------------------
 
@@ -363,27 +368,6 @@ class GroupReceiver:
     def _doubt_again(self, state: StreamReceiver) -> None:
         """Another inbox may have continued the stream, whatever is known about earlier ones."""
         state.doubt(self.succeeded.get(state.stream, 0), self.takeover)
-
-    # -- deliveries ---------------------------------------------------------------------------------------
-
-    def acknowledge(self, stream: Stream, epoch: int, first: int, last: int, now: float) -> None:
-        """The application acknowledged `first` to `last`. Durable with the next commit."""
-        state = self.streams.get(stream)
-        if state is not None:
-            state.acknowledge(epoch, first, last, now)
-
-    def bury(self, stream: Stream, epoch: int, seq: int, reason: str, now: float) -> bool:
-        """A message becomes a dead letter, which counts as acknowledged. False if it was settled before."""
-        state = self.streams.get(stream)
-        return state is not None and state.bury(epoch, seq, reason, now)
-
-    def fail(
-        self, stream: Stream, epoch: int, first: int, last: int, now: float, counts: bool = True
-    ) -> list[int]:
-        """The handler raised. Returns the numbers that have used up their deliveries; the others come again. Unless it
-        `counts`, this delivery uses up none: the messages were not at fault."""
-        state = self.streams.get(stream)
-        return [] if state is None else state.fail(epoch, first, last, now, counts)
 
     # -- gaps and time ------------------------------------------------------------------------------------
 

@@ -326,11 +326,7 @@ class Joining:
         return True
 
     def _note_behind(
-        self,
-        position: Position,
-        own: Position,
-        chain: Sequence[ChainEntry] = (),
-        existed: Position = (0, 0),
+        self, position: Position, own: Position, chain: Sequence[ChainEntry] = (), existed: Position = (0, 0)
     ) -> None:
         """Note that the group had settled everything before `position`, and this inbox nothing from `own` on.
 

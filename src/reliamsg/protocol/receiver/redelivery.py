@@ -87,11 +87,7 @@ class Redelivery:
     # -- deliveries ---------------------------------------------------------------------------------------
 
     def offer(
-        self,
-        rules: DeliveryRules,
-        entered: Sequence[ReorderBuffer],
-        now: float,
-        unit: int,
+        self, rules: DeliveryRules, entered: Sequence[ReorderBuffer], now: float, unit: int
     ) -> tuple[Offer | None, bool]:
         """The next offer, if any, and whether a commit is needed before there can be (more).
 

@@ -282,6 +282,8 @@ class ReorderBuffer:
             last = min(last, self.last)  # what is beyond is not this epoch's any more
         if first > last:
             return True
+        if self.persisted.empty and self.safe.empty:
+            return False
         return all(self.safe.covers(*span) for span in self.persisted.missing(first, last))
 
     def unsafe_held(self, first: int, last: int) -> list[Span]:

@@ -266,8 +266,14 @@ class StreamReceiver:
             )  # fmt: skip
         if late:
             self._receive_late(incoming, known.last, late)
-        if late or new != [(first, last)]:
-            self._note_duplicates(incoming, [*new, *late])
+        if not (new or late):
+            self._note_duplicate(incoming, first, last)
+        elif late or new != [(first, last)]:
+            at = first
+            for low, high in [*sorted((*new, *late)), (last + 1, last + 1)]:
+                if at < low:
+                    self._note_duplicate(incoming, at, low - 1)
+                at = high + 1
         if new:
             if not self._flows(known):
                 self._repairs.arrived(known.epoch, new[0][0])
@@ -295,14 +301,22 @@ class StreamReceiver:
             and known.is_in_order()
         )
 
-    def _note_duplicates(self, incoming: Incoming, fresh: list[Span]) -> None:
-        at = incoming.first
-        forgotten = self.gaps.closed.may_have_forgotten(incoming.epoch, incoming.first)
-        reason = "late_or_duplicate" if forgotten else _reason(incoming)
-        for span in [*sorted(fresh), (incoming.last + 1, incoming.last + 1)]:
-            if at < span[0]:
-                self._context.emit(_note("duplicate", incoming, reason, (at, span[0] - 1)))
-            at = span[1] + 1
+    def _note_duplicate(self, incoming: Incoming, first: int, last: int) -> None:
+        reason = "repair" if incoming.repair else ""
+        if (incoming.epoch, incoming.first) <= self.gaps.closed.forgotten:
+            reason = "late_or_duplicate"  # it may have been passed, and that is forgotten
+        self._context.emit(
+            Note(
+                "duplicate",
+                self.stream,
+                incoming.epoch,
+                incoming.incarnation,
+                first,
+                last,
+                incoming.site,
+                reason,
+            )
+        )
 
     def _receive_past(self, incoming: Incoming) -> Arrival:
         """The delivery belongs to an epoch that is behind the stream."""
@@ -410,13 +424,7 @@ class StreamReceiver:
             self._context.mark(self.stream)
             self._context.emit(Moved(self.stream))
 
-    def let_go(
-        self,
-        of: tuple[int, int, Prev | None],
-        first: int,
-        last: int,
-        now: float,
-    ) -> bool:
+    def let_go(self, of: tuple[int, int, Prev | None], first: int, last: int, now: float) -> bool:
         """Leave `first` to `last` to their producer; False, without any effect, if it is not known to keep them. `of`:
         their epoch, its incarnation, and the one before."""
         epoch, incarnation, prev = of
@@ -595,14 +603,15 @@ class StreamReceiver:
             self.advance(now)
         self._context.touch(self.stream)
 
-    def fail(self, epoch: int, first: int, last: int, now: float, counts: bool) -> list[int]:
+    def fail(self, epoch: int, first: int, last: int, now: float, counts: bool = True) -> list[int]:
         """The handler raised. Returns the numbers that have used up their deliveries; the others come again. Unless it
         `counts`, this delivery uses up none: the messages were not at fault."""
         known = self.epochs.live.get(epoch)
         if known is None:
             return []
         spent = self.redelivery.fail(self._rules, known, (first, last), now, counts)
-        self._context.wake(self.stream)
+        if not known.retry.empty:
+            self._context.wake(self.stream)
         return spent
 
     def persisted(self, epoch: int, first: int, last: int) -> None:
@@ -827,11 +836,7 @@ class StreamReceiver:
         self._context.mark(self.stream, urgent=True)
 
     def _pass_unknown(
-        self,
-        known: ReorderBuffer,
-        later: ReorderBuffer,
-        reason: str,
-        elapsed: float | None,
+        self, known: ReorderBuffer, later: ReorderBuffer, reason: str, elapsed: float | None
     ) -> None:
         """Pass the open end of an epoch, and everything that `later` names as its direct predecessor, if it names
         one."""
@@ -1028,7 +1033,9 @@ class StreamReceiver:
             self.gaps.clock.committed(*change.gap)
         before = self.committed
         self._note_position(change)
-        accepts = self.gaps.committed(change.declared, change.accepted)
+        gaps, accepts = self.gaps, False
+        if change.declared or change.accepted or gaps.accepted_committed:
+            accepts = gaps.committed(change.declared, change.accepted)
         return bool(change.declared) or self.committed != before or accepts
 
     def _note_position(self, change: StreamChange) -> None:
