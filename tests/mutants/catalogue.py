@@ -902,7 +902,7 @@ MUTANTS = (
     Mutant(
         "recording-taken-for-new",
         "protocol/receiver/joining.py",
-        "        proven = self._heard.proof is not None or not self._rules.signed\n",
+        "        proven = self._view.proof is not None or not self._rules.signed\n",
         "        proven = True\n",
         "P4: recorded frames that are replayed to a new group are delivered as new",
         ByTest(
@@ -1605,7 +1605,7 @@ MUTANTS = (
     Mutant(
         "told-of-what-is-over-ignored",
         "protocol/receiver/stream.py",
-        "        self._left.supersede_told(whole)\n",
+        "        self._past.supersede_announced(whole)\n",
         "",
         "P5: messages that are published in a finished epoch, and lost by every broker, are never declared",
         ByTest(
@@ -1679,10 +1679,8 @@ MUTANTS = (
     Mutant(
         "lost-history-not-flagged",
         "protocol/receiver/takeover.py",
-        "        if not (known.told or own == self.link or (known.prev is not None and known.prev[:2] == self.link)):\n"
-        "            return True\n",
-        "        if not (known.told or own == self.link or (known.prev is not None and known.prev[:2] == self.link)):\n"
-        "            return False\n",
+        "            return True\n        self.link = own\n",
+        "            return False\n        self.link = own\n",
         "P4: a standby delivers messages of a lost history again without the flag",
         ByTest(
             "protocol/test_status_standby.py::test_so_is_all_of_a_history_that_its_producer_has_lost",
@@ -1751,8 +1749,8 @@ MUTANTS = (
     Mutant(
         "no-room-no-takeover",
         "protocol/receiver/group.py",
-        "                said += [told] if len(said) < MAX_PUT_OFF else []\n",
-        "                said += [told] if far and len(said) < MAX_PUT_OFF else []\n",
+        "                put_off += [report] if len(put_off) < MAX_PUT_OFF else []\n",
+        "                put_off += [report] if far and len(put_off) < MAX_PUT_OFF else []\n",
         "P5: a standby without room for a stream forgets where the other consumer was in it",
         ByTest(
             "protocol/test_status_standby.py::test_where_there_is_no_room_for_the_stream_that_happens_once_there_is",
@@ -1867,8 +1865,8 @@ MUTANTS = (
     Mutant(
         "asked-only-once",
         "protocol/receiver/repair_requests.py",
-        "        due = requests.asked_to is None or now >= requests.next_at\n",
-        "        due = requests.asked_to is None\n",
+        "        due = requests.requested_to is None or now >= requests.next_at\n",
+        "        due = requests.requested_to is None\n",
         "P6: a repair request that was lost is not repeated",
         ByTest(
             "protocol/test_status_asks.py::test_progress_ends_the_backoff",
@@ -2393,7 +2391,7 @@ MUTANTS = (
     ),
     Mutant(
         "beyond-the-end-no-fork",
-        "protocol/receiver/left_epochs.py",
+        "protocol/receiver/past_epochs.py",
         "            self._find_fork_before(Finished(epoch, incarnation, span[1]))\n",
         "",
         "P9: where a copy of an outbox is just as old as what a group was given, nothing tells of that",

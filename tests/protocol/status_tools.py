@@ -209,7 +209,7 @@ class Group:
         """Let time pass; returns the requests that are due after it."""
         self.now += seconds
         self.core.tick(self.now)
-        asks = self.core.asks(self.now)
+        asks = self.core.repair_requests(self.now)
         self.asked += [(self.now, ask) for ask in asks]
         self.work()
         return asks
@@ -247,7 +247,7 @@ class Disk:
 
     def write(self, change: StreamChange) -> None:
         self.known = True
-        state = change.parts
+        state = change.stored
         if change.history:
             uncertainty = state.takeover.uncertainty
             self.joined = state.epochs.joined

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from reliamsg.message import Stream
 from reliamsg.protocol.receiver.epochs import MAX_MISSING
-from reliamsg.protocol.receiver.group import MAX_ASKS
+from reliamsg.protocol.receiver.group import MAX_REQUESTS
 from reliamsg.protocol.receiver.incoming import Incoming
 from reliamsg.protocol.receiver.jitter import Jitter
 from reliamsg.protocol.receiver.repair_requests import WINDOW_NUMBERS, WINDOW_SPANS
@@ -147,7 +147,7 @@ def test_a_full_inbox_asks_only_for_what_holds_its_streams_up() -> None:
     group.receive(teller, 10, 41, 50)
     group.now += 1.0
     group.core.tick(group.now)
-    (ask,) = group.core.asks(group.now, only_heads=True)
+    (ask,) = group.core.repair_requests(group.now, only_heads=True)
     assert ask.wanted == ((10, 11, 20),)
     assert ask.missing == ((10, 11, 20), (10, 31, 40))
 
@@ -162,14 +162,16 @@ def test_a_stream_that_nothing_was_asked_for_while_the_inbox_was_full_is_asked_f
     for _ in range(600):
         group.now += 0.1
         group.core.tick(group.now)
-        assert group.core.asks(group.now, only_heads=True) == []  # what comes before was not handed out yet
+        assert (
+            group.core.repair_requests(group.now, only_heads=True) == []
+        )  # what comes before was not handed out yet
     group.wait(1.0)
     assert group.wanted == [(10, 11, 20)]
 
 
 def test_many_streams_are_asked_for_in_several_steps() -> None:
     group = Group(gap_timeout=1e6)
-    for n in range(2 * MAX_ASKS):
+    for n in range(2 * MAX_REQUESTS):
         stream = Stream(f"p{n}", "orders")
         group.core.receive(Incoming("dc1", stream, 10, 70, None, 1, 2, n), group.now)
         group.core.receive(Incoming("dc1", stream, 10, 70, None, 5, 6, n), group.now)
@@ -181,10 +183,10 @@ def test_many_streams_are_asked_for_in_several_steps() -> None:
     asked = []
     for _ in range(10):
         group.core.tick(group.now)
-        found_now = group.core.asks(group.now)
-        assert len(found_now) <= MAX_ASKS
+        found_now = group.core.repair_requests(group.now)
+        assert len(found_now) <= MAX_REQUESTS
         asked += found_now
-    assert len({ask.stream for ask in asked}) == len(asked) == 2 * MAX_ASKS
+    assert len({ask.stream for ask in asked}) == len(asked) == 2 * MAX_REQUESTS
 
 
 def test_a_request_needs_no_status_to_end() -> None:

@@ -47,7 +47,7 @@ def test_a_status_for_a_known_epoch_of_another_incarnation_is_a_conflict_and_not
     group.hear(Announced(STREAM, 10, 666, ((10, 666, 1, 1000),), number=1))
     group.wait(1.0)
     assert group.asked == []
-    assert not group.state.heard.any
+    assert not group.state.view.any
     assert [reason for _, _, reason in seen(group.core).conflicts] == ["another incarnation of a known epoch"]
 
 
@@ -99,7 +99,7 @@ def test_what_is_remembered_of_long_chains_is_bounded() -> None:
             )
         )
     group.wait(2.0)
-    heard = group.state.heard
+    heard = group.state.view
     assert heard is not None
     assert len(heard.owners) <= MAX_OWNERS
     assert len(heard.waiting) <= 2 * MAX_OWNERS

@@ -156,7 +156,7 @@ def test_everything_is_handed_out_once_in_order_or_was_removed(
     assert not set(group.got) & declared(group)
     assert {reason for *_, reason in group.told("declared")} <= {"removed"}
     assert seen(group.core).conflicts == []
-    assert group.core.tick(group.now) is None or group.state.heard is not None
+    assert group.core.tick(group.now) is None or group.state.view is not None
     report = group.core.report(group.stream)
     assert report.missing == ()
     last_epoch, _, _, last = teller.epochs[-1]

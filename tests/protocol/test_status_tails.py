@@ -388,7 +388,7 @@ def test_an_older_status_changes_nothing() -> None:
     group.hear(replace(old, number=0))
     group.wait(2.0, teller)
     assert group.got == all_of(teller)
-    assert [owner.latest.chain for owner in group.state.heard.owners.values()] == [((10, 70, 6, 20),)]  # type: ignore[union-attr]
+    assert [owner.latest.chain for owner in group.state.view.owners.values()] == [((10, 70, 6, 20),)]  # type: ignore[union-attr]
 
 
 def test_statuses_that_come_in_quick_succession_all_count() -> None:

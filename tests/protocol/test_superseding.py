@@ -222,7 +222,7 @@ def test_an_outbox_that_has_lost_the_epoch_says_nothing_of_what_came_before_in_i
     group.arrive("dc1", 10, 70, None, 6, 9)
     hear(group, teller.status())
     group.wait(2.0)
-    assert (group.state.epochs.joined, group.state.heard.any) == ((10, 6), True)
+    assert (group.state.epochs.joined, group.state.view.any) == ((10, 6), True)
     hear(group, teller.status())
     assert group.told("declared") == []
     group.crash()

@@ -42,10 +42,10 @@ class _HeldStreamsRoom:
 
     def look(self) -> None:
         """Take account of what the inbox holds."""
-        if not (self._core.held or self._quarantine.held):
+        if not (self._core.context.held or self._quarantine.held):
             self._looked = (-1, -1)
             return
-        streams = self._core.held.keys() | self._quarantine.held.keys()
+        streams = self._core.context.held.keys() | self._quarantine.held.keys()
         looked = self._inbox.held_bytes, len(streams)
         if looked == self._looked:
             return
@@ -125,7 +125,9 @@ class Admission:
     def has_room_for_repair(self, frame: Frame, now: float) -> bool:
         """Whether a repair can be taken in. No broker keeps it meanwhile, so it would stay in memory."""
         envelope = frame.envelope
-        if envelope.stream in self._core.held and not self.has_room_behind_hold(envelope.stream, frame):
+        if envelope.stream in self._core.context.held and not self.has_room_behind_hold(
+            envelope.stream, frame
+        ):
             return False
         if self._core.waiting.repair_bytes >= MAX_REPAIR_BYTES:
             return False
@@ -149,7 +151,7 @@ class Admission:
             self._health.report(
                 TooManyStreams(
                     f"there is no room for another stream ({len(self._core.streams):,} are in use, of which gaps hold"
-                    f" {len(self._core.held):,}, and {self._core.known_elsewhere:,} more are known):"
+                    f" {len(self._core.context.held):,}, and {self._core.known_elsewhere:,} more are known):"
                     " messages of others wait in the quarantine"
                 )
             )

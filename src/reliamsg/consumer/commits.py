@@ -385,7 +385,7 @@ def _lost(shared: Shared, stream: Stream, epoch: int, seq: int) -> FatalError:
 def _add_change(batch: Batch, change: StreamChange) -> None:
     stream = change.stream
     if change.history:
-        batch.streams.append(HistoryRow(stream, change.parts.epochs.joined, _history(change)))
+        batch.streams.append(HistoryRow(stream, change.stored.epochs.joined, _history(change)))
     finished = {known.epoch for known in change.finished}
     for item in change.epochs:
         known = item.known
@@ -406,7 +406,7 @@ def _add_change(batch: Batch, change: StreamChange) -> None:
 
 
 def _history(change: StreamChange) -> History:
-    epochs, closed, takeover = change.parts.epochs, change.parts.gaps.closed, change.parts.takeover
+    epochs, closed, takeover = change.stored.epochs, change.stored.gaps.closed, change.stored.takeover
     history, uncertainty = epochs.history, takeover.uncertainty
     return History(
         [(f.epoch, f.incarnation, f.last) for f in history.finished],

@@ -338,7 +338,9 @@ class Control:
             self._strangers.clear()
             self._roomless.clear()
             return
-        self._ask(shared.core.asks(now, full, lambda stream: shared.quarantine.holds(stream, HELD)))
+        self._ask(
+            shared.core.repair_requests(now, full, lambda stream: shared.quarantine.holds(stream, HELD))
+        )
         if self._roomless:
             self._hear_again(now)
         self._challenge(now)

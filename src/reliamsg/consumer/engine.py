@@ -153,7 +153,7 @@ class ConsumerEngine:
             for saved in unsettled:
                 shared.core.restore(restored(saved, shared.core.context), now)
             for one in shared.inbox.quarantine.select(Selection(reason=FAR_EPOCH)):
-                shared.core.doubt(one.stream, one.epoch, now)
+                shared.core.note_far(one.stream, one.epoch, now)
             shared.events.handle()
 
     def start(self) -> None:

@@ -54,7 +54,7 @@ class Loader:
             elif shared.buffers.forget(state):
                 self._control.parted(state.stream, report)
                 shared.absent.left.append(state.stream)
-        held = core.places_of_held if core.held else 0
+        held = core.places_of_held if core.context.held else 0
         surplus = len(core.streams) - len(core.retiring) - held - self._high
         if surplus >= 0:
             spared = SPARED_S if core.places > 0 else 0.0
@@ -69,7 +69,7 @@ class Loader:
             return now + 0.01
         waits = self._shared.inbox.quarantine.has(TOO_MANY_STREAMS)
         waits = waits or bool(self._shared.quarantine.held)
-        waits = waits or len(core.streams) >= self._high + (core.places_of_held if core.held else 0)
+        waits = waits or len(core.streams) >= self._high + (core.places_of_held if core.context.held else 0)
         return now + SPARED_S if waits else None
 
     # -- and back -----------------------------------------------------------------------------------------
@@ -113,7 +113,7 @@ class Loader:
                     if room:
                         core.restore_retired(restored(row, core.context), now)
                 shared.absent.take(stream, room)
-            core.graves.clear()
+            core.tombstones.clear()
             shared.events.handle()
             shared.agenda.due(now)
 

@@ -47,7 +47,7 @@ class ProtocolEvents:
 
     def handle(self) -> None:
         """Handle the events since the last call."""
-        if not self._core.events:
+        if not self._core.context.events:
             return
         deliverable = False
         for event in self._core.take_events():

@@ -6,9 +6,9 @@ from reliamsg.protocol.receiver.chain import Finished, History
 from reliamsg.protocol.receiver.context import GroupContext
 from reliamsg.protocol.receiver.epochs import EpochChain
 from reliamsg.protocol.receiver.gaps import ClosedGaps, GapTracker
-from reliamsg.protocol.receiver.parts import StreamParts
 from reliamsg.protocol.receiver.redelivery import Redelivery
 from reliamsg.protocol.receiver.reorder_buffer import ReorderBuffer
+from reliamsg.protocol.receiver.stored_state import StoredState
 from reliamsg.protocol.receiver.stream import StreamReceiver
 from reliamsg.protocol.receiver.takeover import TakeoverBounds, Uncertainty
 from reliamsg.store.inbox_rows import EpochRow, SavedStream
@@ -24,7 +24,7 @@ def restored(saved: SavedStream, context: GroupContext) -> StreamReceiver:
         None if uncertainty is None else Uncertainty(*uncertainty, saved.history.answered),
         saved.history.takeover,
     )
-    parts = StreamParts(epochs, _gaps(saved, epochs), Redelivery(saved.attempts), takeover)
+    parts = StoredState(epochs, _gaps(saved, epochs), Redelivery(saved.attempts), takeover)
     for known in epochs.entered:
         epochs.flag_moved(known)
     if not saved.stream.producer and epochs.current is not None:

@@ -491,7 +491,7 @@ class SiteReceiver:
             # What came before it is there. Were it taken in first, the stream might begin with it.
             self._refuse(delivery, frame, stream)
             return False
-        if stream in shared.core.held and not shared.admission.has_room_behind_hold(stream, frame):
+        if stream in shared.core.context.held and not shared.admission.has_room_behind_hold(stream, frame):
             if not shared.admission.leave_to_producer(self.name, stream, frame, delivery.token, now):
                 self.quarantine(delivery, frame, HELD, stream)
             return False

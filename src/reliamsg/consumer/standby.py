@@ -232,7 +232,7 @@ class StandbyLease:
                 stream, state.entered, state.position, state.high_water, now, tuple(state.accepted)
             )
             inboxes[inbox] = inboxes.get(inbox, 0) + 1
-        shared.core.graves.clear()
+        shared.core.tombstones.clear()
         self._control.positions.clear()
         self._control.unbelieved.clear()
         if inboxes or shared.durability.standing == "waiting":

@@ -254,7 +254,7 @@ class EpochChain:
         """The latest of these came directly before the epoch with which the stream continues."""
         self.joined_after = max(epochs, default=self.joined_after)
 
-    def note_heard(self) -> None:
+    def note_announced(self) -> None:
         """The producer of a stream that was joined without its announcement has announced it."""
         self.unheard = False
         self.history.note_change()
@@ -292,7 +292,7 @@ class EpochChain:
                     continue
                 if not self.has_room(epoch):
                     break  # the rest when the stream has gone on
-                known = self.add(ReorderBuffer.told_of(epoch, incarnation, prev))
+                known = self.add(ReorderBuffer.from_announcement(epoch, incarnation, prev))
                 if number == 0 and first > last:
                     known.unlink()
             elif known.incarnation != incarnation:

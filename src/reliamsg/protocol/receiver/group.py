@@ -33,7 +33,7 @@ from reliamsg.wire.limits import MAX_SEQ
 
 __all__ = ["GroupReceiver"]
 
-MAX_ASKS = 500
+MAX_REQUESTS = 500
 """Requests made at once; the others follow at the next look."""
 MAX_FAR = 10_000
 """Streams that are remembered to have far epochs in quarantine."""
@@ -53,14 +53,11 @@ class GroupReceiver:
         known, in µs since 1970."""
         self.rules = rules
         self.horizon = Horizon(known_us, rules.signed)
-        self.context = context = GroupContext(rules)
-        """Shared by all streams; needed to restore one."""
-        self.events = context.events
-        """Those that the caller has not taken: while it is empty, :meth:`take_events` has nothing to return."""
-        self.challenges = context.challenges
+        self.context = GroupContext(rules)
+        """Shared by all streams; needed to restore one. The caller may also read its `events`, which are empty while
+        :meth:`take_events` has nothing to return, and `held`, the streams that gaps hold."""
+        self.challenges = self.context.challenges
         """Streams whose producers the caller has to challenge."""
-        self.held = context.held
-        """Streams that gaps hold. For reading only, like `streams`, `retiring` and `far`."""
         self.far: dict[Stream, int] = {}
         """Streams with far epochs, and the lowest of these; see :meth:`believed`."""
         self._put_off: dict[Stream, list[LastReport]] = {}
@@ -71,7 +68,7 @@ class GroupReceiver:
         """Deliveries that brokers have to keep."""
         self.known_elsewhere = 0
         """Streams that the inbox knows and that are not in memory."""
-        self.graves: dict[Stream, StreamReceiver] = {}
+        self.tombstones: dict[Stream, StreamReceiver] = {}
         """Remembered state of forgotten streams; see :meth:`remember`."""
         self.retiring: dict[Stream, StreamReceiver] = {}
         """Idle streams that the next commit stores as after a clean stop, so that they may be forgotten."""
@@ -94,13 +91,14 @@ class GroupReceiver:
     def remember(self, graves: Mapping[Stream, StreamReceiver]) -> None:
         """What is remembered of forgotten streams about which the caller is about to say something; to be cleared
         after that."""
-        self.graves.update(graves)
+        self.tombstones.update(graves)
 
     def take_events(self) -> list[Event]:
         """The events since the last call, in order."""
-        found = self.events.copy()
-        self.events.clear()
-        self.context.deliverable.clear()
+        context = self.context
+        found = context.events.copy()
+        context.events.clear()
+        context.deliverable.clear()
         return found
 
     # -- arrivals ---------------------------------------------------------------------------------------
@@ -117,14 +115,14 @@ class GroupReceiver:
         stream, epoch = incoming.stream, incoming.epoch
         if not self.horizon.accepts(epoch, incoming.ts_us, wall_us):
             if self.is_far(stream, epoch):
-                self.doubt(stream, epoch, now)
+                self.note_far(stream, epoch, now)
                 return Arrival(far=True)
             self.horizon.learn(epoch, incoming.ts_us)
         if self._put_off:  # seldom: this is called for every batch
             self.adopt_after_all(stream, now)
         state = self.streams.get(stream)
         if state is None:
-            grave = self.graves.get(stream)
+            grave = self.tombstones.get(stream)
             if grave is not None and grave.is_done_with(
                 epoch, incoming.incarnation, incoming.first, incoming.last
             ):
@@ -218,7 +216,7 @@ class GroupReceiver:
         stream = announced.stream
         if self.is_far(stream, announced.epoch):
             if announced.late:
-                self.doubt(stream, announced.epoch, now)
+                self.note_far(stream, announced.epoch, now)
                 return "far-epoch"
             if not self.vouch(stream, announced.epoch):
                 return "too-many-streams"
@@ -247,8 +245,8 @@ class GroupReceiver:
             and self.horizon.is_far(epoch, state.vouched)
         )
 
-    def doubt(self, stream: Stream, epoch: int, now: float) -> None:
-        """Have the producer asked about an epoch that is far ahead."""
+    def note_far(self, stream: Stream, epoch: int, now: float) -> None:
+        """Have the producer vouch for an epoch that is far ahead, if it does."""
         self.challenges.want(stream, now)
         if stream in self.far or len(self.far) < MAX_FAR:
             self.far[stream] = min(epoch, self.far.get(stream, epoch))
@@ -281,7 +279,7 @@ class GroupReceiver:
         else:
             self.far[stream] = limit
 
-    def asks(
+    def repair_requests(
         self, now: float, only_heads: bool = False, only_head_of: Callable[[Stream], bool] | None = None
     ) -> list[RepairRequest]:
         """Requests that are due: send each to the producer of its stream, with :meth:`report`. :meth:`tick` returns
@@ -293,11 +291,11 @@ class GroupReceiver:
         """
         found: list[RepairRequest] = []
         queue = self.context.repairs_due
-        while queue and len(found) < MAX_ASKS:
+        while queue and len(found) < MAX_REQUESTS:
             stream = next(iter(queue))
             del queue[stream]
             head = only_heads or (only_head_of is not None and only_head_of(stream))
-            request = self.streams[stream].ask(now, head)
+            request = self.streams[stream].request(now, head)
             self.context.wake(stream)
             if request is not None:
                 found.append(request)
@@ -328,46 +326,46 @@ class GroupReceiver:
         which emits :class:`~.events.Moved`.
         """
         self.horizon.learn(entered[0])
-        told = LastReport(position, entered, high_water, accepted)
+        report = LastReport(position, entered, high_water, accepted)
         state = self.streams.get(stream)
         far = self.is_far(stream, max(entered[0], position[0]))
         if state is None and not far:
             state = self.open(stream)
         if state is None or far:
             if len(self._put_off) < MAX_FAR or stream in self._put_off:
-                said = self._put_off.setdefault(stream, [])
-                said += [told] if len(said) < MAX_PUT_OFF else []
+                put_off = self._put_off.setdefault(stream, [])
+                put_off += [report] if len(put_off) < MAX_PUT_OFF else []
             return False
-        return state.adopt(told, now)
+        return state.adopt(report, now)
 
     def adopt_after_all(self, stream: Stream, now: float) -> None:
         """Continue where another inbox of the group stopped, if that had been put off."""
         if stream not in self._put_off:
             return
-        said = self._put_off[stream]
-        believed = [one for one in said if not self.is_far(stream, max(one.entered[0], one.position[0]))]
+        put_off = self._put_off[stream]
+        believed = [one for one in put_off if not self.is_far(stream, max(one.entered[0], one.position[0]))]
         if believed and stream not in self.streams and self.open(stream) is None:
             believed = []
-        left = self._put_off[stream] = [one for one in said if one not in believed]
+        left = self._put_off[stream] = [one for one in put_off if one not in believed]
         if not left:
             del self._put_off[stream]
         for one in sorted(believed, key=lambda one: one.position):
             self.adopt(stream, one.entered, one.position, one.high_water, now, one.accepted)
 
-    def succeed(self, told: Mapping[Stream, int]) -> None:
+    def succeed(self, reported: Mapping[Stream, int]) -> None:
         """This inbox takes the place of another one that may have read until now. To be called after :meth:`adopt`.
-        `told`: for each stream the latest epoch whose deliveries that one had reported. Everything else that exists by
-        now may have been delivered, too, and is flagged."""
+        `reported`: for each stream the latest epoch whose deliveries that one had reported. Everything else that exists
+        by now may have been delivered, too, and is flagged."""
         self.succeeds = True
-        self.succeeded = dict(told)
+        self.succeeded = dict(reported)
         self.takeover += 1
         for state in self.streams.values():
-            state.heard.drop_proof()
-            self._doubt_again(state)
+            state.view.drop_proof()
+            self._note_takeover(state)
 
-    def _doubt_again(self, state: StreamReceiver) -> None:
+    def _note_takeover(self, state: StreamReceiver) -> None:
         """Another inbox may have continued the stream, whatever is known about earlier ones."""
-        state.doubt(self.succeeded.get(state.stream, 0), self.takeover)
+        state.note_takeover(self.succeeded.get(state.stream, 0), self.takeover)
 
     # -- gaps and time ------------------------------------------------------------------------------------
 
@@ -449,12 +447,12 @@ class GroupReceiver:
     def restore_retired(self, state: StreamReceiver, now: float) -> None:
         """The same for a stream that was forgotten: it is as on disk."""
         self.known_elsewhere -= 1
-        self._doubt_absent(state)
+        self._note_missed_takeover(state)
         self._restore(state, now)
 
-    def _doubt_absent(self, state: StreamReceiver) -> None:
+    def _note_missed_takeover(self, state: StreamReceiver) -> None:
         if self.succeeds and (state.takeover.uncertainty is None or state.takeover.number < self.takeover):
-            self._doubt_again(state)  # it was not in memory when this inbox took another's place
+            self._note_takeover(state)  # it was not in memory when this inbox took another's place
 
     def _restore(self, state: StreamReceiver, now: float) -> None:
         self.streams[state.stream] = state
@@ -523,15 +521,15 @@ class GroupReceiver:
             return None
         if len(self.streams) + self.known_elsewhere >= self.rules.max_known_streams:
             return None
-        grave = self.graves.pop(stream, None)
+        grave = self.tombstones.pop(stream, None)
         if grave is not None:  # it is known again, from where it was
             self.streams[stream] = grave
-            self._doubt_absent(grave)
+            self._note_missed_takeover(grave)
             grave.revive()
             return grave
         state = self.streams[stream] = StreamReceiver(stream, self.context)
         if self.succeeds:
-            state.begin_unsure(self.takeover)
+            state.begin_after_takeover(self.takeover)
         return state
 
 

@@ -26,9 +26,9 @@ class ReorderBuffer:
     """One epoch: which of its numbers have arrived, were delivered, and are settled."""
 
     __slots__ = (
-        "announced", "asked", "cursor", "elsewhere", "epoch", "held", "high_water", "incarnation", "journalled", "last",
-        "let_go", "persisted", "position", "prev", "redelivered_below", "removed", "retry", "safe", "safe_position",
-        "settled", "told", "undecodable", "unlinked",
+        "announced", "cursor", "elsewhere", "epoch", "held", "high_water", "incarnation", "journalled", "last",
+        "let_go", "only_announced", "persisted", "position", "prev", "redelivered_below", "removed",
+        "requested", "retry", "safe", "safe_position", "settled", "undecodable", "unlinked",
     )  # fmt: skip
 
     def __init__(self, epoch: int, incarnation: int, prev: Prev | None, position: int = 1) -> None:
@@ -60,8 +60,8 @@ class ReorderBuffer:
         """The highest number that its producer has announced."""
         self.let_go = 0
         """The highest number that arrived and was left to its producer, to be requested later."""
-        self.told = False
-        """The epoch is only announced: nothing of it has arrived."""
+        self.only_announced = False
+        """Nothing of the epoch has arrived."""
         self.unlinked = False
         """The announcement did not say which epoch came before, since the producer holds nothing of that one."""
         self.elsewhere = 0
@@ -69,14 +69,14 @@ class ReorderBuffer:
         nothing. A gap before it ends there."""
         self.removed = RangeSet()
         """Numbers that the producer removed. Those that arrived nevertheless are delivered."""
-        self.asked = RangeSet()
+        self.requested = RangeSet()
         """Missing numbers whose request was journalled."""
 
     @classmethod
-    def told_of(cls, epoch: int, incarnation: int, prev: Prev | None = None) -> Self:
+    def from_announcement(cls, epoch: int, incarnation: int, prev: Prev | None = None) -> Self:
         """An epoch that is only announced."""
         known = cls(epoch, incarnation, prev)
-        known.told = True
+        known.only_announced = True
         return known
 
     def restore(
@@ -97,7 +97,7 @@ class ReorderBuffer:
 
     def confirm(self, prev: Prev | None) -> None:
         """Data of an epoch arrives that was only announced: data outweighs announcements."""
-        self.told, self.unlinked, self.prev = False, False, prev
+        self.only_announced, self.unlinked, self.prev = False, False, prev
 
     def unlink(self) -> None:
         """The announcement did not say which epoch came before."""
@@ -105,7 +105,7 @@ class ReorderBuffer:
 
     def link_to(self, prev: Prev | None) -> None:
         """The producer announces which epoch came before. Data outweighs that."""
-        if self.told and self.prev is None:
+        if self.only_announced and self.prev is None:
             self.prev = prev
             self.unlinked &= prev is None
 
@@ -114,7 +114,7 @@ class ReorderBuffer:
         """The epoch before, 0 for none; None if nobody said so."""
         if self.prev is not None:
             return self.prev.epoch
-        return None if self.told else 0
+        return None if self.only_announced else 0
 
     def leave_to_producer(self, last: int) -> None:
         """Numbers up to `last` arrived and are left to their producer, to be requested later."""
@@ -315,7 +315,7 @@ class ReorderBuffer:
             self.safe = RangeSet(settled)
         if not self.persisted.empty:
             self.persisted.discard_below(self.safe_position)
-        if not self.asked.empty:
-            self.asked.discard_below(self.safe_position)
+        if not self.requested.empty:
+            self.requested.discard_below(self.safe_position)
         if not self.removed.empty:
             self.removed.discard_below(self.safe_position)

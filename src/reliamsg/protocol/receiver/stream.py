@@ -23,8 +23,7 @@ from reliamsg.protocol.receiver.events import GapHeld, Moved, Note
 from reliamsg.protocol.receiver.gaps import GapKey, is_part
 from reliamsg.protocol.receiver.incoming import Incoming
 from reliamsg.protocol.receiver.joining import Joining
-from reliamsg.protocol.receiver.left_epochs import ANOTHER_INCARNATION, LeftEpochs
-from reliamsg.protocol.receiver.parts import StreamParts
+from reliamsg.protocol.receiver.past_epochs import ANOTHER_INCARNATION, PastEpochs
 from reliamsg.protocol.receiver.phase import Phase
 from reliamsg.protocol.receiver.producer_view import (
     GRACE_S,
@@ -38,6 +37,7 @@ from reliamsg.protocol.receiver.redelivery import Offer
 from reliamsg.protocol.receiver.reorder_buffer import ReorderBuffer
 from reliamsg.protocol.receiver.repair_requests import RepairRequest, RepairScheduler
 from reliamsg.protocol.receiver.report import Report
+from reliamsg.protocol.receiver.stored_state import StoredState
 from reliamsg.protocol.receiver.takeover import LastReport
 from reliamsg.wire.limits import MAX_SEQ
 
@@ -89,7 +89,7 @@ class StreamChange(msgspec.Struct, frozen=True):
     """A stream as a commit holds it."""
 
     stream: Stream
-    parts: StreamParts
+    stored: StoredState
     """More of what the commit holds; to be read before the next call."""
     vouched: int
     epochs: list[EpochChange]
@@ -120,24 +120,24 @@ class StreamReceiver:
     """One stream at one group."""
 
     __slots__ = (
-        "_context", "_giving", "_left", "_repairs", "_reserve", "_reserved_at", "_rules", "committed",
-        "epochs", "gaps", "heard", "joining", "parts", "redelivery", "stream", "takeover", "used_at", "vouched",
+        "_context", "_giving", "_past", "_repairs", "_reserve", "_reserved_at", "_rules", "committed",
+        "epochs", "gaps", "joining", "redelivery", "stored", "stream", "takeover", "used_at", "view", "vouched",
     )  # fmt: skip
 
     def __init__(
-        self, stream: Stream, context: GroupContext, parts: StreamParts | None = None, vouched: int = 0
+        self, stream: Stream, context: GroupContext, stored: StoredState | None = None, vouched: int = 0
     ) -> None:
-        """`parts` and `vouched` as the inbox holds them."""
+        """`stored` and `vouched` as the inbox holds them."""
         self.stream = stream
-        self.parts = parts = StreamParts() if parts is None else parts
-        self.epochs, self.gaps = parts.epochs, parts.gaps
-        self.redelivery, self.takeover = parts.redelivery, parts.takeover
-        self.heard = ProducerView()
+        self.stored = stored = StoredState() if stored is None else stored
+        self.epochs, self.gaps = stored.epochs, stored.gaps
+        self.redelivery, self.takeover = stored.redelivery, stored.takeover
+        self.view = ProducerView()
         """What its producers have announced."""
         self._rules, self._context = context.rules, context
-        self._repairs = RepairScheduler(stream, context, self.epochs, self.heard)
-        self._left = LeftEpochs(stream, context, self.epochs, self.gaps.closed)
-        self.joining = Joining(stream, context, parts, self.heard, self._left)
+        self._repairs = RepairScheduler(stream, context, self.epochs, self.view)
+        self._past = PastEpochs(stream, context, self.epochs, self.gaps.closed)
+        self.joining = Joining(stream, context, stored, self.view, self._past)
         self.used_at = 0.0
         self.vouched = vouched
         """The highest epoch that the producer or an operator vouched for although it was far ahead."""
@@ -179,9 +179,9 @@ class StreamReceiver:
         """Whether a number lies in the gap that begins at `head`, and no producer that was heard recently may hold any
         earlier number of it. What earlier openings announced may not be held any more."""
         beyond = known.held.next_at(head)
-        if not self.heard.any or (beyond is not None and seq > beyond):
+        if not self.view.any or (beyond is not None and seq > beyond):
             return False
-        return not self.heard.may_hold(known, head, seq - 1, now)
+        return not self.view.may_hold(known, head, seq - 1, now)
 
     def is_done_with(self, epoch: int, incarnation: int, first: int, last: int) -> bool:
         """Whether all of these arrived and are settled, as far as is remembered."""
@@ -199,12 +199,12 @@ class StreamReceiver:
         """A delivery of the stream arrived; returns also its epoch, unless that is behind the stream."""
         self.used_at = now
         known = self.epochs.live.get(incoming.epoch)
-        if known is not None and known.incarnation == incoming.incarnation and not known.told:
+        if known is not None and known.incarnation == incoming.incarnation and not known.only_announced:
             arrival = self._place(known, incoming, now)
         else:
             known, arrival = self._receive_other(known, incoming, now)
         if arrival.new and self.takeover.uncertainty is not None and self.takeover.unresolved is not None:
-            self.parts.flag_entered()
+            self.stored.flag_entered()
             if self._rules.signed:
                 self._context.challenges.want(self.stream, now)
         return known, arrival
@@ -219,7 +219,7 @@ class StreamReceiver:
     ) -> tuple[ReorderBuffer | None, Arrival]:
         """A delivery of an epoch, `known` or not, of which nothing has arrived, or which differs from what is known."""
         epoch, incarnation, prev = incoming.epoch, incoming.incarnation, incoming.prev
-        if known is not None and known.told:
+        if known is not None and known.only_announced:
             known = self._confirm(known, incarnation, prev)
         if known is None and self._is_behind_other(epoch):
             self._context.emit(_note("duplicate", incoming))
@@ -230,9 +230,9 @@ class StreamReceiver:
             known = self.epochs.add(ReorderBuffer(epoch, incarnation, prev))
             self._context.mark(self.stream)
         if known is None:
-            self._left.supersede_before(prev)
+            self._past.supersede_before(prev)
             if self.epochs.was_passed_over(epoch):
-                self._left.find_fork(epoch, incarnation, prev)
+                self._past.find_fork(epoch, incarnation, prev)
             return None, self._receive_past(incoming)
         if known.incarnation != incarnation:
             return known, self._receive_conflict(incoming)
@@ -243,10 +243,10 @@ class StreamReceiver:
         if known.incarnation == incarnation:
             known.confirm(prev)
             if not self.epochs.is_ahead(known.epoch):
-                self._left.find_fork(known.epoch, incarnation, prev)
+                self._past.find_fork(known.epoch, incarnation, prev)
             self._context.mark(self.stream)
         elif self.epochs.is_ahead(known.epoch):
-            self._left.report(known.epoch, known.incarnation, ANOTHER_INCARNATION)
+            self._past.report(known.epoch, known.incarnation, ANOTHER_INCARNATION)
             self.epochs.discard(known.epoch)
             return None
         return known
@@ -344,9 +344,9 @@ class StreamReceiver:
             else:
                 self._context.emit(_note("before_join", incoming, "begin"))
         else:
-            if first > 1:  # all that comes before it exists as well, and is told in order
-                self._left.supersede(epoch, incoming.incarnation, 1, first - 1)
-            self._left.supersede(epoch, incoming.incarnation, first, last, incoming.site)
+            if first > 1:  # all that comes before it exists as well, and is declared in order
+                self._past.supersede(epoch, incoming.incarnation, 1, first - 1)
+            self._past.supersede(epoch, incoming.incarnation, first, last, incoming.site)
         history.note_change()
         self._context.mark(self.stream, urgent=True)
         return Arrival(late=late)
@@ -359,13 +359,13 @@ class StreamReceiver:
         """
         for span in spans:
             if end is not None and span[1] > end:
-                self._left.supersede(incoming.epoch, incoming.incarnation, end + 1, span[1])
+                self._past.supersede(incoming.epoch, incoming.incarnation, end + 1, span[1])
             self._context.emit(_note("late", incoming, "expired", span))
         self.epochs.history.note_change()
         self._context.mark(self.stream, urgent=True)
 
     def _receive_conflict(self, incoming: Incoming) -> Arrival:
-        if self._left.report(incoming.epoch, incoming.incarnation, ANOTHER_INCARNATION):
+        if self._past.report(incoming.epoch, incoming.incarnation, ANOTHER_INCARNATION):
             self._context.emit(_note("conflict", incoming, ANOTHER_INCARNATION))
         self._context.mark(self.stream, urgent=True)
         return Arrival(quarantine=True)
@@ -428,14 +428,14 @@ class StreamReceiver:
         """Leave `first` to `last` to their producer; False, without any effect, if it is not known to keep them. `of`:
         their epoch, its incarnation, and the one before."""
         epoch, incarnation, prev = of
-        if not self.heard.keeps(epoch, incarnation, first, last, max(self.epochs.live, default=0), now):
+        if not self.view.keeps(epoch, incarnation, first, last, max(self.epochs.live, default=0), now):
             return False
         known = self.epochs.live.get(epoch)
         if known is self.epochs.current and known is not None:
             end = known.held.next_at(known.cursor)
             if end is None or end != known.persisted.next_at(known.cursor):
-                return False  # after a crash nothing would tell where the gap ends
-        if known is not None and known.told:
+                return False  # after a crash it would be unknown where the gap ends
+        if known is not None and known.only_announced:
             known = self._confirm(known, incarnation, prev)
         if known is None and self.epochs.is_ahead(epoch) and self.epochs.has_room(epoch):
             known = self.epochs.add(ReorderBuffer(epoch, incarnation, prev))
@@ -452,22 +452,22 @@ class StreamReceiver:
         """The producer announces the state of the stream. Announcements never take anything back: a status that is
         older than the latest one is ignored, and an announced end of an epoch stays known. Data outweighs
         announcements."""
-        if self._left.names_another_history(announced, site):
+        if self._past.names_another_history(announced, site):
             return
         self.used_at = now
-        heard = self.heard
-        was_known = heard.is_fresh(now) and heard.was_told_by(announced.epoch, announced.incarnation)
+        view = self.view
+        was_known = view.is_fresh(now) and view.knows(announced.epoch, announced.incarnation)
         end, whole = end_of(announced), announced
         announced, cut = trimmed(announced, self._floor(), self.takeover.remembered)
         if not announced.late:
             self._context.challenges.answered(self.stream)  # it is no recording
-            if self.epochs.current is None and (heard.proof is None or self.joining.proof_is_empty):
-                heard.prove(announced)
+            if self.epochs.current is None and (view.proof is None or self.joining.proof_is_empty):
+                view.prove(announced)
         elif self._rules.signed and self._wants_answer(announced):
             self._context.challenges.want(self.stream, now)
-        if not heard.take(announced, now, cut, self._rules.signed):
+        if not view.take(announced, now, cut, self._rules.signed):
             return
-        self._left.supersede_told(whole)
+        self._past.supersede_announced(whole)
         uncertainty = self.takeover.unresolved
         if uncertainty is not None and not announced.late:
             for known in self.epochs.live.values():
@@ -476,10 +476,10 @@ class StreamReceiver:
             # Nothing more is published in earlier epochs.
             uncertainty.resolve(max(end, (announced.epoch, 1)), latest_of(whole))
             self.epochs.history.note_change()
-            self.parts.flag_entered()
+            self.stored.flag_entered()
             self._context.mark(self.stream)
-        flagged = self.joining.flag_handed_out(announced, end, self.committed[0])
-        if self.epochs.current is None and heard.proof is announced:
+        flagged = self.joining.flag_deliveries_elsewhere(announced, end, self.committed[0])
+        if self.epochs.current is None and view.proof is announced:
             self.advance(now)
         if self.joining.skip_settled(announced) or flagged:
             self.advance(now)
@@ -488,7 +488,7 @@ class StreamReceiver:
         if not was_known:
             self._repairs.hurry(now)
         if not self._is_settled(announced):
-            heard.put_off(announced, now + (GRACE_S if self.epochs.current is not None else JOIN_GRACE_S))
+            view.put_off(announced, now + (GRACE_S if self.epochs.current is not None else JOIN_GRACE_S))
             self._context.wake(self.stream)
 
     def _floor(self) -> int | None:
@@ -504,25 +504,25 @@ class StreamReceiver:
             if self.takeover.report is not None:
                 return False
             # More was published since the answer; if none of it arrives, only another answer shows where to begin.
-            proof = self.heard.proof
+            proof = self.view.proof
             return proof is None or (self.joining.proof_is_empty and end_of(announced) > end_of(proof))
         return self.takeover.unresolved is not None
 
     def _take_effect(self, now: float) -> float | None:
         """Have announcements take effect whose time has come; returns when there will be more."""
-        heard = self.heard
-        while (announced := heard.due(now)) is not None:
+        view = self.view
+        while (announced := view.due(now)) is not None:
             if self.epochs.current is None:
-                told = self.joining.believed(announced)
-                if told is not None:
-                    self.joining.join_as_told(told)
+                believed = self.joining.believed(announced)
+                if believed is not None:
+                    self.joining.join_as_announced(believed)
             if self.epochs.current is not None:
                 self.epochs.extend(announced)
-                self._left.find_told_fork(announced)
+                self._past.find_announced_fork(announced)
                 self.advance(now)
             else:
                 self._repairs.watch(now)
-        return heard.waiting[0][0] if heard.waiting else None
+        return view.waiting[0][0] if view.waiting else None
 
     def _is_settled(self, announced: Announced) -> bool:
         """Whether everything announced is known and has arrived: the usual case."""
@@ -631,7 +631,7 @@ class StreamReceiver:
                 target = self.joining.before_joining()
                 if self.epochs.current is not None:
                     continue
-                unproven = self.heard.proof is None and self.takeover.report is None
+                unproven = self.view.proof is None and self.takeover.report is None
                 if target is not None and self._rules.signed and unproven:
                     self._context.challenges.want(self.stream, now)
                 break
@@ -709,13 +709,13 @@ class StreamReceiver:
         self._context.emit(Moved(self.stream))
         self.gaps.enter_epoch()
         self._reserved_at = later.cursor
-        self.parts.flag(later)
-        for owner in self.heard.owners.values():
+        self.stored.flag(later)
+        for owner in self.view.owners.values():
             self.epochs.extend(owner.latest)
         if joint.kind is LinkKind.FORK:
             left = Finished(known.epoch, known.incarnation, joint.last)
-            self._left.report_entered_fork(later.epoch, later.incarnation, joint.reason, left)
-            self._left.supersede_before(later.prev)
+            self._past.report_entered_fork(later.epoch, later.incarnation, joint.reason, left)
+            self._past.supersede_before(later.prev)
         self._context.mark(self.stream, urgent=True)
         self._context.touch(self.stream)
         self._finish_drained()
@@ -863,25 +863,25 @@ class StreamReceiver:
         self.advance(now)
         return done
 
-    def doubt(self, after: int, takeover: int) -> None:
+    def note_takeover(self, after: int, takeover: int) -> None:
         """Another inbox may have continued the stream. `after`: it reported its deliveries of epochs up to this one.
         `takeover`: the number of this takeover."""
         if self.stream.producer:
             self.takeover.begin(after, takeover)
             self.epochs.history.note_change()
-            self.parts.flag_entered()
+            self.stored.flag_entered()
             self._context.mark(self.stream)
 
-    def begin_unsure(self, takeover: int) -> None:
+    def begin_after_takeover(self, takeover: int) -> None:
         """The stream is new to the inbox, and another inbox may have read it before."""
         if self.stream.producer:
             # Until the stream is known to the inbox, this is so after each start.
             self.takeover.begin(0, takeover)
 
-    def ask(self, now: float, only_head: bool) -> RepairRequest | None:
+    def request(self, now: float, only_head: bool) -> RepairRequest | None:
         """The request for what is missing, if one is due. `only_head`: request nothing that could not be delivered at
         once."""
-        return self._repairs.ask(now, only_head or (self.is_held and self.epochs.has_let_go))
+        return self._repairs.request(now, only_head or (self.is_held and self.epochs.has_let_go))
 
     # -- time -------------------------------------------------------------------------------------------------
 
@@ -906,16 +906,16 @@ class StreamReceiver:
 
     def _tick_silence(self, now: float, counts: bool) -> float | None:
         """Count how long a group that begins with the latest message has received nothing of what is kept for it."""
-        heard = self.heard
-        if heard.kept is None:
+        view = self.view
+        if view.kept is None:
             return None
         if self.epochs.current is None and not self.epochs.live and self.takeover.report is None:
-            left = self._rules.gap_timeout - heard.tick_silence(now, counts)
+            left = self._rules.gap_timeout - view.tick_silence(now, counts)
             if left > 0:
                 return now + min(left, POLL_S)
-            self.joining.join_behind(heard.kept)
+            self.joining.join_behind(view.kept)
             self.advance(now)
-        heard.drop_kept()
+        view.drop_kept()
         return None
 
     def _tick_clock(self, now: float, counts: bool, kept: Kept | None) -> float | None:
@@ -971,7 +971,7 @@ class StreamReceiver:
         target, known = self.gaps.clock.target, self.epochs.current
         if target is None or known is None or known.epoch != target[0]:
             return False
-        return self.heard.holds(known, target[1], target[2], now)
+        return self.view.holds(known, target[1], target[2], now)
 
     # -- commits ----------------------------------------------------------------------------------------------
 
@@ -981,7 +981,7 @@ class StreamReceiver:
         changes = []
         for known in (*self.epochs.live.values(), *self.epochs.finishing):
             entered = current is not None and known.epoch <= current.epoch
-            if known.told and not entered:
+            if known.only_announced and not entered:
                 continue  # the producer will say so again
             high = known.high_water
             if closing:
@@ -993,7 +993,7 @@ class StreamReceiver:
             ):
                 high = known.cursor + reserve
             # Also of an epoch that was entered before this start, and not since: earlier messages came first again.
-            # And no number beyond the highest can be handed out: nor could a mark that says so be told to others.
+            # No number beyond the highest can be delivered, nor could a mark beyond it be reported.
             high = min(max(high, known.redelivered_below), MAX_SEQ + 1)
             entered |= known.epoch <= entered_to
             settled = [] if known.settled.empty else list(known.settled)
@@ -1010,7 +1010,7 @@ class StreamReceiver:
                 gap = (clock.target, clock.elapsed, clock.waited)
         return StreamChange(
             self.stream,
-            self.parts,
+            self.stored,
             self.vouched,
             changes,
             self.epochs.take_finishing() if self.epochs.finishing else [],
@@ -1131,7 +1131,7 @@ class StreamReceiver:
             return False
         if not self.epochs.history.is_safe or self.gaps.passing:
             return False
-        if not (known.held.empty and known.settled.empty and known.retry.empty and known.asked.empty):
+        if not (known.held.empty and known.settled.empty and known.retry.empty and known.requested.empty):
             return False
         if known.highest >= known.position or known.cursor != known.position:
             return False
@@ -1140,7 +1140,7 @@ class StreamReceiver:
             return False
         if remembered is not None and known.epoch < remembered.epoch:
             return False
-        return not self.heard.waiting
+        return not self.view.waiting
 
 
 def _reason(incoming: Incoming) -> str:

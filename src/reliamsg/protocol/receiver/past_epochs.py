@@ -20,14 +20,14 @@ from reliamsg.protocol.receiver.events import Conflict, Note
 from reliamsg.protocol.receiver.gaps import ClosedGaps
 from reliamsg.wire.limits import MAX_SEQ
 
-__all__ = ["ANOTHER_INCARNATION", "LeftEpochs"]
+__all__ = ["ANOTHER_INCARNATION", "PastEpochs"]
 
 ANOTHER_INCARNATION = "another incarnation of a known epoch"
 MAX_REPORTED = 100
 """Conflicts of a stream that are reported; others are only counted."""
 
 
-class LeftEpochs:
+class PastEpochs:
     """Declares and reports what is learned about the epochs behind one stream."""
 
     __slots__ = ("_closed", "_context", "_epochs", "_reported", "_stream")
@@ -53,7 +53,7 @@ class LeftEpochs:
         for span in seen if site else ():
             context.emit(Note("late", self._stream, epoch, incarnation, *span, site, "superseded"))
 
-    def supersede_told(self, announced: Announced) -> None:
+    def supersede_announced(self, announced: Announced) -> None:
         """A producer announces that these epochs exist, and where they end. None of them is renumbered any more: a
         status does not name epochs that still may be."""
         for epoch, incarnation, _, last in announced.chain:
@@ -74,7 +74,7 @@ class LeftEpochs:
     def _gone_back_from(self, announced: Announced, epoch: int) -> int | None:
         """The first number for which an opening counts this group, in an epoch of its own before the one with which the
         group joined: its outbox went back, and so did its clock, though it may have moved above since. None if there is
-        none. (A group that joined without being told from where it is counted may learn of earlier messages; a group
+        none. (A group that joined without knowing from where it is counted may learn of earlier messages; a group
         that begins with the latest is not owed them.)"""
         since, epochs = announced.since, self._epochs
         gone_back = (
@@ -121,7 +121,7 @@ class LeftEpochs:
         self._context.emit(self._conflict(epoch, incarnation, reason, known))
         self.report(epoch, incarnation, reason)
 
-    def find_told_fork(self, announced: Announced) -> None:
+    def find_announced_fork(self, announced: Announced) -> None:
         """Report a producer that has gone back behind what arrived from it, even though it has sent nothing new yet."""
         for epoch, incarnation, _, last in announced.chain:
             known = self._epochs.reached(epoch)
@@ -193,7 +193,7 @@ class LeftEpochs:
         found = [
             Finished(known.epoch, known.incarnation, known.proven)
             for known in self._epochs.live.values()
-            if known.epoch < epoch and not known.told
+            if known.epoch < epoch and not known.only_announced
         ]
         finished = self._epochs.history.before(epoch)
         return max([*found, *([] if finished is None else [finished])], default=None)
