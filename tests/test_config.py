@@ -249,6 +249,6 @@ class TestConfirmPolicy:
         with pytest.raises(ConfigError):
             confirm_policy(confirm, 2)
 
-    def test_a_quorum_of_nobody(self) -> None:
+    def test_a_quorum_of_no_sites(self) -> None:
         with pytest.raises(ConfigError, match="at least 1"):
             Quorum(0)

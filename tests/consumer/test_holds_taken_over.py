@@ -42,7 +42,7 @@ def accept(bench: Bench, gap: Gap) -> None:
     """As ``Consumer.accept`` does."""
     assert bench.engine.deliveries.accept(gap)
     bench.engine.flush(bench.now)
-    bench.engine.tell_accepted(gap.stream)
+    bench.engine.announce_accepted(gap.stream)
     bench.network.run_pending()
 
 

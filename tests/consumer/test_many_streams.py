@@ -228,7 +228,7 @@ def test_what_arrived_just_before_a_replay_does_not_begin_the_stream(
     leave(bench, busy)
     send(bench.network["dc1"], 4, 4)
     bench.network.run_pending()
-    assert bench.engine.shared.absent
+    assert bench.engine.shared.absent.waiting
     monkeypatch.setattr(loading, "REVIVE_EVERY_S", 0.0)
     bench.engine._loader._revive(bench.now)
     bench.settle(2.0)

@@ -5,7 +5,12 @@ from __future__ import annotations
 import itertools
 import random
 
-from reliamsg.consumer.site_locks import SiteLocks
+from reliamsg.consumer.lease import Lease
+from reliamsg.consumer.role import GroupRole
+
+
+def new_role() -> GroupRole:
+    return GroupRole(Lease("inbox", b"run", 30.0), lambda: 0.0)
 
 
 class Fake:
@@ -26,7 +31,7 @@ class Group:
 
     def __init__(self) -> None:
         self.a, self.b, self.mqtt = Fake(), Fake(), Fake()
-        self.membership = SiteLocks()
+        self.membership = new_role()
         self.membership.begin([self.a, self.b], [self.mqtt])
 
     def see(self, a: str, b: str) -> Group:
@@ -38,57 +43,57 @@ class Group:
 
 
 def test_without_locks_there_is_nothing_to_decide() -> None:
-    membership = SiteLocks()
+    membership = new_role()
     membership.begin([], [Fake()])
     membership.review()
     assert membership.decided
-    assert not membership.barred
+    assert not membership.locked_out
 
 
 def test_nothing_is_taken_in_before_every_site_has_answered() -> None:
     group = Group()
-    assert group.membership.barred
+    assert group.membership.locked_out
     group.see("connected", "connecting")
-    assert group.membership.barred
+    assert group.membership.locked_out
     assert not group.mqtt.admitted
     group.see("connected", "unreachable")
     assert group.membership.decided
-    assert not group.membership.barred
+    assert not group.membership.locked_out
     assert (group.a.admitted, group.mqtt.admitted) == (1, 1)
 
 
 def test_a_newcomer_gives_way_everywhere() -> None:
     group = Group().see("connected", "busy")
     assert group.a.gave_way == 1
-    assert group.membership.barred
+    assert group.membership.locked_out
     group.see("connecting", "busy").see("connected", "busy")
     assert group.a.gave_way == 2
     # The other one is gone.
     group.see("connected", "connected")
-    assert not group.membership.barred
+    assert not group.membership.locked_out
 
 
 def test_whoever_holds_a_lock_reads_on() -> None:
     group = Group().see("connected", "unreachable").see("connected", "busy")
     assert group.a.gave_way == 0
-    assert not group.membership.barred
+    assert not group.membership.locked_out
     assert group.membership.decided
 
 
 def test_whoever_lost_all_locks_is_a_newcomer() -> None:
     group = Group().see("connected", "connected").see("connecting", "connecting")
     assert not group.membership.decided
-    assert not group.membership.barred, "what is here already may go on"
+    assert not group.membership.locked_out, "what is here already may go on"
     group.see("connected", "connecting")
     assert not group.membership.decided
     group.see("connected", "busy")
-    assert group.membership.barred
+    assert group.membership.locked_out
     assert group.a.gave_way == 1
 
 
 def test_with_no_site_in_reach_what_is_here_goes_on() -> None:
     group = Group().see("unreachable", "refused")
-    assert not group.membership.barred
+    assert not group.membership.locked_out
 
 
 def test_two_that_share_no_site_are_told_apart_afterwards() -> None:
@@ -151,7 +156,7 @@ class World:
 
     def readers(self) -> list[Group]:
         return [
-            g for g in self.groups if g.membership.decided and not g.membership.barred and g in self.owner
+            g for g in self.groups if g.membership.decided and not g.membership.locked_out and g in self.owner
         ]
 
     def states(self) -> list[tuple[str, str]]:

@@ -27,27 +27,12 @@ from tests.consumer.tools import GROUP, TOPIC, Bench, send, seqs
 KINDS = ["amqp", "mqtt", "mixed"]
 
 
-def take_over_sessions(broker: MemoryBroker) -> None:
-    """As real MQTT brokers do: whoever connects last under a client id has it."""
-    connect = broker.connect_receiver
-
-    def connect_receiver(client: str, wake: Callable[[], None], bindings: Iterable[Binding]) -> Any:
-        bindings = list(bindings)
-        for binding in bindings:
-            owner = broker._owners.get((binding.topic, binding.partition, binding.group))
-            if owner is not None and broker._up:
-                broker.drop(owner, "session taken over")
-        return connect(client, wake, bindings)
-
-    broker.connect_receiver = connect_receiver  # type: ignore[method-assign]
-
-
 def share_sessions(broker: MemoryBroker) -> None:
     """Whoever connects gets the messages; the connections of others stay."""
     connect = type(broker).connect_receiver
 
     def connect_receiver(client: str, wake: Callable[[], None], bindings: Iterable[Binding]) -> Any:
-        broker._owners.clear()
+        broker.keep_readers()
         return connect(broker, client, wake, bindings)
 
     broker.connect_receiver = connect_receiver  # type: ignore[method-assign]
@@ -91,8 +76,7 @@ class Group:
         protocol: Any = {"dc1": "amqp", "dc2": "mqtt"} if kind == "mixed" else kind
         self.network = MemoryNetwork("dc1", "dc2", protocol=protocol, threaded=False)
         for broker in self.network.brokers.values():
-            if broker.protocol == "mqtt":
-                take_over_sessions(broker)
+            broker.takes_over = True
         self.members: list[Bench] = []
         self.stopped: set[Bench] = set()
 
@@ -125,9 +109,7 @@ class Group:
             assert len(self.readers()) <= 1, [b.engine.standby.phase for b in self.members]
 
     def readers(self) -> list[Bench]:
-        return [
-            b for b in self.members if b.engine.shared.role.holds and not b.engine.shared.role.locks.barred
-        ]
+        return [b for b in self.members if b.engine.shared.role.holds and not b.engine.shared.role.locked_out]
 
     def stop(self, bench: Bench) -> None:
         """As SIGSTOP does. Its connections stay."""
@@ -558,7 +540,7 @@ def test_a_second_consumer_gives_up(group: Group) -> None:
     second = group.join()
     group.settle(7.0)
     assert second.engine.shared.health.fatal is None
-    assert not second.engine.shared.role.holds or second.engine.shared.role.locks.barred
+    assert not second.engine.shared.role.holds or second.engine.shared.role.locked_out
     group.settle(3.0)
     assert isinstance(second.engine.shared.health.fatal, GroupBusy)
     assert group.readers() == [first]

@@ -19,7 +19,7 @@ from typing import Any
 
 from reliamsg.consumer.buffer import DeliverySlice
 from reliamsg.consumer.deliveries import GapItem
-from reliamsg.producer.accumulator import Content
+from reliamsg.producer.commit import Content
 from reliamsg.producer.engine import ProducerEngine
 from reliamsg.store.outbox import EPOCH_STEP
 from tests.consumer import tools as receiving

@@ -9,7 +9,7 @@ from typing import Any
 from reliamsg.config import Site
 from reliamsg.keys import KeyRing
 from reliamsg.message import Stream
-from reliamsg.producer.accumulator import Content
+from reliamsg.producer.commit import Content
 from reliamsg.producer.engine import ProducerEngine
 from reliamsg.producer.receipt import Receipt
 from reliamsg.producer.settings import Settings

@@ -9,7 +9,7 @@ import pytest
 
 from reliamsg.errors import FatalError, OutboxFull
 from reliamsg.producer import accumulator
-from reliamsg.producer.accumulator import Content
+from reliamsg.producer.commit import Content
 from reliamsg.producer.receipt import Receipt
 from reliamsg.store.outbox_view import inspect_outbox
 from reliamsg.store.rows import Row

@@ -13,8 +13,8 @@ import pytest
 
 from reliamsg import KeyRing, MessageId, Producer
 from reliamsg.errors import OutboxFull, OutboxWriteError
-from reliamsg.producer.accumulator import Content
 from reliamsg.producer.admission import QUEUE_BYTES, Admission
+from reliamsg.producer.commit import Content
 from reliamsg.producer.engine import ProducerEngine
 from reliamsg.testing import MemoryNetwork
 from tests.producer.control_tools import Bench

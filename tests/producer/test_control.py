@@ -14,7 +14,7 @@ from reliamsg.errors import ConfigError, ConfirmTimeout, OutboxFull
 from reliamsg.keys import KeyRing
 from reliamsg.message import Gap, Stream
 from reliamsg.producer import groups as groups_module
-from reliamsg.producer.accumulator import Content
+from reliamsg.producer.commit import Content
 from reliamsg.store.outbox_view import inspect_outbox
 from reliamsg.wire.address import group_address, status_address
 from reliamsg.wire.control import ChainEpoch

@@ -71,7 +71,7 @@ class TestWriter:
         monkeypatch.setattr(owner, step, fails)
         engine = producer._engine
         with engine.shared.lock:  # so that the next step checks confirms and control frames
-            engine.shared.check_by(0.0)
+            engine.shared.core.sites["dc1"].due_at = 0.0
             engine.queue.connected.add("dc1")
         thread = threading.Thread(target=application, daemon=True)
         thread.start()

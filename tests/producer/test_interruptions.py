@@ -18,7 +18,7 @@ import pytest
 from reliamsg import MessageId, Producer
 from reliamsg.errors import OutboxFull, ReliamsgError
 from reliamsg.producer import accumulator
-from reliamsg.producer.accumulator import Content
+from reliamsg.producer.commit import Content
 from reliamsg.producer.receipt import Receipt
 from reliamsg.runtime.wakeup import Waiters, Wakeup
 from reliamsg.store.database import open_readonly

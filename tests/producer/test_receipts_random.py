@@ -13,8 +13,8 @@ import pytest
 
 from reliamsg import MessageId, Quorum
 from reliamsg.errors import ConfirmTimeout, MessageRemoved, ReliamsgError
-from reliamsg.producer.accumulator import Content
 from reliamsg.producer.api import flush
+from reliamsg.producer.commit import Content
 from reliamsg.producer.engine import ProducerEngine
 from reliamsg.producer.receipt import Receipt
 from reliamsg.transport.base import Outgoing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from reliamsg.protocol.sender.window import Lane, SiteLimits, SiteWindow
+from reliamsg.protocol.sender.window import SendQueue, SiteLimits, SiteWindow
 
 LIMITS = SiteLimits(batches=8, bytes=1_000, confirm_timeout=30.0)
 
@@ -30,18 +30,14 @@ class FakeSite:
     def pull(self, now: float = 0.0) -> list[int]:
         """Send what may be sent now; returns the ids."""
         sent: list[int] = []
-        for lane in self.window.ready(now):
-            self._pull(lane, sent, now)
+        for queue in self.window.ready(now):
+            self._pull(queue, sent, now)
         self.window.rejoin(len(self.rows))
         self.got += sent
         return sent
 
-    def _pull(self, lane: Lane, sent: list[int], now: float) -> None:
-        for row in self.rows[max(0, lane.next - 1) :]:
-            if self.window.send(lane, row, now):
-                sent.append(row.id)
-            elif lane.next <= row.id:
-                return
+    def _pull(self, queue: SendQueue, sent: list[int], now: float) -> None:
+        sent += [row.id for row in self.window.send(queue, self.rows[max(0, queue.next - 1) :], now)]
 
     def confirm(self, *ids: int, now: float = 0.0) -> list[int]:
         return list(self.window.confirm(ids, now))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import permutations
+from math import inf
 
 import pytest
 
@@ -22,7 +23,7 @@ def fence(groups: list[str] | None = None, timeout: float = 1.0) -> Fence:
 def test_without_named_groups_or_with_a_timeout_of_0_the_gate_is_open() -> None:
     assert fence([]).verdict(0.0) is Verdict.SEND
     assert fence(timeout=0.0).verdict(0.0) is Verdict.SEND
-    assert fence([]).next_deadline(0.0) is None
+    assert fence([]).next_deadline(0.0) == inf
 
 
 def test_the_timeout_starts_with_the_first_connection() -> None:
@@ -68,7 +69,7 @@ def test_hellos_go_out_on_connecting_and_until_the_gate_opens() -> None:
             break
         now = gate.next_deadline(now)
     assert sent == [0.0, 0.25, 0.5, 0.75, 1.0]
-    assert gate.next_deadline(1.0) is None
+    assert gate.next_deadline(1.0) == inf
 
 
 def test_the_last_deadline_is_when_the_waiting_ends() -> None:
@@ -103,7 +104,7 @@ def test_a_higher_epoch_is_renumbered_above_once_a_twin_has_had_its_time() -> No
     assert gate.above == 120
     gate.renumbered(121, 70)
     assert gate.verdict(1.4) is Verdict.SEND
-    assert gate.next_deadline(1.4) is None or gate.hello_due(1.4)
+    assert gate.next_deadline(1.4) == inf or gate.hello_due(1.4)
 
 
 def test_another_incarnation_of_the_own_epoch_counts_as_a_higher_one() -> None:
@@ -297,7 +298,7 @@ def test_one_that_nobody_contradicts_nor_repeats_is_forgotten(epoch: int) -> Non
     gate.connected(0.0)
     gate.answered("billing")
     gate.reported("billing", ORDERS, (epoch, 5), CHAIN, 5.0, WALL_MS, named=True)
-    assert gate.next_deadline(5.0) is not None
+    assert gate.next_deadline(5.0) < inf
     assert gate.verdict(5.9) is Verdict.WAIT
     assert gate.verdict(6.0) is Verdict.SEND
     assert (gate.above, gate.fenced_by) == (0, None)
@@ -312,7 +313,7 @@ def test_a_claim_that_outlasts_the_timeout_is_waited_for_without_being_looked_at
     while gate.verdict(now) is Verdict.WAIT:
         gate.hello_due(now)
         at = gate.next_deadline(now)
-        assert at is not None
+        assert at < inf
         assert at > now
         now, looked = at, looked + 1
     assert 1.9 <= now < 2.0
@@ -329,7 +330,7 @@ def test_a_claim_whose_time_is_over_waits_for_the_verdict_that_could_not_be_carr
     tried_again = 2.5
     now = 0.9
     while (at := gate.next_deadline(now, tried_again)) != tried_again:
-        assert at is not None
+        assert at < inf
         assert at > now
         now = at
         gate.hello_due(now)

@@ -12,17 +12,12 @@ class World:
     def __init__(self, policy: Confirm = "all", rows: int = 4) -> None:
         self.core = Sender({"dc1": LIMITS, "dc2": LIMITS}, {"dc1": 1, "dc2": 1}, policy, 1)
         self.rows = [FakeRow(number) for number in range(1, rows + 1)]
-        self.core.top = rows
         for name in ("dc1", "dc2"):
             self.core.connected(name, None)
 
     def send(self, site: str, now: float = 0.0) -> list[int]:
-        sent = []
-        main = self.core.sites[site].main
-        for row in self.rows[main.next - 1 :]:
-            if self.core.sites[site].send(main, row, now):
-                sent.append(row.id)
-        return sent
+        window = self.core.sites[site]
+        return [row.id for row in window.send(window.main, self.rows[window.main.next - 1 :], now)]
 
 
 def test_published_when_both_sites_have_it() -> None:
@@ -80,7 +75,7 @@ def test_a_parked_stream_is_due_when_its_time_has_come() -> None:
     world.send("dc1")
     world.core.confirmed("dc1", [2, 3, 4], 0.0)
     assert world.core.refused("dc1", 1, "nacked: full", 10.0) is not None
-    at = world.core.sites["dc1"].lanes[1].retry_at
+    at = world.core.sites["dc1"].queues[1].retry_at
     assert world.core.next_deadline() == at
     assert world.core.on_deadline(at - 0.01).retrying == []
     assert world.core.on_deadline(at).retrying == ["dc1"]
@@ -89,7 +84,7 @@ def test_a_parked_stream_is_due_when_its_time_has_come() -> None:
 def test_a_refusal_of_what_is_not_in_flight_means_nothing() -> None:
     world = World()
     assert world.core.refused("dc1", 1, "nacked", 0.0) is None
-    assert world.core.sites["dc1"].lanes == {}
+    assert world.core.sites["dc1"].queues == {}
 
 
 def test_what_may_leave() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from math import inf
 
 import pytest
 
@@ -11,8 +12,8 @@ from reliamsg.protocol.sender.window import (
     PARK_MAX_S,
     PARK_MIN_S,
     UNANSWERED,
-    Lane,
-    LaneState,
+    QueueState,
+    SendQueue,
     SiteLimits,
     SiteWindow,
 )
@@ -101,7 +102,7 @@ class TestConfirms:
 class TestTimeOuts:
     def test_only_what_is_in_flight_can_be_late(self) -> None:
         found = site(1, 1)
-        assert found.window.next_deadline() is None
+        assert found.window.next_deadline() == inf
         found.pull(now=5.0)
         assert found.window.next_deadline() == 35.0
         assert not found.window.is_overdue(34.9)
@@ -122,7 +123,7 @@ class TestTimeOuts:
         found.pull(now=0.0)
         found.window.block("low on memory", 1.0)
         assert not found.window.is_overdue(1_000.0)
-        assert found.window.next_deadline() is None
+        assert found.window.next_deadline() == inf
         found.window.block(None, 1_000.0)
         assert not found.window.is_overdue(1_029.0)
         assert found.window.is_overdue(1_030.0)
@@ -150,7 +151,7 @@ class TestTimeOuts:
         for _ in range(6):
             now = sent(found, now)
             due = found.window.next_deadline()
-            assert due is not None
+            assert due < inf
             waits.append(due - now)
             late(found, due)
             now = due
@@ -165,8 +166,8 @@ class TestTimeOuts:
         assert found.window.next_deadline() == now + 330.0
 
 
-def late(found: FakeSite, now: float) -> list[Lane]:
-    """The oldest row is overdue, and the connection is made anew; returns the lanes that are parked by it."""
+def late(found: FakeSite, now: float) -> list[SendQueue]:
+    """The oldest row is overdue, and the connection is made anew; returns the queues that are parked by it."""
     assert found.window.is_overdue(now)
     parked = found.window.give_up(now)
     found.window.disconnect(now, asked=True)
@@ -178,7 +179,7 @@ def sent(found: FakeSite, now: float) -> float:
     """When something is sent next."""
     while not found.pull(now=now):
         due = found.window.next_deadline()
-        assert due is not None
+        assert due < inf
         assert due > now
         now = due
     return now
@@ -193,8 +194,8 @@ class TestUnanswered:
         found.rows.append(FakeRow(4, 2))
         found.pull(now=1.0)
         found.confirm(2, 4, now=2.0)
-        [lane] = late(found, 30.0)
-        assert (lane.stream_id, lane.state, lane.reason) == (1, LaneState.PARKED, UNANSWERED)
+        [queue] = late(found, 30.0)
+        assert (queue.stream_id, queue.state, queue.reason) == (1, QueueState.PARKED, UNANSWERED)
         found.rows.append(FakeRow(5, 2))
         assert found.pull(now=30.1) == [5]
 
@@ -203,7 +204,7 @@ class TestUnanswered:
         found.pull(now=0.0)
         assert late(found, 30.0) == []
         assert found.pull(now=30.0) == [1, 2]
-        assert [lane.stream_id for lane in late(found, 90.0)] == [1]
+        assert [queue.stream_id for queue in late(found, 90.0)] == [1]
 
     @pytest.mark.parametrize("limits", [SiteLimits(1, 1_000, 30.0), SiteLimits(8, 1, 30.0)])
     def test_what_is_tried_again_takes_no_room(self, limits: SiteLimits) -> None:
@@ -240,9 +241,9 @@ class TestUnanswered:
                 now=now + 2.0,
             )
             due = now + 1_000.0
-            [lane] = late(found, due)
-            pauses.append(lane.retry_at - due)
-            now = lane.retry_at
+            [queue] = late(found, due)
+            pauses.append(queue.retry_at - due)
+            now = queue.retry_at
             found.pull(now=now)
         assert pauses == [0.5, 1.0, 2.0, 4.0, 8.0]
 
@@ -266,8 +267,8 @@ class TestUnanswered:
         found.confirm(2, now=1.0)
         now = 0.0
         for _ in range(5):
-            [lane] = late(found, now + 1_000.0)
-            now = lane.retry_at
+            [queue] = late(found, now + 1_000.0)
+            now = queue.retry_at
             assert found.pull(now=now) == [1]
         found.rows.append(FakeRow(3, 2))
         found.pull(now=now)
@@ -302,7 +303,7 @@ class TestUnanswered:
                 found.confirm(rng.choice(answered), now=now)
                 continue
             due = found.window.next_deadline()
-            if due is None:
+            if due == inf:
                 break
             now = max(now, due)
             if found.window.is_overdue(now):
@@ -320,8 +321,8 @@ class TestParking:
         found.window.refuse(1, "returned: no queue", now=0.0)
         found.confirm(2, 4, 6)
         assert found.window.main.cursor == 7
-        assert found.window.lanes[1].cursor == 1
-        assert found.window.lanes[1].reason == "returned: no queue"
+        assert found.window.queues[1].cursor == 1
+        assert found.window.queues[1].reason == "returned: no queue"
 
     def test_it_is_tried_again_alone_and_the_rest_follows_in_order(self) -> None:
         found = site(1, 1, 1, 2)
@@ -330,14 +331,14 @@ class TestParking:
             found.window.refuse(number, "returned", now=0.0)
         found.confirm(4)
         assert found.pull(now=PARK_MIN_S * 0.9) == []
-        late = found.window.lanes[1].retry_at
+        late = found.window.queues[1].retry_at
         assert found.pull(now=late) == [1]
         assert found.pull(now=late) == []
         found.confirm(1)
         assert found.pull(now=late) == [2, 3]
         found.confirm(2, 3)
         found.pull(now=late)
-        assert found.window.lanes == {}
+        assert found.window.queues == {}
 
     def test_without_room_it_stays_apart_until_it_has_caught_up(self) -> None:
         found = site(1, 1, 2, 2, limits=SiteLimits(1, 1_000, 30.0))
@@ -351,16 +352,16 @@ class TestParking:
         assert found.pull(now=PARK_MIN_S) == [2]
         found.confirm(2)
         assert found.pull(now=PARK_MIN_S) == [4]
-        assert found.window.lanes == {}
+        assert found.window.queues == {}
 
     def test_the_pause_doubles_up_to_a_limit(self) -> None:
         found = site(1)
         found.pull()
         found.window.refuse(1, "nacked", now=0.0)
-        lane, now, pauses = found.window.lanes[1], 0.0, []
+        queue, now, pauses = found.window.queues[1], 0.0, []
         for _ in range(12):
-            pauses.append(lane.retry_at - now)
-            now = lane.retry_at
+            pauses.append(queue.retry_at - now)
+            now = queue.retry_at
             assert found.pull(now=now) == [1]
             found.window.refuse(1, "nacked", now=now)
         assert pauses[:4] == [PARK_MIN_S, 2 * PARK_MIN_S, 4 * PARK_MIN_S, 8 * PARK_MIN_S]
@@ -371,7 +372,7 @@ class TestParking:
         found.pull()
         for number in range(1, 9):
             found.window.refuse(number, "nacked", now=0.0)
-        assert found.window.lanes[1].retry_at == PARK_MIN_S
+        assert found.window.queues[1].retry_at == PARK_MIN_S
         assert found.pull(now=PARK_MIN_S) == [1]
 
     def test_new_rows_of_a_parked_stream_wait_for_it(self) -> None:
@@ -380,7 +381,7 @@ class TestParking:
         found.window.refuse(1, "nacked", now=0.0)
         found.rows += [FakeRow(2, 1), FakeRow(3, 2)]
         assert found.pull(now=0.1) == [3]
-        assert found.window.lanes[1].cursor == 1
+        assert found.window.queues[1].cursor == 1
 
     def test_with_nothing_left_to_try_it_is_parked_no_longer(self) -> None:
         dc1 = site(1, 2)
@@ -388,7 +389,7 @@ class TestParking:
         dc1.window.refuse(1, "returned", 0.0)
         dc1.window.discard(1, 0.0)  # removed, as what expires is
         dc1.pull(PARK_MIN_S)
-        assert not dc1.window.lanes
+        assert not dc1.window.queues
         assert dc1.window.next_deadline() == 30.0  # only the confirm of row 2
 
     def test_it_stays_parked_over_a_disconnect(self) -> None:
@@ -401,17 +402,17 @@ class TestParking:
         assert found.pull(now=0.1) == []
         assert found.pull(now=PARK_MIN_S) == [1]
 
-    def test_a_restored_lane_is_tried_at_once(self) -> None:
+    def test_a_restored_queue_is_tried_at_once(self) -> None:
         found = site(1, 2, 1, cursor=4)
         found.window.confirmed.remove(1, 1)
         found.window.confirmed.remove(3, 3)
-        found.window.restore_lane(1, 1, 5, "returned")
+        found.window.restore_queue(1, 1, 5, "returned")
         assert found.pull(now=0.0) == [1]
         found.confirm(1)
         assert found.pull() == [3]
         found.confirm(3)
         found.pull()
-        assert found.window.lanes == {}
+        assert found.window.queues == {}
 
 
 class TestDroppedConnections:
@@ -431,8 +432,8 @@ class TestDroppedConnections:
     def test_dropped_once_more_its_stream_is_parked(self) -> None:
         found = site(1, 2, 1)
         self.drop(found, DROPS + 1)
-        assert found.window.lanes[1].state is LaneState.PARKED
-        assert found.window.lanes[1].reason == "connection dropped"
+        assert found.window.queues[1].state is QueueState.PARKED
+        assert found.window.queues[1].reason == "connection dropped"
         assert found.pull(now=0.1) == [2]
 
     def test_drops_over_different_rows_say_nothing(self) -> None:
@@ -441,7 +442,7 @@ class TestDroppedConnections:
             self.drop(found, 1)
             found.pull()
             found.confirm(number)
-        assert found.window.lanes == {}
+        assert found.window.queues == {}
         found.window.disconnect(0.0, asked=True)
         found.window.connect(None)
         assert found.pull() == [8, 9, 10], "no row is sent alone"
@@ -484,4 +485,4 @@ def test_random_sites(attempt: int, seeded: random.Random) -> None:
     assert list(found.window.confirmed) == [(1, 60)]
     assert found.window.main.cursor == 61
     assert found.window.bytes == 0
-    assert found.window.lanes == {}
+    assert found.window.queues == {}

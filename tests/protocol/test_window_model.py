@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from reliamsg.protocol.sender.window import PARK_MAX_S, LaneState, SiteLimits, SiteWindow
+from reliamsg.protocol.sender.window import PARK_MAX_S, QueueState, SiteLimits, SiteWindow
 from tests.protocol.sending_tools import FakeRow, FakeSite
 
 LIMITS = SiteLimits(batches=4, bytes=60, confirm_timeout=30.0)
@@ -64,7 +66,7 @@ class WindowModel(RuleBasedStateMachine):
         number = self.flying()[which % len(self.flying())]
         assert self.window.refuse(number, "nacked", self.now) is not None
         self.state[number] = "waiting"
-        assert self.site.rows[number - 1].stream_id in self.window.lanes
+        assert self.site.rows[number - 1].stream_id in self.window.queues
 
     @precondition(lambda self: self.state)
     @rule(which=pick)
@@ -92,11 +94,11 @@ class WindowModel(RuleBasedStateMachine):
     @rule()
     def wait_for_a_confirm(self) -> None:
         due = self.window.next_deadline()
-        if due is not None and due > self.now:
+        if self.now < due < inf:
             self.now = due
         if self.window.is_overdue(self.now):
             parked = self.window.give_up(self.now)
-            assert all(lane.state is LaneState.PARKED for lane in parked)
+            assert all(queue.state is QueueState.PARKED for queue in parked)
             assert not self.window.up
             self.disconnect(True)
 
@@ -111,25 +113,26 @@ class WindowModel(RuleBasedStateMachine):
         )
         assert len(flying) <= self.most + len(STREAMS)
         held = [
-            number for lane in (self.window.main, *self.window.lanes.values()) for number in lane.in_flight
+            number for queue in (self.window.main, *self.window.queues.values()) for number in queue.in_flight
         ]
         assert sorted(held) == flying
 
     @invariant()
     def the_next_retry_is_known(self) -> None:
-        parked = [lane for lane in self.window.lanes.values() if lane.state is LaneState.PARKED]
+        parked = [queue for queue in self.window.queues.values() if queue.state is QueueState.PARKED]
+        assert self.window.due_at <= self.window.next_deadline()
         if parked and not self.flying():
-            assert self.window.next_deadline() == min(lane.retry_at for lane in parked)
+            assert self.window.next_deadline() == min(queue.retry_at for queue in parked)
         elif not parked and not self.flying():
-            assert self.window.next_deadline() is None
+            assert self.window.next_deadline() == inf
 
     @invariant()
     def cursors_pass_nothing_that_is_not_confirmed(self) -> None:
         confirmed = {number for number, state in self.state.items() if state == "confirmed"}
         assert {n for first, last in self.window.confirmed for n in range(first, last + 1)} == confirmed
         for row in self.site.rows:
-            lane = self.window.lanes.get(row.stream_id, self.window.main)
-            if row.id < lane.cursor:
+            queue = self.window.queues.get(row.stream_id, self.window.main)
+            if row.id < queue.cursor:
                 assert row.id in confirmed
 
     def teardown(self) -> None:
@@ -144,7 +147,7 @@ class WindowModel(RuleBasedStateMachine):
         self.send(PARK_MAX_S)
         assert set(self.state.values()) <= {"confirmed"}
         assert self.window.bytes == 0
-        assert all(lane.state is LaneState.FLOWING for lane in self.window.lanes.values())
+        assert all(queue.state is QueueState.FLOWING for queue in self.window.queues.values())
 
 
 TestWindowModel = WindowModel.TestCase

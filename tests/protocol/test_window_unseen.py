@@ -7,7 +7,7 @@ import random
 import pytest
 
 from reliamsg.protocol.ranges import RangeSet
-from reliamsg.protocol.sender.window import UNSEEN, LaneState, SiteLimits, SiteWindow
+from reliamsg.protocol.sender.window import UNSEEN, QueueState, SiteLimits, SiteWindow
 from tests.chance import examples
 
 
@@ -32,15 +32,11 @@ class Site:
 
     def pull(self) -> None:
         window = self.window
-        window.rewound.clear()
-        for lane in window.ready(self.now):
-            while lane.next in self.rows:
-                row = self.rows[lane.next]
-                if window.send(lane, row, self.now):
-                    self.sent.append(row.id)
-                    self.arrived.append((row.id, self.created))
-                elif lane.next <= row.id:
-                    break
+        for queue in window.ready(self.now):
+            rows = [row for number, row in self.rows.items() if number >= queue.next]
+            for row in window.send(queue, rows, self.now):
+                self.sent.append(row.id)
+                self.arrived.append((row.id, self.created))
         window.rejoin(len(self.rows))
 
     def answer(self, count: int) -> None:
@@ -60,8 +56,8 @@ def test_it_is_sent_once_and_does_not_count() -> None:
     site.drain()
     assert list(site.window.confirmed) == [(2, 2), (4, 4)]
     assert sorted(number for number, _ in site.arrived) == [1, 2, 3, 4]
-    lane = site.window.lanes[1]
-    assert (lane.cursor, lane.reason) == (1, UNSEEN)
+    queue = site.window.queues[1]
+    assert (queue.cursor, queue.reason) == (1, UNSEEN)
     assert [site.window.is_uncounted(number) for number in (1, 2, 3)] == [True, False, True]
 
 
@@ -75,11 +71,11 @@ def test_once_proven_all_of_it_goes_again_in_order() -> None:
     site.pull()
     assert len(site.arrived) == 3, "what is in flight is waited for"
     site.answer(1)
-    assert site.window.rewound
+    assert site.window.queues[1].next == 1
     site.drain()
     assert [number for number, created in site.arrived if created] == [1, 2, 3, 4, 5, 6]
     assert list(site.window.confirmed) == [(1, 6)]
-    assert not site.window.lanes
+    assert not site.window.queues
 
 
 def test_what_was_in_flight_is_not_waited_for_on_a_connection_that_is_gone() -> None:
@@ -101,14 +97,14 @@ def test_what_is_confirmed_before_a_doubt_stays_so() -> None:
     site.window.mark_unproven(1)
     site.drain()
     assert list(site.window.confirmed) == [(1, 1)]
-    assert site.window.lanes[1].cursor == 2
+    assert site.window.queues[1].cursor == 2
 
 
 def test_it_survives_a_restart() -> None:
     site = Site([1, 1, 1])
-    site.window.restore_lane(1, 2, 0, UNSEEN)
+    site.window.restore_queue(1, 2, 0, UNSEEN)
     site.window.mark_unproven(1)
-    assert site.window.lanes[1].state is LaneState.FLOWING
+    assert site.window.queues[1].state is QueueState.FLOWING
     site.drain()
     assert site.window.confirmed.empty
     site.window.mark_proven(1)
@@ -121,7 +117,7 @@ def test_a_removed_row_is_not_waited_for() -> None:
     site.window.mark_unproven(1)
     site.drain()
     site.window.discard(1, site.now)
-    assert site.window.lanes[1].cursor == 2
+    assert site.window.queues[1].cursor == 2
     assert list(site.window.confirmed) == [(1, 1)]
 
 
@@ -140,8 +136,8 @@ def test_a_row_that_breaks_connections_is_found_there_too() -> None:
                 break
         else:
             site.answer(10)
-    assert parked is site.window.lanes[1]
-    assert parked.state is LaneState.PARKED
+    assert parked is site.window.queues[1]
+    assert parked.state is QueueState.PARKED
     assert parked.next == 2
 
 
@@ -186,4 +182,4 @@ def test_only_what_came_after_the_proof_counts(number: int, seed: int) -> None:
         site.window.mark_proven(stream)
     site.drain()
     assert list(site.window.confirmed) == [(1, 30)]
-    assert not site.window.lanes
+    assert not site.window.queues

@@ -9,7 +9,7 @@ import pytest
 from reliamsg.testing import MemoryNetwork
 from reliamsg.transport import factory
 from reliamsg.transport.base import Binding
-from reliamsg.transport.memory.control import MOST_WAITING_BYTES
+from reliamsg.transport.memory.connection import MOST_WAITING_BYTES
 from reliamsg.transport.memory.receiver import MemoryReceiver
 from reliamsg.transport.memory.sender import MemorySender
 from reliamsg.wire.address import group_address, producer_address, status_address

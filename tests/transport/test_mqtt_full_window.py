@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from reliamsg.transport.mqtt import receive_window
-from reliamsg.transport.mqtt.receive_window import AckOrder, ReceiveWindow
+from reliamsg.transport.mqtt.receive_window import ReceiveWindow
 from reliamsg.wire.address import client_id, group_address
 from tests.patience import wait_for
 from tests.transport.mqtt_fixtures import broker, picky, version  # noqa: F401
@@ -80,30 +80,26 @@ def test_what_does_not_fit_comes_again(
 
 def test_a_window_of_large_messages_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receive_window, "HELD_BYTES", 10_000)
-    held = AckOrder()
-    window = ReceiveWindow(3, held)
+    window = ReceiveWindow(3)
     for mid in (1, 2, 3):
-        assert window.admits(50_000)
-        assert held.received(mid, 50_000) == mid - 1
-    assert not window.admits(0)
+        assert window.receive(mid, 50_000) == mid - 1
+    assert window.receive(0) is None
     assert window.dropped == 1
 
 
 def test_what_follows_a_dropped_message_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its acknowledgement would come before that of the one that was dropped."""
     monkeypatch.setattr(receive_window, "HELD_BYTES", 10_000)
-    held = AckOrder()
-    window = ReceiveWindow(4, held)
+    window = ReceiveWindow(4)
     for mid in range(1, 6):
-        assert window.admits(0)
-        held.received(mid)
-    assert not window.admits(9_000)
-    assert not window.admits(0)
+        assert window.receive(mid) == mid - 1
+    assert window.receive(6, 9_000) is None
+    assert window.receive(0) is None
     assert not window.has_room_again
     for number in range(3):
-        held.acknowledge(number)
-    assert held.release() == [1, 2, 3]
-    assert held.bytes < 10_000
-    assert not window.admits(0)
+        window.acknowledge(number)
+    assert window.release() == [1, 2, 3]
+    assert window.bytes < 10_000
+    assert window.receive(0) is None
     assert window.dropped == 3
     assert window.has_room_again, "half of the window is free"

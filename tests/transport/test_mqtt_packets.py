@@ -14,7 +14,7 @@ from reliamsg.transport.mqtt.codec import (
     encode_properties,
     forbidden,
 )
-from reliamsg.transport.mqtt.receive_window import AckOrder
+from reliamsg.transport.mqtt.receive_window import ReceiveWindow
 from tests.patience import quickest
 
 QOS1 = 0x32
@@ -146,8 +146,8 @@ def test_long_text_is_refused() -> None:
 
 @given(st.integers(1, 60), st.integers(0, 2**32))
 def test_acknowledgements_go_out_in_order_of_receipt(count: int, seed: int) -> None:
-    order = AckOrder()
-    numbers = [order.received(1000 + i) for i in range(count)]
+    order = ReceiveWindow(60)
+    numbers = [order.receive(1000 + i) for i in range(count)]
     shuffled = random.Random(seed).sample(numbers, count)
     out: list[int] = []
     done: set[int] = set()
@@ -163,13 +163,13 @@ def test_acknowledgements_go_out_in_order_of_receipt(count: int, seed: int) -> N
 
 
 def test_unknown_acknowledgements_change_nothing() -> None:
-    order = AckOrder()
+    order = ReceiveWindow(60)
     order.acknowledge(0)
     order.acknowledge(-1)
-    first = order.received(5)
+    first = order.receive(5)
     assert order.release() == []
     order.acknowledge(first + 1)
-    second = order.received(6)
+    second = order.receive(6)
     order.acknowledge(first)
     assert order.release() == [5]
     order.acknowledge(first)

@@ -63,6 +63,28 @@ def test_the_table_lists_what_is_used(library: str) -> None:
     assert used(library) | public | constants == listed()[library]
 
 
+def test_no_other_module_uses_private_parts() -> None:
+    """Whatever else imports pika or paho, the laboratory and the benchmarks included."""
+    imports = re.compile(r"^\s*(import|from) (pika|paho)\b", flags=re.MULTILINE)
+    found = []
+    for file in sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")]):
+        if str(file) in [module.__file__ for module in MODULES.values()] or not imports.search(
+            file.read_text()
+        ):
+            continue
+        for node in ast.walk(ast.parse(file.read_text())):
+            own = isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("self", "cls", "super()")
+            if isinstance(node, ast.Attribute) and re.match("_[^_]", node.attr) and not own:
+                found.append(f"{file}:{node.lineno} {ast.unparse(node)}")
+            if isinstance(node, ast.ClassDef):
+                found += [
+                    f"{file}:{node.lineno}"
+                    for base in node.bases
+                    if re.search("pika|paho", ast.unparse(base))
+                ]
+    assert not found
+
+
 def test_the_tests_in_the_table_exist() -> None:
     text = (ROOT / "docs/explanation/decisions.md").read_text()
     rows = re.findall(r"^\| (?:pika|paho) .*\| `(\w+\.py)::(\w+)` \|$", text, flags=re.MULTILINE)

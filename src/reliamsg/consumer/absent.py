@@ -1,7 +1,7 @@
-"""Streams that are in the inbox and not in memory, and what came for them until they are loaded.
+"""Streams that are in the inbox and not in memory, and the messages and statuses that wait until they are loaded.
 
-Only streams of which something is not settled need memory. The others are loaded when a message or a status of them
-comes: what came waits for that here, so that one query serves a burst of arrivals.
+Only streams with unsettled messages need memory. The others are loaded when a message or a status of them arrives. It
+waits here, so that one query serves a burst of arrivals.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ MAX_STATUSES = 10_000
 """Statuses and repairs that wait; any more are dropped, since they are said, or asked for, again."""
 
 MAX_REPLAYS = 10_000
-"""While so many deliveries from quarantine wait, no others had better be replayed."""
+"""While this many deliveries from the quarantine wait, no others are replayed."""
 
 Take = Callable[[bool], None]
 """Called when the stream is in memory, or (False) there was no room for it there."""
 
 
 class AbsentStreams:
-    """What waits for streams to be loaded. Under the consumer's lock."""
+    """Keeps arrivals until their streams are loaded. Under the consumer's lock."""
 
     def __init__(self, core: GroupReceiver, inbox: Inbox) -> None:
         self._core = core
         self._inbox = inbox
-        self._waiting: dict[Stream, list[tuple[str | None, Take]]] = {}
+        self.waiting: dict[Stream, list[tuple[str | None, Take]]] = {}
+        """By stream, in the order of arrival: sites, and what to call."""
         self._statuses = self._replays = 0
         self.left: list[Stream] = []
         """Streams that left memory since the inbox was told."""
@@ -53,22 +54,19 @@ class AbsentStreams:
                 return
             self._statuses += 1
         self._replays += site == QUARANTINE
-        self._waiting.setdefault(stream, []).append((site, take))
+        self.waiting.setdefault(stream, []).append((site, take))
 
     def __contains__(self, stream: object) -> bool:
-        return stream in self._waiting
-
-    def __bool__(self) -> bool:
-        return bool(self._waiting)
+        return stream in self.waiting
 
     def disconnected(self, site: str) -> None:
-        """Its broker delivers again what was not acknowledged."""
-        for stream in list(self._waiting):
-            left = [one for one in self._waiting[stream] if one[0] != site]
+        """The site's broker delivers unacknowledged messages again."""
+        for stream in list(self.waiting):
+            left = [one for one in self.waiting[stream] if one[0] != site]
             if left:
-                self._waiting[stream] = left
+                self.waiting[stream] = left
             else:
-                del self._waiting[stream]
+                del self.waiting[stream]
 
     @property
     def is_full(self) -> bool:
@@ -77,15 +75,15 @@ class AbsentStreams:
 
     def pending(self, site: str) -> int:
         """How many deliveries of a site wait."""
-        return sum(one[0] == site for some in self._waiting.values() for one in some) if self._waiting else 0
+        return sum(one[0] == site for some in self.waiting.values() for one in some) if self.waiting else 0
 
     def streams(self, most: int) -> list[Stream]:
         """Those that are to be loaded next."""
-        return list(islice(self._waiting, most))
+        return list(islice(self.waiting, most))
 
     def take(self, stream: Stream, there_is_room: bool) -> None:
         """Have what waited for a stream taken in, in its order."""
-        some = self._waiting.pop(stream, [])
+        some = self.waiting.pop(stream, [])
         self._statuses -= sum(site is None for site, _ in some)
         self._replays -= sum(site == QUARANTINE for site, _ in some)
         self.taking = True

@@ -6,6 +6,7 @@ import logging
 
 from reliamsg.consumer.durability import Durability, Quarantining
 from reliamsg.consumer.health import Health
+from reliamsg.consumer.intake import UNREADABLE
 from reliamsg.consumer.journalling import ConsumerJournal
 from reliamsg.consumer.quarantine import FAR_EPOCH, HELD, Quarantine
 from reliamsg.errors import QuarantineFull, TooManyStreams
@@ -23,7 +24,10 @@ log = logging.getLogger("reliamsg.consumer")
 MAX_REPAIR_BYTES = 32 * 1024 * 1024
 """Repairs in memory that are neither settled nor in the inbox; any more are dropped, and asked for again."""
 _WAY_OUT = "See `reliamsg inbox quarantine list`, then replay or discard"
-_WAYS_OUT = {HELD: "See `reliamsg inbox gaps`, then accept what holds the stream"}
+_WAYS_OUT = {
+    HELD: "See `reliamsg inbox gaps`, then accept what holds the stream",
+    UNREADABLE: "Install reliamsg[zstd], or a later version of reliamsg",
+}
 
 
 class _HeldStreamsRoom:
@@ -40,18 +44,15 @@ class _HeldStreamsRoom:
         """Bytes that may still be taken in."""
         self._looked = (-1, -1)
 
-    def look(self) -> None:
-        """Take account of what the inbox holds."""
-        if not (self._core.context.held or self._quarantine.held):
-            self._looked = (-1, -1)
-            return
+    def look(self) -> bool:
+        """Count the bytes in the inbox; returns whether there are such streams."""
         streams = self._core.context.held.keys() | self._quarantine.held.keys()
-        looked = self._inbox.held_bytes, len(streams)
-        if looked == self._looked:
-            return
-        self._looked = looked
-        held = sum(self._inbox.held_bytes_of(stream) for stream in streams)
-        self._left = self._limit - self._inbox.held_bytes - held
+        looked = (self._inbox.held_bytes, len(streams)) if streams else (-1, -1)
+        if looked != self._looked:
+            self._looked = looked
+            held = sum(self._inbox.held_bytes_of(stream) for stream in streams)
+            self._left = self._limit - self._inbox.held_bytes - held
+        return bool(streams)
 
     def take(self, size: int) -> bool:
         """Whether `size` more bytes may be taken in; then they count."""
@@ -82,12 +83,15 @@ class Admission:
         self._journal = journal
         self._health = health
         self._held_room = _HeldStreamsRoom(core, inbox, quarantine, limit)
+        self.counts_held = False
+        """The last :meth:`look` found streams that gaps hold, or had held."""
         self._refusing = False
         """A lack of room for streams was reported."""
 
     def look(self) -> None:
-        """Take account of what the inbox holds: after each commit, before anything else is taken in."""
-        self._held_room.look()
+        """Count the bytes in the inbox, while gaps hold streams: after each commit, before anything else is taken
+        in."""
+        self.counts_held = self._held_room.look()
 
     # -- is there room? -----------------------------------------------------------------------------------
 

@@ -32,9 +32,8 @@ from reliamsg.arguments import (
 from reliamsg.config import JournalExport, Site, check_name, check_sites, journal_export
 from reliamsg.consumer.buffer import DeliverySlice, fail
 from reliamsg.consumer.dead_letters import LateItem, ReplayItem
-from reliamsg.consumer.decisions import Decisions, OnGap
 from reliamsg.consumer.deliveries import GapItem, Item
-from reliamsg.consumer.dispatcher import Dispatcher
+from reliamsg.consumer.dispatcher import Decisions, Dispatcher, OnGap
 from reliamsg.consumer.engine import ConsumerEngine, EngineSettings
 from reliamsg.consumer.runner import MOST_IDLE_S, Opener, Runner
 from reliamsg.consumer.status import ConsumerStatus, Remaining, remaining, status_of, waiting_status
@@ -58,75 +57,87 @@ __all__ = ["Consumer"]
 
 log = logging.getLogger("reliamsg.consumer")
 
-CHUNK_MESSAGES = 256
+SLICE_MESSAGES = 256
 MAX_WORKERS = 1_000
 """Most threads that handlers run on."""
 EXIT_TIMEOUT_S = 2.0
-"""A consumer that was never closed gets so long at the interpreter's exit."""
+"""How long closing may take at the interpreter's exit, for a consumer that was never closed."""
 
 
 class Consumer:
-    """Reads a group's messages from all sites, and hands each out once, in order per stream.
+    """Reads a group's messages from all sites, and delivers each once, in order per stream.
 
     ::
 
         consumer = Consumer("billing", sites, topics=["orders"], inbox="billing.db")
         consumer.run(handle)
 
-    The constructor opens the inbox and starts to connect; sites that are unreachable or refuse are tried for
-    ever, and ``status()`` says so. All durations are seconds, all sizes bytes.
+    The constructor opens the inbox and starts to connect. Connecting to unreachable sites, and to sites that refuse, is
+    retried without limit, and ``status()`` shows it. All durations are seconds, all sizes bytes.
 
-    `begin`: where a stream that the group does not know starts: with the oldest that arrives within
-    `gap_timeout`, or with what arrives first. `on_gap`: what happens when messages of a stream are missing
-    for `gap_timeout` seconds while nothing else of it can be handed out. ``"hold"``: the stream waits, and all others
-    go on; `on_error` gets a :class:`GapHeld`, once for each gap, and ``status()`` shows it. The stream goes on by
-    itself if the messages arrive, and without them after :meth:`accept` or ``reliamsg inbox accept``. What its
-    producer removed holds nobody. ``"raise"``: :class:`GapError` is raised to whoever asks for messages of any stream;
-    call :meth:`accept` to go on. ``"skip"``: go on without them. A callable decides with the
-    :class:`Gap`, on the thread that asks for messages, by returning ``"skip"``, ``"wait"`` or ``"raise"``.
-    `on_late` is called, on such a thread, with messages that arrive after their gap was passed; it is all
-    that ever happens with them. Neither can ask for messages itself (:class:`ConfigError`).
-    `on_error` is called on a thread of the consumer's with what handlers raised,
-    with conflicts between producers, with a :class:`GapError` for what was missing when a stream was joined and is
-    found out afterwards (there is nothing to accept), with :class:`GapHeld`, with :class:`InboxFull` when the inbox
-    stays full for a second, with an inbox that can't be written, and with what ends the
-    consumer.
-    `max_deliveries`: a message whose handling failed so often goes to the dead letters, and counts as
+    `begin`: where a stream that is new to the group starts: with the oldest message that arrives within
+    `gap_timeout`, or with the first one that arrives.
+
+    `on_gap`: what happens when messages of a stream are missing for `gap_timeout` seconds and nothing else of it can be
+    delivered. ``"hold"``: the stream waits, and all others continue; `on_error` is called with a :class:`GapHeld`, once
+    for each gap, and ``status()`` shows it. The stream continues by itself if the messages arrive, and without them
+    after :meth:`accept` or ``reliamsg inbox accept``. Messages that their producer has removed hold no stream.
+    ``"raise"``: calls that ask for messages, of any stream, raise :class:`GapError`; call :meth:`accept` to continue.
+    ``"skip"``: continue without them. A callable decides with the :class:`Gap`, on the thread that asks for messages,
+    by returning ``"skip"``, ``"wait"`` or ``"raise"``.
+
+    `on_late` is called, on such a thread, with messages that arrive after their gap was passed; they are not delivered
+    otherwise. Neither callback can ask for messages itself (:class:`ConfigError`).
+
+    `on_error` is called on a thread of the consumer's own with errors of handlers, conflicts between producers,
+    :class:`GapHeld`, :class:`InboxFull` when the inbox stays full for a second, the failure to write the inbox, and
+    errors that terminate the consumer. It is also called with a :class:`GapError` if messages were missing when a
+    stream was joined and this is detected afterwards; there is nothing to accept then.
+
+    `max_deliveries`: a message that was delivered this often without success goes to the dead letters, and counts as
     acknowledged; with ``on_dead_letter="halt"`` :class:`DeadLetterHalt` is raised instead.
-    `max_unacknowledged`: messages of one stream that are handed out and not acknowledged. `max_inbox_bytes`:
-    what is held back or not acknowledged; when it is used up, brokers keep the rest until the application goes on, or
-    what is missing arrives, and ``status().stalled`` says which streams fill it. `max_streams`: streams
-    (producers times topics) that are in memory, since something of them is not settled; idle ones are on disk only, and
-    up to as many more may be there that gaps hold.
-    `max_known_streams`: those that the group ever meets, less those that ``reliamsg inbox forget`` has it forget.
-    Beyond either, messages go into the quarantine, and leave it when there is room.
-    `max_quarantine_bytes`: sound messages that can't be taken in
-    are kept whole in the inbox's quarantine, until it is full: then :class:`QuarantineFull` ends the consumer. With a
-    quarter of it in use, what waits behind a held gap is left to its producer, where that keeps it for the group.
-    `repair_delay`: what is missing for so long is asked for from its producer.
-    `repair_timeout`: so long, at most, a gap's clock waits for a producer that says that it still holds the
-    messages. `takeover_timeout`: another consumer that reads for the group for so long is the
-    end of this one (:class:`GroupBusy`), unless this one is a `standby`: it waits, for ever, and takes over when the
-    other was not heard for so long, or was closed. An AMQP broker takes up to twice ``Site.heartbeat`` to notice that
-    a connection was cut, and keeps its lock meanwhile: with less than that, whoever is started anew after a cut may
-    end because of the one before. With the same inbox it goes on exactly where that stopped; with
-    one of its own at the last position that it heard, with what may have been handed out flagged ``redelivered``,
-    and it needs producers with ``release="consumed"``, for what the other had taken in. A consumer that can't prove
-    for half of `takeover_timeout` that it is the one that reads hands out nothing until it can.
-    `keys`: what producers and consumers sign frames with; anything else is refused, also from ordinary clients.
-    `unsequenced`: messages of ordinary clients are refused (counted and set aside), or delivered in a stream of
-    their own, whose producer is ``""``: numbered as they arrive, and, since they have no identity, twice if they come
-    twice. `journal`: a directory, fsspec URL or
-    :class:`~reliamsg.config.JournalExport` that the journal leaves for, in segments; without it the journal stays in
-    the inbox. While the target is away and the backlog is used up, nothing more is handed out, and ``status()`` says
-    so.
+
+    `max_unacknowledged`: messages of one stream that are delivered and not acknowledged. `max_inbox_bytes`: messages
+    that are held back or not acknowledged. When it is used up, brokers keep the rest until the application continues,
+    or the missing messages arrive, and ``status().stalled`` shows which streams fill it.
+
+    `max_streams`: streams (producers times topics) in memory, because something of them is not settled; idle streams
+    are on disk only. As many streams again may be in memory while gaps hold them. `max_known_streams`: streams
+    that the group ever reads, except those removed with ``reliamsg inbox forget``. Beyond either limit, messages go
+    into the quarantine, and leave it when there is room.
+
+    `max_quarantine_bytes`: sound messages that can't be taken in are stored whole in the inbox's quarantine. When that
+    is full, :class:`QuarantineFull` terminates the consumer. While a quarter of it is in use, messages behind a held
+    gap are left to their producer, if it keeps them for the group.
+
+    `repair_delay`: messages that are missing for this long are requested from their producer. `repair_timeout`: how
+    long, at most, a gap's clock waits for a producer that states that it still holds the messages.
+
+    `takeover_timeout`: if another consumer has read for the group for this long, this one fails with
+    :class:`GroupBusy`, unless it is a `standby`. A standby waits without limit, and takes over when the other has been
+    silent for `takeover_timeout`, or was closed. An AMQP broker takes up to twice ``Site.heartbeat`` to notice that a
+    connection was cut, and keeps its lock until then; with a shorter `takeover_timeout`, a consumer that is restarted
+    after a cut may fail because of its predecessor. A standby with the same inbox continues exactly where the other
+    stopped. With an inbox of its own it continues at the last position that was announced, and flags messages that the
+    other may have delivered as ``redelivered``; it needs producers with ``release="consumed"``, for messages that the
+    other had taken in. A consumer that can't prove for half of `takeover_timeout` that it is the one that reads
+    delivers nothing until it can.
+
+    `keys`: the keys with which producers and consumers sign frames; everything unsigned is rejected, messages of
+    ordinary clients included. `unsequenced`: messages of ordinary clients are rejected (counted, and samples kept), or
+    delivered in a stream of their own, whose producer is ``""``. They are numbered as they arrive, and, since they have
+    no identity, are delivered twice if they arrive twice.
+
+    `journal`: a directory, fsspec URL or :class:`~reliamsg.config.JournalExport` to which the journal is exported, in
+    segments; without it the journal stays in the inbox. While the target is unavailable and the backlog is used up,
+    nothing more is delivered, and ``status()`` shows it.
 
     Raises :class:`ConfigError`, :class:`InboxLocked`, :class:`StoreMismatch`, :class:`StoreCorrupt`,
     :class:`StoreTooNew` or :class:`InboxWriteError`.
 
     Threads: all methods may be called from any thread. Messages may be acknowledged on any thread. A consumer
-    can't be used in a child process after ``fork()`` (:class:`ForkedError`). What is fatal in the background is
-    raised by the next call that asks for messages.
+    can't be used in a child process after ``fork()`` (:class:`ForkedError`). The next call that asks for messages
+    raises fatal errors of background work.
     """
 
     def __init__(
@@ -180,13 +191,13 @@ class Consumer:
         self._calls = Uninterrupted(f"reliamsg consumer {group} calls")
         self._decisions = Decisions(on_gap, on_late, self._calls)
         self._take_lock = threading.RLock()
-        """Held by whoever takes messages from :attr:`_items`, in the main thread as well."""
+        """Held while messages are taken from :attr:`_items`, in the main thread as well."""
         self._items: deque[Item] = deque()
-        """What the engine gave, and is not dealt with."""
+        """Items from the engine that are not dealt with."""
         self._fetch_lock = threading.Lock()
-        """Held by whoever changes :attr:`_items`, never in the main thread."""
+        """Held while :attr:`_items` is changed, never in the main thread."""
         self._given: list[Message] = []
-        """What was taken for the main thread, which may be interrupted before it has it."""
+        """Messages taken for the main thread, which may be interrupted before it has them."""
         self._dispatcher: Dispatcher | None = None
         self._closing = Closing()
         rules = Rules(
@@ -257,17 +268,17 @@ class Consumer:
     def run(self, handler: Callable[[Any], None], *, batch: int | None = None, workers: int = 4) -> None:
         """Call `handler` with every message, until :meth:`stop`.
 
-        A message whose handler returns is acknowledged; one whose handler raises comes again, in place, after
-        0.1 s, doubling up to 5 s. With `batch` the handler gets a list of up to so many messages of one stream;
-        when it raises, or has ended the process more than once, they come again one by one. Messages of one stream
-        are handled one after the other, streams side by side on up to `workers` threads.
+        A message whose handler returns is acknowledged; one whose handler raises is delivered again, in place, after
+        0.1 s, doubling up to 5 s. With `batch` the handler gets a list of up to `batch` messages of one stream;
+        when it raises, or has ended the process more than once, they are delivered again one by one. Messages of one
+        stream are handled one after the other, streams side by side on up to `workers` threads.
 
         `handler` is an ordinary function. A coroutine function or a generator function is a :class:`ConfigError`: its
-        body would not run. So is a handler that returns an awaitable: nothing of what it was given is acknowledged, and
+        body would not run. So is a handler that returns an awaitable: none of its messages is acknowledged, and
         that delivery does not count. Nothing looks at what else a handler returns; for type checkers it returns None,
         so that they refuse those functions as well.
 
-        Raises :class:`GapError`, what `on_gap` and `on_late` raise, and what is fatal.
+        Raises :class:`GapError`, errors of `on_gap` and `on_late`, and fatal errors.
         """
         self._check()
         check_callback("handler", handler, optional=False)
@@ -292,8 +303,8 @@ class Consumer:
     def get(self, timeout: float | None = None) -> Message | None:
         """The next message; None when there was none within `timeout` seconds, or after :meth:`stop`.
 
-        0 does not wait; None waits for ever. Raises :class:`GapError`, what `on_gap` and `on_late` raise, and
-        what is fatal. Where an exception such as ``KeyboardInterrupt`` ends the call, a message that it had taken is
+        0 does not wait; None waits without limit. Raises :class:`GapError`, errors of `on_gap` and `on_late`, and fatal
+        errors. Where an exception such as ``KeyboardInterrupt`` ends the call, a message that it had taken is
         the first that the next call returns (of this thread: the main one, since no other is interrupted).
         """
         check_timeout("timeout", timeout)
@@ -306,9 +317,9 @@ class Consumer:
         return message
 
     def _given_here(self) -> list[Message]:
-        """What was taken for this thread and not returned: to be filled, and emptied with what is returned."""
+        """The messages taken for this thread and not returned: to be filled, and emptied as messages are returned."""
         self._check()
-        if self._decisions.running_here:
+        if self._decisions.deciding and self._decisions.running_here:
             raise ConfigError(
                 "on_gap and on_late can't ask for messages: the call that they are called in does so, once they return"
             )
@@ -317,7 +328,7 @@ class Consumer:
     def _some(self, given: list[Message], most: int, timeout: float | None) -> bool:
         """Take the next messages of a stream, at most `most`, once there are any; see :meth:`get`."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        if not self._await_inbox(deadline):
+        if self._opener is not None and not self._await_inbox(deadline):
             return False
         engine = self._engine
         while not self._next(given, most):
@@ -373,7 +384,7 @@ class Consumer:
 
     def _next(self, given: list[Message], most: int) -> bool:
         """Take messages of a stream that are there now, at most `most`. Gaps and late messages on the way are dealt
-        with. Whatever this is interrupted in, what was taken is in `given`, and the rest in :attr:`_items`."""
+        with. Wherever this is interrupted, messages that were taken are in `given`, and the rest in :attr:`_items`."""
         shared = self._engine.shared
         with self._take_lock:
             while not self._stopped:
@@ -395,7 +406,7 @@ class Consumer:
             return False
 
     def _fetch(self, most: int) -> bool:
-        """Have something in :attr:`_items` that is not done, if there is anything. Not in the main thread."""
+        """Put an item into :attr:`_items` that is not done, if there is one. Not in the main thread."""
         with self._fetch_lock:
             items = self._items
             while items:
@@ -403,7 +414,7 @@ class Consumer:
                     return True
                 self._engine.deliveries.give_back(items[0])
                 items.popleft()
-            item = self._engine.deliveries.take(1, max(CHUNK_MESSAGES, most))
+            item = self._engine.deliveries.take(1, max(SLICE_MESSAGES, most))
             if item is None:
                 return False
             items.append(item)
@@ -424,7 +435,7 @@ class Consumer:
                 self._items.popleft()
 
     def _hand_back(self, given: list[Message]) -> None:
-        """Have what was taken, and never returned, given out once more."""
+        """Have messages that were taken and never returned delivered again."""
         for message in given:
             if message.replayed:
                 self._engine.dead_letters.put_back(ReplayItem(message))
@@ -433,7 +444,7 @@ class Consumer:
         del given[:]
 
     def accept(self, gap: Gap) -> bool:
-        """Go on without the messages of a gap, and declare them lost; durable when this returns, and told to a standby
+        """Continue without the messages of a gap, and declare them lost; durable on return, and announced to a standby
         that listens.
 
         False when the gap was filled or passed meanwhile. Raises :class:`InboxWriteError` when it is not
@@ -446,7 +457,7 @@ class Consumer:
         accepted: bool = self._calls.call(partial(self._engine.deliveries.accept, gap))
         self._engine.deliveries.wait_durable()
         if accepted:
-            self._calls.call(partial(self._engine.tell_accepted, gap.stream))
+            self._calls.call(partial(self._engine.announce_accepted, gap.stream))
         return accepted
 
     # -- dead letters -------------------------------------------------------------------------------------
@@ -459,7 +470,7 @@ class Consumer:
         return read_dead_letters(self._inbox_path)
 
     def replay(self, dead_letter_id: int) -> None:
-        """Hand a dead letter out again, flagged ``replayed``, outside the order.
+        """Deliver a dead letter again, flagged ``replayed``, out of order.
 
         Once it is acknowledged it is no dead letter any more. Raises :class:`ConfigError` if there is no such
         dead letter, and :class:`InboxLocked` for a standby whose inbox another consumer has open.
@@ -476,7 +487,7 @@ class Consumer:
     # -- state and end ------------------------------------------------------------------------------------
 
     def status(self) -> ConsumerStatus:
-        """Sites, streams and what is waiting, at this moment."""
+        """The state of sites, streams and waiting messages at this moment."""
         self._check()
         if not self._is_open:
             return waiting_status(self._group)
@@ -492,13 +503,13 @@ class Consumer:
             self._runner.stop()
 
     def close(self, timeout: float = 10.0) -> Remaining:
-        """Commit what was acknowledged, disconnect, and give the inbox up; say what remains.
+        """Commit acknowledgements, disconnect, and close the inbox; returns what remains.
 
         Handlers that :meth:`run` has called are waited for, within `timeout` seconds; it may be called in one of
         them. The journal's last segment goes out if its target answers within what is left of that time (or half a
         second). Called again, it does nothing more, but waits for one that has begun: where an interruption ends the
-        call, closing goes on. What was handed out and not acknowledged comes again, flagged ``redelivered``, when the
-        inbox is opened again.
+        call, closing continues. Messages that were not acknowledged are delivered again, flagged ``redelivered``, when
+        the inbox is opened again.
         """
         check_number("timeout", timeout, least=-MOST_SECONDS)
         if self._generation != forks.generation:

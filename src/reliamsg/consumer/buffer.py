@@ -1,74 +1,63 @@
-"""One stream's messages in memory, and their way to the application.
+"""Messages in memory, and their way to the application.
 
 A :class:`StreamBuffer` keeps the frames of a stream that are not settled; of those that the inbox has as well, only as
 many as fit the cache. A :class:`DeliverySlice` is a run of messages of one frame that is being delivered, by one thread
-at a time.
+at a time. :class:`StreamBuffers` knows all buffers: which streams have something to deliver, and which messages the
+application has.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import Protocol
 
+import msgspec
+
 from reliamsg import forks
+from reliamsg.consumer.journalling import ConsumerJournal
 from reliamsg.errors import ForkedError
-from reliamsg.message import Message, Settler, digest, digest_sum
+from reliamsg.message import Message, Settler, Stream, digest, digest_sum
+from reliamsg.protocol.receiver.group import GroupReceiver
 from reliamsg.protocol.receiver.redelivery import Offer
 from reliamsg.protocol.receiver.stream import StreamReceiver
+from reliamsg.runtime.wakeup import Waiters
+from reliamsg.store.inbox import Inbox
 from reliamsg.store.inbox_rows import HeldFrame
+from reliamsg.store.journal import Entry
 from reliamsg.wire.data import FLAG_MOVED, Frame, FrameError, Records, open_frame, piece
 
-__all__ = ["BufferedBatch", "DeliverySlice", "SettlementListener", "StreamBuffer", "fail"]
-
-_NO_HEADERS: dict[str, str] = {}
+__all__ = ["BufferedBatch", "DeliverySlice", "SettlementListener", "StreamBuffer", "StreamBuffers", "fail"]
 
 
-class _Contents:
+class _Contents(msgspec.Struct, eq=False):
     """A frame, and its messages once they are decoded; the batches that are parts of the frame share it."""
 
-    __slots__ = ("frame", "records")
-
-    def __init__(self, frame: Frame) -> None:
-        self.frame = frame
-        self.records: Records | None = None
+    frame: Frame
+    records: Records | None = None
 
 
-class BufferedBatch:
+class BufferedBatch(msgspec.Struct, eq=False):
     """Numbers `first` to `last` of a frame. No other batch in memory holds any of them.
 
     The inbox has all of them or none. Where something is true of a part of a frame only, for example because another
     site delivered the rest, that part is a batch of its own.
     """
 
-    __slots__ = (
-        "_contents", "dropped", "epoch", "first", "incarnation", "last", "persisted", "received_at", "received_us",
-        "site", "size",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        contents: _Contents,
-        span: tuple[int, int],
-        site: str,
-        received_at: float,
-        received_us: int,
-        size: int,
-    ) -> None:
-        self._contents = contents
-        self.epoch = contents.frame.envelope.epoch
-        self.incarnation = contents.frame.envelope.incarnation
-        self.first, self.last = span
-        self.site = site
-        self.received_at = received_at
-        self.received_us = received_us
-        self.persisted = False
-        self.dropped = False
-        """Its bytes turned out unreadable, and it left the buffer."""
-        self.size = size
-        """Bytes in memory; where several batches share a frame, this one's part of them."""
+    contents: _Contents
+    epoch: int
+    first: int
+    last: int
+    site: str
+    received_at: float
+    received_us: int
+    size: int
+    """Bytes in memory; where several batches share a frame, this one's part of them."""
+    persisted: bool = False
+    dropped: bool = False
+    """Its bytes turned out unreadable, and it left the buffer."""
 
     @classmethod
     def of(
@@ -76,11 +65,17 @@ class BufferedBatch:
     ) -> list[BufferedBatch]:
         """Batches of parts of one frame, which stays in memory until the inbox has all of them."""
         contents, size = _Contents(frame), len(frame.data)
+        epoch = frame.envelope.epoch
+        if len(spans) == 1:
+            return [cls(contents, epoch, *spans[0], site, received_at, received_us, size)]
         total = sum(last - first + 1 for first, last in spans)
         return [
-            cls(contents, span, site, received_at, received_us, size * (span[1] - span[0] + 1) // total)
-            for span in spans
-        ]
+            cls(
+                contents, epoch, first, last, site, received_at, received_us,
+                size * (last - first + 1) // total,
+            )
+            for first, last in spans
+        ]  # fmt: skip
 
     @classmethod
     def read(cls, row: HeldFrame) -> BufferedBatch:
@@ -91,11 +86,11 @@ class BufferedBatch:
 
     @property
     def frame(self) -> Frame:
-        return self._contents.frame
+        return self.contents.frame
 
     def records(self, *, trusted: bool = False) -> Records:
         """The frame's messages, decoded once. Raises FrameError. `trusted`: see :meth:`Frame.records`."""
-        contents = self._contents
+        contents = self.contents
         if contents.records is None:
             contents.records = contents.frame.records(trusted=trusted)
         return contents.records
@@ -103,12 +98,12 @@ class BufferedBatch:
     @property
     def stored_size(self) -> int:
         """About how many bytes :meth:`stored` will be."""
-        frame = self._contents.frame
+        frame = self.contents.frame
         return len(frame.data) * (self.last - self.first + 1) // frame.envelope.count
 
     def stored(self) -> bytes:
         """The frame for the inbox to keep: where this is a part of a frame, only that part. Takes time to make."""
-        frame = self._contents.frame
+        frame = self.contents.frame
         if (self.first, self.last) == (frame.envelope.seq, frame.envelope.last):
             return frame.data
         try:
@@ -120,12 +115,12 @@ class BufferedBatch:
         """The inbox has it, as this frame."""
         self.persisted = True
         self.size = len(stored.data)
-        if stored.data is not self._contents.frame.data:
-            self._contents = _Contents(stored)
+        if stored.data is not self.contents.frame.data:
+            self.contents = _Contents(stored)
 
 
 class SettlementListener(Protocol):
-    """Receives what the application says about messages, on the application's threads."""
+    """Receives the outcomes of messages, on the application's threads."""
 
     def acknowledged(self) -> None:
         """A buffer has queued acknowledgements."""
@@ -162,12 +157,13 @@ class StreamBuffer:
     # -- Settler ------------------------------------------------------------------------------------------
 
     def acknowledge(self, message: Message, durable: bool) -> None:
-        self.acknowledge_run(message, message)
+        self.acknowledge_run(message, message, not durable)
         if durable:
             self._listener.wait_durable()
 
-    def acknowledge_run(self, first: Message, last: Message) -> None:
-        """The application has handled `first` to `last`, consecutive messages of an epoch."""
+    def acknowledge_run(self, first: Message, last: Message, soon: bool = True) -> None:
+        """The application has handled `first` to `last`, consecutive messages of an epoch. `soon`: they are not
+        followed by a request to commit."""
         if self._generation != forks.generation:
             raise _forked(first)
         self.acks.append((first.epoch, first.seq, last.seq))
@@ -177,7 +173,8 @@ class StreamBuffer:
             # never be queued again.
             self.acks_queued = True
             queue += (self,)
-            self._listener.acknowledged()
+            if soon:
+                self._listener.acknowledged()
 
     def take_acks(self) -> list[tuple[int, int, int]]:
         """What the application acknowledged since the last call: (epoch, first, last), adjacent ranges merged."""
@@ -209,17 +206,14 @@ class StreamBuffer:
 
     # -- frames in memory -----------------------------------------------------------------------------------
 
-    def take_in(self, batches: Iterable[BufferedBatch]) -> None:
-        """Keep what has arrived."""
-        for batch in batches:
-            self.add(batch)
-
-    def add(self, batch: BufferedBatch) -> None:
-        batches = self._batches.setdefault(batch.epoch, [])
-        if not batches or batches[-1].last < batch.first:
-            batches.append(batch)
-            return
-        batches.insert(bisect_right(batches, batch.first, key=_first), batch)
+    def add(self, added: Iterable[BufferedBatch]) -> None:
+        """Keep batches that have arrived, or were read from the inbox."""
+        for batch in added:
+            batches = self._batches.setdefault(batch.epoch, [])
+            if not batches or batches[-1].last < batch.first:
+                batches.append(batch)
+            else:
+                batches.insert(bisect_right(batches, batch.first, key=_first), batch)
 
     @property
     def epochs(self) -> list[int]:
@@ -230,8 +224,8 @@ class StreamBuffer:
         batches = self._batches.get(epoch)
         if not batches:
             return None
-        i = bisect_right(batches, seq, key=_first) - 1
-        return batches[i] if i >= 0 and batches[i].last >= seq else None
+        i = 0 if batches[0].last >= seq else bisect_right(batches, seq, key=_first) - 1
+        return batches[i] if i >= 0 and batches[i].first <= seq <= batches[i].last else None
 
     def overlapping(self, epoch: int, first: int, last: int) -> Iterator[BufferedBatch]:
         batches = self._batches.get(epoch, [])
@@ -294,9 +288,15 @@ class DeliverySlice:
     )  # fmt: skip
 
     def __init__(
-        self, buffer: StreamBuffer, offer: Offer, batch: BufferedBatch, last: int, hop: int | None
+        self,
+        buffer: StreamBuffer,
+        offer: Offer,
+        batch: BufferedBatch,
+        records: Records,
+        last: int,
+        hop: int | None,
     ) -> None:
-        records, envelope = batch.records(), batch.frame.envelope
+        envelope = batch.contents.frame.envelope
         self.buffer = buffer
         self.offer = offer
         self.last = last
@@ -306,7 +306,7 @@ class DeliverySlice:
         self.abandoned = False
         """The rest must wait behind an earlier message that failed, or was settled elsewhere."""
         self.done = False
-        """Nobody will take any more from it."""
+        """No more messages are taken from it."""
         self.progress = (offer.first, 0)
         """(next number to deliver, digest sum of those delivered); replaced as one."""
         self._reported = (offer.first, 0)
@@ -359,7 +359,7 @@ class DeliverySlice:
         return messages
 
     def end(self) -> None:
-        """Nobody takes any more from it."""
+        """No more messages are taken from it."""
         self.done = True
 
     def report(self) -> tuple[int, int, int] | None:
@@ -382,6 +382,170 @@ class DeliverySlice:
             return None
         self.last = seq - 1
         return seq, last
+
+
+class StreamBuffers:
+    """The buffers of a consumer. Everything under the consumer's lock."""
+
+    def __init__(self, core: GroupReceiver, inbox: Inbox, journal: ConsumerJournal, changed: Waiters) -> None:
+        self._core = core
+        self._inbox = inbox
+        self._journal = journal
+        self._changed = changed
+        self._listener: SettlementListener | None = None
+        self.by_stream: dict[Stream, StreamBuffer] = {}
+        self.ready: OrderedDict[StreamBuffer, None] = OrderedDict()
+        """Those that may have something to deliver, in this order."""
+        self.slices: dict[StreamBuffer, DeliverySlice] = {}
+        """Slices that the application has."""
+        self.acknowledged: deque[StreamBuffer] = deque()
+        """Those with acknowledgements that the core does not know of; appended to without the lock."""
+        self.pages: dict[StreamBuffer, tuple[int, int]] = {}
+        """Those of which a message, (epoch, number), is to be read from the inbox."""
+        self.cached_bytes = 0
+        """Frames in memory that the inbox has as well."""
+
+    def start(self, listener: SettlementListener) -> None:
+        """Say who receives what the application says about messages. Before anything arrives."""
+        self._listener = listener
+
+    def of(self, stream: Stream) -> StreamBuffer:
+        """The buffer of a stream that the core knows."""
+        found = self.by_stream.get(stream)
+        if found is None:
+            assert self._listener is not None  # see start()
+            found = StreamBuffer(self._core.streams[stream], self.acknowledged, self._listener)
+            self.by_stream[stream] = found
+        return found
+
+    # -- which streams have something to deliver ----------------------------------------------------------
+
+    def queue(self, buffer: StreamBuffer) -> None:
+        """The stream may have something to deliver."""
+        if buffer not in self.slices:
+            self.ready.setdefault(buffer)
+
+    def queue_all(self) -> None:
+        """Any stream may have something to deliver."""
+        for stream in self._core.streams:
+            self.queue(self.of(stream))
+        self._changed.notify_all()
+
+    def unqueue_idle(self) -> None:
+        """Take streams that are about to leave memory out of the queue: they have nothing to deliver."""
+        for stream, state in self._core.retiring.items():
+            buffer = self.by_stream.get(stream)
+            if buffer is not None and self._core.is_idle(state):
+                self.ready.pop(buffer, None)
+
+    def forget(self, state: StreamReceiver) -> bool:
+        """Take a retired stream out of memory, unless the application has something of it."""
+        stream = state.stream
+        buffer = self.by_stream.get(stream)
+        if buffer is not None and (buffer in self.slices or buffer in self.ready or buffer.acks_queued):
+            return False
+        if not self._core.forget(state, self._inbox.knows(stream)):
+            return False
+        if buffer is not None:
+            del self.by_stream[stream]
+            self.pages.pop(buffer, None)
+        self._journal.forget(stream)
+        return True
+
+    # -- slices that the application has ------------------------------------------------------------------
+
+    def give(self, portion: DeliverySlice) -> None:
+        """The application gets this."""
+        self.slices[portion.buffer] = portion
+
+    def take_back(self, portion: DeliverySlice) -> None:
+        """The application is done with this."""
+        if self.slices.get(portion.buffer) is portion:
+            del self.slices[portion.buffer]
+
+    def settle(self, now: float) -> None:
+        """Tell the core what the application acknowledged, in ranges."""
+        queue = self.acknowledged
+        while queue:
+            buffer = queue.popleft()
+            for epoch, first, last in buffer.take_acks():
+                buffer.state.acknowledge(epoch, first, last, now)
+                self.prune(buffer, epoch)
+
+    def settled_elsewhere(self, stream: Stream) -> None:
+        """Another inbox has settled what this one held: drop it, and abandon what is about to be delivered of it."""
+        buffer = self.by_stream.get(stream)
+        if buffer is None:
+            return
+        for epoch in buffer.epochs:
+            self.prune(buffer, epoch)
+        portion = self.slices.get(buffer)
+        if portion is not None:
+            known = buffer.state.epochs.live.get(portion.offer.epoch)
+            if known is None or portion.progress[0] < known.position:
+                portion.abandon()
+
+    def report(self, portion: DeliverySlice) -> None:
+        """Journal what was delivered of a slice so far."""
+        done = portion.report()
+        if done is None:
+            return
+        first, last, total = done
+        offer = portion.offer
+        self._journal.add(
+            Entry(
+                "redelivered" if offer.redelivered else "delivered", portion.buffer.state.stream, offer.epoch,
+                offer.incarnation, first, last, "", self._journal.group,
+                "unjournalled" if offer.unjournalled else "", total,
+                latency=None if portion.hop is None else {portion.hop: last - first + 1},
+            )
+        )  # fmt: skip
+
+    def report_all(self) -> None:
+        """Journal what was delivered of all slices so far."""
+        for portion in self.slices.values():
+            self.report(portion)
+
+    # -- frames that the inbox has as well ----------------------------------------------------------------
+
+    def prune(self, buffer: StreamBuffer, epoch: int) -> None:
+        """Drop frames of an epoch that are settled."""
+        known = buffer.state.epochs.live.get(epoch)
+        self.cached_bytes -= buffer.prune(epoch, known.position if known is not None else 2**63)
+
+    def persisted(self, buffer: StreamBuffer, batch: BufferedBatch, frame: Frame) -> None:
+        """The inbox has a batch, as this frame."""
+        if buffer.find(batch.epoch, batch.first) is batch:  # else it was settled meanwhile
+            batch.keep(frame)
+            self.cached_bytes += batch.size
+            self.prune(buffer, batch.epoch)
+
+    def drop(self, buffer: StreamBuffer, batch: BufferedBatch) -> None:
+        """A batch can't be read."""
+        buffer.drop(batch)
+        if batch.persisted:
+            self.cached_bytes -= batch.size
+
+    def shed(self, most: int) -> None:
+        """Drop frames that the inbox has as well until `most` bytes are cached."""
+        for buffer in self.by_stream.values():
+            self.cached_bytes -= buffer.shed()
+            if self.cached_bytes <= most:
+                return
+
+    def want_page(self, buffer: StreamBuffer, epoch: int, seq: int) -> None:
+        """Have a message, and some that follow it, read from the inbox."""
+        self.pages[buffer] = epoch, seq
+
+    def take_pages(self) -> dict[StreamBuffer, tuple[int, int]]:
+        """What is to be read from the inbox now."""
+        wanted, self.pages = self.pages, {}
+        return wanted
+
+    def add_read(self, buffer: StreamBuffer, batch: BufferedBatch) -> None:
+        """A batch was read from the inbox."""
+        buffer.add((batch,))
+        self.cached_bytes += batch.size
 
 
 def fail(message: Message, error: BaseException) -> None:

@@ -10,6 +10,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from reliamsg.consumer.buffer import BufferedBatch, StreamBuffer
 from reliamsg.consumer.durability import Pending
@@ -32,7 +33,7 @@ __all__ = ["MAX_CACHED_BYTES", "Committer", "unreserved"]
 log = logging.getLogger("reliamsg.consumer")
 
 COMMIT_EVERY_S = 0.01
-"""How long acknowledgements are gathered, unless somebody waits for the commit."""
+"""How long acknowledgements are gathered, unless a caller waits for the commit."""
 JOURNAL_EVERY_S = 0.25
 """The same if there are only journal rows to write."""
 MAX_SPILL_BYTES = 8 * 1024 * 1024
@@ -101,7 +102,11 @@ class Committer:
         if shared.durability.write_error is not None and now < self._retry_at and not closing:
             return None
         due, _ = shared.core.waiting.overdue(now)
-        spilled, spilling = self._spill(due, now)
+        self._full, self.short_of_room = now < self._spill_at, False
+        full = self._full or shared.inbox.held_bytes >= self._usual_bytes
+        if full != shared.durability.inbox_full:
+            shared.durability.note_room(full)
+        spilled, spilling = self._spill(due) if due and not self._full else ([], [])
         at = self._due_at(now)
         # What could not be written may have gone since, with a connection; only a commit shows that there is room.
         error = shared.durability.write_error
@@ -110,21 +115,20 @@ class Committer:
             return None
         shared.events.journal_all()
         for site in self._sites.values():
-            site.report_rejected(now, closing)
+            if site.any_rejected:
+                site.report_rejected(now, closing)
         snapshot = shared.core.snapshot(closing)
         shared.events.commit_planned()
         for waiting in spilling:
             shared.core.waiting.spilling(waiting, True)
             snapshot.also.add(waiting.stream)
-        # Where there was no room on the disk, what is smaller goes first.
+        # Where there was no room on the disk, the smaller part goes first.
         pending = shared.durability.take(small=now < self._spill_at)
         entries = shared.journal.take()
         sync = shared.durability.sync_wanted
         batch = self._batch(snapshot, pending, entries)
-        batch.entries += [
-            Entry("buffered", stream, b.epoch, 0, b.first, b.last, b.site, shared.group)
-            for stream, b in spilled
-        ]
+        for stream, b in spilled:
+            batch.entries.append(Entry("buffered", stream, b.epoch, 0, b.first, b.last, b.site, shared.group))
         if closing:
             batch.entries.append(Entry("closed", group=shared.group))
         return _Plan(snapshot, batch, pending, entries, spilled, spilling, sync)
@@ -143,7 +147,7 @@ class Committer:
         return at
 
     def _due_at(self, now: float) -> float | None:
-        """When what is to be committed has waited long enough; None if there is nothing."""
+        """When the next commit is due because of waiting changes; None if there are none."""
         shared = self._shared
         if shared.events.commit_urgent or shared.durability.awaited:
             return now
@@ -160,19 +164,12 @@ class Committer:
             return self._committed_at + JOURNAL_EVERY_S
         return None
 
-    def _spill(
-        self, due: list[Waiting], now: float
-    ) -> tuple[list[tuple[Stream, BufferedBatch]], list[Waiting]]:
+    def _spill(self, due: list[Waiting]) -> tuple[list[tuple[Stream, BufferedBatch]], list[Waiting]]:
         """Choose what to persist early: whole batches, even if only a part is due."""
         shared = self._shared
         spilled: list[tuple[Stream, BufferedBatch]] = []
         spilling: list[Waiting] = []
         size = before = shared.inbox.held_bytes
-        self._full = now < self._spill_at
-        self.short_of_room = False
-        shared.durability.note_room(self._full or size >= self._usual_bytes)
-        if self._full or not due:
-            return spilled, spilling
         planned: defaultdict[int, RangeSet] = defaultdict(RangeSet)
         for waiting in due:
             if size - before >= self._spill_limit:
@@ -185,15 +182,11 @@ class Committer:
                 for span in known.unsafe_held(waiting.first, waiting.last)
                 for part in ours.missing(*span)
             ]
-            # What came of a stream before a gap held it must not use up windows for as long as that lasts.
+            # Deliveries that arrived before a gap held their stream must not use up windows while it is held.
             state = shared.core.streams[waiting.stream]
             fills_head = state.is_held or (known is state.epochs.current and waiting.first <= known.cursor)
-            if (
-                spans
-                and not fills_head
-                and size >= self._usual_bytes
-                and not self._takes_reserve(waiting, size)
-            ):
+            crowds = bool(spans) and not fills_head and size >= self._usual_bytes
+            if crowds and not self._takes_reserve(waiting, size):
                 self._full = self.short_of_room = True
                 continue
             buffer = shared.buffers.of(waiting.stream)
@@ -203,7 +196,7 @@ class Committer:
                         ours.add(each.first, each.last)
                         spilled.append((waiting.stream, each))
                         size += each.stored_size
-            # What is settled and not committed is released by this commit as well.
+            # Settled messages that are not committed are released by this commit as well.
             shared.core.mark(waiting.stream)
             spilling.append(waiting)
         return spilled, spilling
@@ -218,7 +211,8 @@ class Committer:
         batch = Batch(
             discarded=pending.discarded, late=pending.late, seen_late=pending.seen_late, dead=pending.dead,
             revived=pending.revived, quarantine=pending.quarantine,
-            quarantined=[one.delivery for one in pending.quarantined], unquarantined=pending.unquarantined,
+            quarantined=[one.delivery for one in pending.quarantined] if pending.quarantined else [],
+            unquarantined=pending.unquarantined,
             entries=list(entries), standing=self._shared.durability.standing, takeovers=self._shared.core.takeover,
         )  # fmt: skip
         for change in snapshot.changes:
@@ -230,19 +224,14 @@ class Committer:
     def commit(self, plan: _Plan, now: float) -> bool:
         """Write a plan, without the lock, and apply it. False if it could not be written."""
         shared = self._shared
-        spills = bool(plan.spilled)
-        plan.batch.held.extend(
-            HeldFrame(stream, b.epoch, b.first, b.last, b.site, b.received_us, b.stored())
-            for stream, b in plan.spilled
-        )
-        kept = [open_frame(row.frame) for row in plan.batch.held]
+        spills, kept = bool(plan.spilled), []
+        for stream, b in plan.spilled:
+            held = HeldFrame(stream, b.epoch, b.first, b.last, b.site, b.received_us, b.stored())
+            plan.batch.held.append(held)
+            kept.append(open_frame(held.frame))
         try:
-            left = shared.inbox.commit(
-                plan.batch,
-                shared.wall_us(),
-                microseconds(now),
-                (lambda: self._probe("spill")) if spills else None,
-            )
+            before = partial(self._probe, "spill") if spills else None
+            left = shared.inbox.commit(plan.batch, shared.wall_us(), microseconds(now), before)
         except InboxWriteError as error:
             self._failed(plan, error)
             return False
@@ -287,7 +276,8 @@ class Committer:
             for site, token in (*shared.core.committed(plan.snapshot), *plan.pending.tokens):
                 released[site].append(token)
             shared.durability.pending.unquarantined.extend(map(int, map(str, released.pop(QUARANTINE, ()))))
-            shared.quarantine.committed([one.delivery for one in plan.pending.quarantined], left)
+            if plan.pending.quarantined or left.known or left.removed:
+                shared.quarantine.committed([one.delivery for one in plan.pending.quarantined], left)
             for one in plan.pending.quarantined:
                 if one.token is not None:
                     released[one.site].append(one.token)
@@ -295,11 +285,12 @@ class Committer:
                 shared.buffers.shed(MAX_CACHED_BYTES // 2)
             if plan.spilled or plan.pending.quarantined or shared.clock() >= self._spill_at + RETRY_WRITE_S:
                 self._reported = False
-                shared.durability.stores_again()
+                if shared.durability.spill_error is not None:
+                    shared.durability.stores_again()
             if shared.durability.write_error is not None:
                 self._written()
-            shared.durability.committed(plan.sync)
             self._committed_at = shared.clock()
+            shared.durability.committed(plan.sync, self._committed_at + COMMIT_EVERY_S)
             shared.events.handle()
             shared.changed.notify_all()
         for name, tokens in released.items():
@@ -386,7 +377,7 @@ def _add_change(batch: Batch, change: StreamChange) -> None:
     stream = change.stream
     if change.history:
         batch.streams.append(HistoryRow(stream, change.stored.epochs.joined, _history(change)))
-    finished = {known.epoch for known in change.finished}
+    finished = [known.epoch for known in change.finished] if change.finished else ()
     for item in change.epochs:
         known = item.known
         if known.epoch not in finished:
@@ -396,30 +387,27 @@ def _add_change(batch: Batch, change: StreamChange) -> None:
                     item.last, item.entered, let_go=item.let_go,
                 )
             )  # fmt: skip
-    batch.finished.extend((stream, epoch) for epoch in finished)
+    for epoch in finished:
+        batch.finished.append((stream, epoch))
     if change.gap is not None:
         (epoch, first, last), elapsed, waited = change.gap
         batch.gaps.append(GapRow(stream, epoch, first, last, elapsed, waited))
     else:
         batch.no_gap.append(stream)
-    batch.attempts.extend((stream, epoch, seq, count) for (epoch, seq), count in change.attempts.items())
+    for (epoch, seq), count in change.attempts.items():
+        batch.attempts.append((stream, epoch, seq, count))
 
 
 def _history(change: StreamChange) -> History:
     epochs, closed, takeover = change.stored.epochs, change.stored.gaps.closed, change.stored.takeover
     history, uncertainty = epochs.history, takeover.uncertainty
+    superseded = [(epoch, list(seen)) for epoch, seen in history.superseded.items()]
+    doubt, link = (
+        (None, None) if uncertainty is None else ((uncertainty.after, uncertainty.end), uncertainty.link)
+    )
     return History(
         [(f.epoch, f.incarnation, f.last) for f in history.finished],
-        history.floor,
-        [(epoch, list(seen)) for epoch, seen in history.superseded.items()],
-        closed.spans(),
-        closed.forgotten,
-        epochs.unheard,
-        None if uncertainty is None else (uncertainty.after, uncertainty.end),
-        change.vouched,
+        history.floor, superseded, closed.spans(), closed.forgotten, epochs.unheard, doubt, change.vouched,
         list(change.accepted),
-        takeover.number,
-        epochs.joined_after,
-        sorted(history.unended),
-        None if uncertainty is None else uncertainty.link,
-    )
+        takeover.number, epochs.joined_after, sorted(history.unended), link,
+    )  # fmt: skip

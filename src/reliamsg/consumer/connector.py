@@ -3,7 +3,7 @@
 Reading takes the group's lock, or its session. A consumer that must not have them, since another inbox may be the one
 that reads, listens at the group's control addresses under a throw-away name: with a connection of the kind that
 publishes, which takes nothing from anybody. At any time a site has one of the two, or none; both, one aside of the
-other, only while the lock is refused, or for a while after the session was lost: somebody may have taken it.
+other, only while the lock is refused, or for a while after the session was lost: another inbox may have taken it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Reading:
     def _leave_to_others(self, renewing: bool = False) -> None:
         """A session that may have been taken over since the last proof must not be taken back, not even once. One whose
         connection is `renewing` was not taken from here: an inbox that waited for its turn, and is still to have its
-        first proof, would otherwise wait again each time that the connection is made anew to get more messages."""
+        first proof, would otherwise wait again each time that the connection is renewed to get more messages."""
         site, lease = self._site, self._site.shared.role.lease
         lost_at_once = lease.demanding and site.state != "connected" and not renewing
         if site.site.protocol == "mqtt" and (lost_at_once or lease.expired(site.shared.clock())):
@@ -66,12 +66,12 @@ class Reading:
 
     def drained(self) -> None:
         with self._site.shared.lock:
-            if self._current():
+            if self._site.connections.reading is self:
                 self._site.drained()
 
     def heard(self, address: str, body: bytes) -> None:
         if self._current():
-            self._control.heard(self._site, address, body, True)
+            self._control.received(self._site, address, body, True)
 
 
 class Listening:
@@ -122,7 +122,7 @@ class Listening:
 
     def heard(self, address: str, body: bytes) -> None:
         if self._current():
-            self._control.heard(self._site, address, body, False)
+            self._control.received(self._site, address, body, False)
 
 
 class Connector:

@@ -1,10 +1,10 @@
 """The consumer's side of the control plane: statuses in, states out, heartbeats both ways.
 
-Producers say what they hold (*status*), at their topics' control addresses and in answer at the group's own. The group
-says how far it is and what it lacks (*state*), to each producer. Both are snapshots that may be lost or repeated. How
-the group's inboxes tell who of them reads is in :mod:`~reliamsg.consumer.standby`.
+A producer announces which messages it holds (*status*), at its topics' control addresses, and in answers at the group's
+own. The group reports its positions and its missing ranges (*state*) to each producer. Both are snapshots that may be
+lost or repeated. :mod:`~reliamsg.consumer.standby` describes how the inboxes of a group find out which one reads.
 
-:meth:`Control.heard` is called on I/O threads; all else under the consumer's lock. Telling never blocks.
+:meth:`Control.received` is called on I/O threads, everything else under the consumer's lock. Sending never blocks.
 """
 
 from __future__ import annotations
@@ -56,27 +56,29 @@ __all__ = ["Control", "control_addresses"]
 log = logging.getLogger("reliamsg.consumer")
 
 TELL_EVERY_S = 0.25
-"""States go to producers at most so often, but for requests."""
-MAX_TOLD_AT_ONCE = 500
-"""Streams whose states are told in one step; the others follow in the next."""
+"""Minimal time between two reports to producers; requests are sent at once."""
+MAX_REPORTED_AT_ONCE = 500
+"""Streams whose states are sent in one step; the others follow in the next."""
 MAX_CHALLENGES = 1_000
 """Of which the answers are recognised."""
 REPORT_TRY = 3
-"""A producer that did not answer before it is asked so often may be away: then people are told what waits for it."""
+"""After this many requests without an answer, the producer may be away: then an error reports which messages wait."""
 MAX_PARTED = 20_000
-"""Streams that left memory before their states were told."""
+"""Streams that left memory before their states were sent."""
 MIN_POSITIONS = 10_000
 """Streams of which a standby remembers where the other one is, however few there is room for in memory."""
 MAX_UNBELIEVED = 10_000
-"""Words of other inboxes about far epochs that are remembered."""
+"""States of other inboxes about far epochs that are remembered."""
 MAX_ROOMLESS = 1_000
-"""Streams without room of which it is remembered that something was said."""
-MAX_STRANGERS = 1_000
-"""Producers without streams here that wait for an answer; they say something again."""
-STRANGERS_AT_ONCE = 50
-"""Of them so many are answered in one step."""
+"""Streams without room whose statuses are to be requested again."""
+MAX_UNKNOWN_PRODUCERS = 1_000
+"""Producers without streams here that wait for an answer; they repeat their statuses."""
+UNKNOWN_PRODUCERS_AT_ONCE = 50
+"""How many of them are answered in one step."""
 ANSWER_EVERY_S = 0.02
-"""Heartbeats of others are answered at most so often."""
+"""Minimal time between two answers to heartbeats of other inboxes."""
+
+_Role = Literal["active", "standby", "call"]
 
 
 def control_addresses(group: str, topics: Iterable[tuple[str, int]]) -> tuple[str, ...]:
@@ -85,7 +87,7 @@ def control_addresses(group: str, topics: Iterable[tuple[str, int]]) -> tuple[st
 
 
 class Control:
-    """What is said and heard about streams. See the module."""
+    """Sends and receives control frames. See the module."""
 
     def __init__(
         self,
@@ -98,11 +100,11 @@ class Control:
         self.shared = shared
         self.group = shared.group
         self.positions: dict[Stream, tuple[StreamState, str]] = {}
-        """While another inbox reads: what it said of each stream, and its name."""
+        """While another inbox reads: its state of each stream, and its name."""
         self.unbelieved: dict[tuple[Stream, str], StreamState] = {}
-        """The same of epochs that are far ahead, by stream and inbox: what is made up displaces nothing else."""
+        """The same of epochs that are far ahead, by stream and inbox: forged states displace no others."""
         self.asked_messages = 0
-        """Messages that producers were asked for, each time anew."""
+        """Messages that producers were asked for; repeated requests count again."""
         self._keys = keys
         self._sites = sites
         self._statuses = statuses
@@ -118,25 +120,25 @@ class Control:
         self._challenges: dict[bytes, None] = {}
         """What answers to the latest challenges name."""
         self._unanswered: dict[str, dict[Stream, None]] = {}
-        """By producer, streams whose state is to be told."""
+        """By producer, streams whose states are to be sent."""
         self._parted: dict[Stream, Report] = {}
-        """Of streams that left memory, what is still to be told."""
-        self._strangers: dict[str, None] = {}
-        """Producers without streams here that said something: they are answered too, after all others."""
+        """Reports of streams that left memory, which are still to be sent."""
+        self._unknown_producers: dict[str, None] = {}
+        """Producers without streams here that sent a status: they are answered too, after all others."""
         self._roomless: dict[Stream, None] = {}
-        """Streams of which something was said that found no room in memory: it is to be said again when there is."""
+        """Streams whose statuses found no room in memory: they are requested again when there is."""
         self._duplicates = DuplicateFilter()
-        """Statuses that came at one site: they need no second look, and no second answer, when they come at another."""
+        """Statuses that arrived at one site: copies from other sites are neither examined nor answered again."""
         self._told_at = float("-inf")
         self._answered_at = float("-inf")
         self._far_reported: set[Stream] = set()
         self._all_wanted = False
         """A standby wants to know all positions."""
 
-    # -- what is heard ------------------------------------------------------------------------------------
+    # -- received frames ----------------------------------------------------------------------------------
 
-    def heard(self, site: SiteReceiver, address: str, body: bytes, reading: bool) -> None:
-        """Something came in at a control address. `reading`: on the connection that the site is read with."""
+    def received(self, site: SiteReceiver, address: str, body: bytes, reading: bool) -> None:
+        """A frame arrived at a control address. `reading`: on the connection that the site is read with."""
         if is_group(address) and not is_control_frame(body):
             if reading:
                 site.repaired(address, body)
@@ -166,7 +168,7 @@ class Control:
                     self._heartbeat(site, frame, reading, now)
 
     def _status(self, site: SiteReceiver, status: Status, now: float) -> None:
-        """What a producer says takes effect, and is answered."""
+        """Apply a producer's status, and plan the answer."""
         shared = self.shared
         accepted: list[Stream] = []
         for stream in _merged(status.streams):
@@ -179,7 +181,7 @@ class Control:
                 shared.agenda.due(now)
                 continue
             if shared.admission.quarantine_comes_first(announced.stream):
-                # The stream begins with what is there. By what is told it might begin behind that.
+                # The stream begins with the messages there. With the status it might begin behind them.
                 self._no_room(site, announced.stream, TOO_MANY_STREAMS)
                 continue
             moves = shared.events.moves
@@ -196,8 +198,8 @@ class Control:
             # Only those count that have streams here, of which there is a bound.
             self._statuses.take(status, now)
             self._unanswered.setdefault(status.producer, {}).update(dict.fromkeys(accepted))
-        elif len(self._strangers) < MAX_STRANGERS:
-            self._strangers[status.producer] = None
+        elif len(self._unknown_producers) < MAX_UNKNOWN_PRODUCERS:
+            self._unknown_producers[status.producer] = None
         shared.events.handle()
         shared.agenda.due(max(now, self._told_at + TELL_EVERY_S) if not shared.events.commit_urgent else now)
 
@@ -210,22 +212,22 @@ class Control:
                 self._no_room(site, stream, TOO_MANY_STREAMS)
 
     def _no_room(self, site: SiteReceiver, stream: Stream, reason: str) -> None:
-        """What was said of a stream is not taken in. A producer that takes all for settled need not say it again: where
-        it is room that lacks, it is asked for when there is some."""
+        """A status of a stream is not taken in. A producer that considers everything settled need not repeat it: if the
+        reason is a lack of room, it is requested when there is some."""
         site.refuse_status(reason)
         if reason == TOO_MANY_STREAMS and len(self._roomless) < MAX_ROOMLESS:
             self._roomless[stream] = None
 
-    def _hear_again(self, now: float) -> None:
-        """Have said again what found no room, of as many streams as there is room for."""
+    def _request_again(self, now: float) -> None:
+        """Request statuses that found no room, of as many streams as there is room for."""
         core = self.shared.core
         for stream in list(islice(self._roomless, max(core.places, 0))):
             del self._roomless[stream]
             core.challenges.want(stream, now)
 
     def took_over(self) -> None:
-        """This inbox reads from now on, in the place of another: what producers said before tells nothing about what
-        that one may have handed out."""
+        """This inbox reads from now on, in the place of another: earlier statuses of producers prove nothing about
+        messages that the other may have delivered."""
         self._began = self._number
         self._nonce = self.shared.inbox.random_bytes(CHALLENGE_BYTES)
         self._challenges.clear()
@@ -251,17 +253,19 @@ class Control:
         if shared.role.lease.is_own(heartbeat):
             site.echo(now)
             if reading and heartbeat.role == "active" and shared.role.lease.came_back(heartbeat, now):
-                shared.changed.notify_all()  # handing out may go on
+                shared.changed.notify_all()  # deliveries may go on
+            shared.role.look()
             if not reading or shared.role.standing_by:
                 shared.agenda.due(now)
             return
         self._all_wanted |= heartbeat.wants_all
         if shared.role.lease.heard(heartbeat, now):
-            # Whoever looks for others must know at once; of two that read, one is about to yield.
+            # An inbox that looks for others must know at once; of two that read, one is about to yield.
             often = ANSWER_EVERY_S if heartbeat.role == "standby" else shared.role.lease.every / 4
             if not shared.role.barred and now - self._answered_at >= often:
                 self._answered_at = now
                 self.say(now)
+            shared.role.look()
             shared.agenda.due(now)
 
     def say(self, now: float, wants_all: bool = False) -> None:
@@ -275,8 +279,8 @@ class Control:
             shared.role.lease.sent(state.number, now)
         self._tell(state)
 
-    def tell_at_once(self, stream: Stream) -> None:
-        """Tell what is committed of a stream, to its producer and to inboxes that wait."""
+    def announce(self, stream: Stream) -> None:
+        """Send the committed position of a stream to its producer and to inboxes that wait."""
         if self.shared.role.barred or not stream.producer:
             return
         states = [_stream_state(stream, self._report(stream))]
@@ -284,12 +288,12 @@ class Control:
         self._tell(self._state(self._own_address, stream.producer, "active", self._nonce, states))
 
     def farewell(self, now: float) -> None:
-        """This inbox does not read any more, and all that it did is committed: tell everybody how far it is."""
+        """This inbox stops reading, and everything is committed: announce its positions."""
         if self.shared.role.barred:
             return
         self._told_at = float("-inf")
         self.step(now, False)
-        # Whoever waits takes over at once, and may not have been heard yet.
+        # An inbox that waits takes over at once, and may not have sent a heartbeat yet.
         self._tell_standbys(stream for stream in self.shared.core.streams if stream.producer)
         nonce = make_nonce(self.shared.role.lease.run, b"\xff", False)
         self._tell(self._state(self._own_address, "", "standby", nonce, []))
@@ -313,10 +317,10 @@ class Control:
             if known is None or kept is not known[0]:
                 self.positions[key] = (kept, state.inbox)
 
-    # -- what is told -------------------------------------------------------------------------------------
+    # -- sent frames --------------------------------------------------------------------------------------
 
     def greet(self, site: SiteReceiver) -> None:
-        """A site is connected: call for the producers there, and have them told of all that is known."""
+        """A site is connected: call for the producers there, and plan reports on all streams."""
         for topic in sorted(self._topics):
             to = call_address(*topic)
             for frame in encode_state(self._state(to, "", "call", self._nonce, []), self._keys):
@@ -330,50 +334,50 @@ class Control:
                 self._unanswered.setdefault(stream.producer, {})[stream] = None
 
     def step(self, now: float, full: bool) -> None:
-        """Tell what is due. `full`: there is no room but for what can be handed out at once."""
-        shared = self.shared
+        """Send what is due. `full`: there is only room for messages that can be delivered at once."""
+        shared, core = self.shared, self.shared.core
         if shared.role.barred:
             shared.events.changed_reports.clear()
             self._unanswered.clear()
-            self._strangers.clear()
+            self._unknown_producers.clear()
             self._roomless.clear()
             return
-        self._ask(
-            shared.core.repair_requests(now, full, lambda stream: shared.quarantine.holds(stream, HELD))
-        )
+        if core.context.repairs_due:
+            self._ask(core.repair_requests(now, full, lambda stream: shared.quarantine.holds(stream, HELD)))
         if self._roomless:
-            self._hear_again(now)
-        self._challenge(now)
-        for stream in sorted(shared.events.changed_reports):
-            self._unanswered.setdefault(stream.producer, {})[stream] = None
-        shared.events.changed_reports.clear()
+            self._request_again(now)
+        if challenged := core.challenges.due(now):
+            self._challenge(challenged)
         if self._all_wanted:
             self._all_wanted = False
-            self._tell_standbys(stream for stream in shared.core.streams if stream.producer)
-        if (self._unanswered or self._strangers) and now >= self._told_at + TELL_EVERY_S:
+            self._tell_standbys(stream for stream in core.streams if stream.producer)
+        if now >= self._told_at + TELL_EVERY_S and (
+            shared.events.changed_reports or self._unanswered or self._unknown_producers
+        ):
+            for stream in sorted(shared.events.changed_reports):
+                self._unanswered.setdefault(stream.producer, {})[stream] = None
+            shared.events.changed_reports.clear()
             self._told_at = now
             self._tell_producers(bool(shared.role.lease.standbys(now)))
 
     def deadline(self) -> float | None:
-        """When there will be something to tell."""
+        """When there will be something to send."""
+        core = self.shared.core
         if self.shared.role.barred:
             return None
-        asked = self.shared.core.challenges.deadline()
-        if not (self._unanswered or self._strangers):
+        asked = core.challenges.deadline()
+        if not (self.shared.events.changed_reports or self._unanswered or self._unknown_producers):
             return asked
         told = self._told_at + TELL_EVERY_S
         return told if asked is None else min(asked, told)
 
-    def _challenge(self, now: float) -> None:
+    def _challenge(self, streams: Sequence[Stream]) -> None:
         """Ask producers for answers: a state that names the stream is enough. Each has a nonce of its own, since the
         answer to the one before may have been lost."""
-        by_producer: dict[str, list[StreamState]] = {}
-        for stream in self.shared.core.challenges.due(now):
-            state = _stream_state(stream, self.shared.core.report(stream))
-            by_producer.setdefault(stream.producer, []).append(state)
+        for stream in streams:
             if self.shared.core.challenges.tries(stream) == REPORT_TRY:
                 self._report_far(stream)
-        for producer, states in by_producer.items():
+        for producer, states in self._states(streams).items():
             nonce = self.shared.inbox.random_bytes(CHALLENGE_BYTES)
             self._challenges[nonce] = None
             if len(self._challenges) > MAX_CHALLENGES:
@@ -385,7 +389,7 @@ class Control:
         shared = self.shared
         if stream in self._far_reported or not shared.quarantine.holds(stream, FAR_EPOCH):
             return
-        if len(self._far_reported) < MAX_STRANGERS:
+        if len(self._far_reported) < MAX_UNKNOWN_PRODUCERS:
             self._far_reported.add(stream)
             error = FarEpoch(
                 f"{stream}: messages of epoch {shared.core.far.get(stream, 0)} are in quarantine. It is more than 48"
@@ -396,7 +400,7 @@ class Control:
             shared.health.report(error)
 
     def _ask(self, asks: Sequence[RepairRequest]) -> None:
-        """Send requests, each with all that is known of its stream."""
+        """Send requests, each with the complete state of its stream."""
         by_producer: dict[str, list[StreamState]] = {}
         for ask in asks:
             if not ask.stream.producer:
@@ -410,10 +414,10 @@ class Control:
 
     def _tell_producers(self, also_standbys: bool) -> None:
         told = 0
-        while self._unanswered and told < MAX_TOLD_AT_ONCE:
+        while self._unanswered and told < MAX_REPORTED_AT_ONCE:
             producer = next(iter(self._unanswered))
             streams = self._unanswered.pop(producer)
-            some = list(islice(streams, MAX_TOLD_AT_ONCE - told))
+            some = list(islice(streams, MAX_REPORTED_AT_ONCE - told))
             if len(some) < len(streams):
                 self._unanswered[producer] = dict.fromkeys(islice(streams, len(some), None))
             told += max(1, len(some))
@@ -421,13 +425,13 @@ class Control:
             self._tell(self._to_producer(producer, states))
             if also_standbys and states:
                 self._tell(self._state(self._own_address, producer, "active", self._nonce, states))
-        for producer in list(islice(self._strangers, STRANGERS_AT_ONCE)):
-            del self._strangers[producer]
+        for producer in list(islice(self._unknown_producers, UNKNOWN_PRODUCERS_AT_ONCE)):
+            del self._unknown_producers[producer]
             self._tell(self._to_producer(producer, []))
 
     def parted(self, stream: Stream, report: Report) -> None:
-        """A stream leaves memory: what is to be told of it is told all the same. Its producer is forgotten with its
-        last stream."""
+        """A stream leaves memory: a planned report of it is sent nevertheless. Its producer is forgotten with its last
+        stream."""
         shared = self.shared
         told = self._unanswered.get(stream.producer, {})
         if stream in shared.events.changed_reports or stream in told:
@@ -438,7 +442,7 @@ class Control:
             else:  # it is told when the producer says something again
                 told.pop(stream, None)
         if len(self._statuses.by_producer) > 2 * shared.core.rules.max_streams:
-            # Those that were not heard for long and have no streams in memory.
+            # Those that have been silent for long and have no streams in memory.
             self._statuses.forget_all_but({stream.producer for stream in shared.core.streams})
 
     def _report(self, stream: Stream) -> Report:
@@ -448,12 +452,16 @@ class Control:
         return self.shared.core.report(stream)
 
     def _tell_standbys(self, streams: Iterable[Stream]) -> None:
+        for producer, states in self._states(streams).items():
+            self._tell(self._state(self._own_address, producer, "active", self._nonce, states))
+
+    def _states(self, streams: Iterable[Stream]) -> dict[str, list[StreamState]]:
+        """The states of streams, by producer."""
         by_producer: dict[str, list[StreamState]] = {}
         for stream in streams:
             state = _stream_state(stream, self.shared.core.report(stream))
             by_producer.setdefault(stream.producer, []).append(state)
-        for producer, states in by_producer.items():
-            self._tell(self._state(self._own_address, producer, "active", self._nonce, states))
+        return by_producer
 
     def _to_producer(self, producer: str, states: list[StreamState]) -> State:
         return self._state(producer_address(producer), producer, "active", self._nonce, states)
@@ -468,19 +476,11 @@ class Control:
     ) -> State:
         self._number += 1
         shared = self.shared
+        takeover_ms = 0 if producer else int(shared.role.lease.takeover_timeout * 1000)
         return State(
-            VERSION,
-            self.group,
-            shared.role.lease.inbox,
-            self._number,
-            shared.wall_us(),
-            to,
-            producer,
-            role,
-            nonce,
-            states,
-            0 if producer else int(shared.role.lease.takeover_timeout * 1000),
-        )
+            VERSION, self.group, shared.role.lease.inbox, self._number, shared.wall_us(), to, producer, role, nonce,
+            states, takeover_ms,
+        )  # fmt: skip
 
     def _tell(self, state: State) -> None:
         frames = encode_state(state, self._keys)
@@ -501,25 +501,18 @@ def _merged(streams: Sequence[StreamStatus]) -> Iterable[StreamStatus]:
 
 
 def _announced(status: Status, stream: StreamStatus, group: str, late: bool) -> Announced:
+    chain = tuple((link.epoch, link.incarnation, link.first, link.last) for link in stream.chain)
+    # The list of removed ranges may continue in the next frame, with the same number.
+    number = status.number if len(stream.removed) < MAX_SPANS else 0
     return Announced(
-        Stream(status.producer, stream.topic, stream.partition),
-        status.epoch,
-        status.incarnation,
-        tuple((link.epoch, link.incarnation, link.first, link.last) for link in stream.chain),
-        tuple(stream.removed),
-        stream.since.get(group),
-        stream.reached if is_group(status.to) else None,
-        interval_of(status),
-        status.lsn,
-        # What is removed may go on in the next frame, with the same number.
-        status.number if len(stream.removed) < MAX_SPANS else 0,
-        late,
-        status.consumed,
-    )
+        Stream(status.producer, stream.topic, stream.partition), status.epoch, status.incarnation, chain,
+        tuple(stream.removed), stream.since.get(group), stream.reached if is_group(status.to) else None,
+        interval_of(status), status.lsn, number, late, status.consumed,
+    )  # fmt: skip
 
 
 def _latest(known: StreamState | None, said: StreamState) -> StreamState:
-    """What to remember of what another inbox says of a stream, given what it said before."""
+    """The state to remember of another inbox's stream, given its earlier and its new state."""
     high, accepted = said.high_water, said.accepted
     if known is not None:
         if (said.position, said.entered) < (known.position, known.entered):
@@ -527,20 +520,14 @@ def _latest(known: StreamState | None, said: StreamState) -> StreamState:
         if known.entered == said.entered:
             high = max(high, known.high_water)
         if known.position == said.position:
-            # This one may be older. What was accepted once is, until the position is behind it.
+            # This one may be older. Accepted ranges stay accepted until the position has passed them.
             accepted = list(dict.fromkeys((*known.accepted, *accepted)))[:MAX_SPANS]
     return structs.replace(said, high_water=high, missing=[], wanted=[], accepted=accepted)
 
 
 def _stream_state(stream: Stream, report: Report, ask: RepairRequest | None = None) -> StreamState:
+    missing, wanted = (report.missing, ()) if ask is None else (ask.missing, ask.wanted)
     return StreamState(
-        stream.topic,
-        stream.partition,
-        report.position,
-        report.entered,
-        report.high_water,
-        list(report.missing if ask is None else ask.missing),
-        [] if ask is None else list(ask.wanted),
-        list(report.declared),
-        list(report.accepted),
-    )
+        stream.topic, stream.partition, report.position, report.entered, report.high_water, list(missing),
+        list(wanted), list(report.declared), list(report.accepted),
+    )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What is delivered out of order: late messages, and dead letters that are replayed."""
+"""Messages that are delivered out of order: late ones, and dead letters that are replayed."""
 
 from __future__ import annotations
 
@@ -67,22 +67,22 @@ class DeadLetters:
         self._late_above = 0
         self._replays: deque[DeadLetter] = deque()
         self._returned: deque[ReplayItem] = deque()
-        """Replays that nobody took."""
+        """Replays that no one took."""
+        self.waiting = False
+        """There is something to show to the application."""
 
-    @property
-    def waiting(self) -> bool:
-        """Whether there is anything to show."""
-        return bool(self._replays or self._returned or self._again or self._late)
-
-    def take(self) -> LateItem | ReplayItem | None:
-        """What to show to the application next."""
+    def take(self) -> LateItem | ReplayItem:
+        """The first item that is :attr:`waiting`."""
         if self._returned:
-            return self._returned.popleft()
-        if self._replays:
-            return self._replayed(self._replays.popleft())
-        if self._again:
-            return self._again.popleft()
-        return self._late_item(self._late.popleft()) if self._late else None
+            item: LateItem | ReplayItem = self._returned.popleft()
+        elif self._replays:
+            item = self._replayed(self._replays.popleft())
+        elif self._again:
+            item = self._again.popleft()
+        else:
+            item = self._late_item(self._late.popleft())
+        self.waiting = bool(self._returned or self._replays or self._again or self._late)
+        return item
 
     # -- late messages ------------------------------------------------------------------------------------
 
@@ -102,6 +102,7 @@ class DeadLetters:
                 self._late_above = row.id
                 self._late.append(row)
             if rows:
+                self.waiting = True
                 shared.changed.notify_all()
 
     def _late_item(self, row: HeldFrame) -> LateItem:
@@ -114,7 +115,9 @@ class DeadLetters:
             return LateItem(row.id, messages)
         for seq in range(row.first, row.last + 1):
             body, key, headers = _record(records, seq - frame.envelope.seq)
-            messages.append(Message(*row.stream, row.epoch, seq, body, key, headers, False, False, _Nobody()))
+            messages.append(
+                Message(*row.stream, row.epoch, seq, body, key, headers, False, False, _Settled())
+            )
         return LateItem(row.id, messages)
 
     def put_back(self, item: LateItem | ReplayItem) -> None:
@@ -124,6 +127,7 @@ class DeadLetters:
                 self._again.append(item)
             else:
                 self._returned.append(item)
+            self.waiting = True
             self._shared.changed.notify_all()
 
     def late_seen(self, number: int) -> None:
@@ -167,6 +171,7 @@ class DeadLetters:
         """Deliver a dead letter again, out of order. Takes the lock."""
         with self._shared.lock:
             self._replays.append(letter)
+            self.waiting = True
             self._shared.changed.notify_all()
 
     def _replayed(self, letter: DeadLetter) -> ReplayItem:
@@ -190,8 +195,8 @@ def _record(records: Records, i: int) -> tuple[bytes, str | None, dict[str, str]
     return records.bodies[i], records.keys[i] if records.keys is not None else None, headers or {}
 
 
-class _Nobody:
-    """What a late message reports to: the message is settled already."""
+class _Settled:
+    """Receives the outcome of a late message, which is settled already."""
 
     def acknowledge(self, message: Message, durable: bool) -> None:
         """Nothing to do."""
@@ -204,7 +209,7 @@ class _Nobody:
 
 
 class _Revival:
-    """What a replayed message reports to."""
+    """Receives the outcome of a replayed message."""
 
     def __init__(self, shared: Shared, number: int) -> None:
         self._shared = shared

@@ -1,4 +1,4 @@
-"""What the application gets, and what it says about that."""
+"""Delivers messages to the application, and records their outcomes."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from reliamsg.wire.data import FrameError
 
 __all__ = ["Deliveries", "GapItem", "Item"]
 
-ACKS_S = 0.01
-"""The engine is stepped within this time of an acknowledgement, and of a delivery."""
+DELIVERIES_S = 0.01
+"""The engine is stepped within this time of a delivery."""
 MAX_REASON = 1_000
 """Characters of the reason that is kept with a dead letter."""
 
@@ -48,7 +48,7 @@ Item = DeliverySlice | GapItem | LateItem | ReplayItem
 
 
 class Deliveries:
-    """Delivers messages, and records what the application says. Its methods may be called on any thread; implements
+    """Delivers messages, and records their outcomes. Its methods may be called on any thread; implements
     :class:`~reliamsg.consumer.buffer.SettlementListener`."""
 
     def __init__(
@@ -74,14 +74,14 @@ class Deliveries:
         with shared.lock:
             if shared.health.fatal is not None:
                 raise shared.health.fatal
-            if shared.durability.blocked or not shared.role.in_charge:
+            now, role = shared.clock(), shared.role
+            if shared.durability.blocked or role.barred or now >= role.lease.until:
                 return None
-            now = shared.clock()
-            buffers.settle(now)
+            if buffers.acknowledged:
+                buffers.settle(now)
             shared.events.handle()
-            beside = self._dead_letters.take()
-            if beside is not None:
-                return beside
+            if self._dead_letters.waiting:
+                return self._dead_letters.take()
             while buffers.ready:
                 buffer, _ = buffers.ready.popitem(last=False)
                 if buffer in buffers.slices:
@@ -90,7 +90,6 @@ class Deliveries:
                     return GapItem(buffer.state.gaps.take_undecided())
                 portion = self._next(buffer, unit, limit, now)
                 if portion is not None:
-                    buffers.give(portion)
                     return portion
             return None
 
@@ -111,7 +110,7 @@ class Deliveries:
         return shared.role.in_charge
 
     def give_back(self, item: Item) -> None:
-        """The application is done with what it took, or will not go on with it."""
+        """The application is done with an item, or will not continue with it."""
         if isinstance(item, DeliverySlice):
             self.release(item)
         elif isinstance(item, LateItem) and item.done:
@@ -131,10 +130,7 @@ class Deliveries:
             self._buffers.report(portion)
             now = shared.clock()
             portion.buffer.state.given(now)
-            more = self._next(portion.buffer, unit, limit, now)
-            if more is not None:
-                self._buffers.give(more)
-            return more
+            return self._next(portion.buffer, unit, limit, now)
 
     def _next(self, buffer: StreamBuffer, unit: int, limit: int, now: float) -> DeliverySlice | None:
         shared = self._shared
@@ -151,7 +147,11 @@ class Deliveries:
                 self._buffers.want_page(buffer, offer.epoch, offer.first)
                 shared.agenda.due(now)
                 return None
-            if not self._decodes(buffer, batch, offer, now):
+            try:
+                # Without a producer it came from an ordinary client, whose messages are not bound by our limits.
+                records = batch.records(trusted=bool(offer.retry) or not state.stream.producer)
+            except FrameError as error:
+                self._replace(buffer, batch, offer, error, now)
                 return None
             if offer.spent:
                 self._dead_letters.bury_spent(buffer, batch, offer, now)
@@ -160,42 +160,42 @@ class Deliveries:
             state.take(offer, last, now, giving=True)
             # The journal keeps what this has led to behind earlier deliveries, and ahead of those that follow.
             shared.events.journal_all()
-            shared.agenda.due(now if shared.events.commit_urgent else now + ACKS_S)
+            shared.agenda.due(now if shared.events.commit_urgent else now + DELIVERIES_S)
             waited = now - batch.received_at
             if batch.received_at < 0:  # it was read from the inbox
                 waited = (shared.wall_us() - batch.received_us) / 1e6
-            return DeliverySlice(buffer, offer, batch, last, bucket(waited * 1e6))
+            portion = DeliverySlice(buffer, offer, batch, records, last, bucket(waited * 1e6))
+            self._buffers.give(portion)
+            return portion
 
     def release(self, portion: DeliverySlice) -> None:
         """A slice's messages were delivered, or will not be: its stream may go on."""
         shared, state = self._shared, portion.buffer.state
         with shared.lock:
+            now = shared.clock()
             self._buffers.report(portion)
             unused = portion.cut()
             if unused is not None:
-                state.untake(portion.offer, *unused, shared.clock())
-            state.given(shared.clock())
+                state.untake(portion.offer, *unused, now)
+            state.given(now)
             self._buffers.take_back(portion)
             shared.events.handle()
             self._buffers.queue(portion.buffer)
             shared.changed.notify_all()
 
-    def _decodes(self, buffer: StreamBuffer, batch: BufferedBatch, offer: Offer, now: float) -> bool:
-        """Whether a batch can be read; if not, another copy of it is asked for."""
+    def _replace(
+        self, buffer: StreamBuffer, batch: BufferedBatch, offer: Offer, error: FrameError, now: float
+    ) -> None:
+        """A batch is unreadable: get another copy of it."""
         shared, stream = self._shared, buffer.state.stream
-        try:
-            # What has no producer came from an ordinary client, whose messages are not bound by our limits.
-            batch.records(trusted=bool(offer.retry) or not stream.producer)
-            return True
-        except FrameError as error:
-            if offer.retry:
-                shared.health.fail(
-                    StoreCorrupt(f"{shared.inbox.path}: message {offer.first} of {stream}: {error}")
-                )
-                return False
-            site = self._sites.get(batch.site)
-            if site is not None:
-                site.set_aside(stream.topic, batch.frame.data, error.reason)
+        if offer.retry:
+            shared.health.fail(
+                StoreCorrupt(f"{shared.inbox.path}: message {offer.first} of {stream}: {error}")
+            )
+            return
+        site = self._sites.get(batch.site)
+        if site is not None:
+            site.set_aside(stream.topic, batch.frame.data, error.reason)
         self._buffers.drop(buffer, batch)
         if batch.persisted:
             shared.durability.pending.discarded.append((stream, batch.epoch, batch.first, batch.last))
@@ -205,15 +205,15 @@ class Deliveries:
             if transport is not None:
                 transport.reconnect("a message is needed again")
         shared.agenda.due(now)
-        return False
 
-    # -- what the application says ------------------------------------------------------------------------
+    # -- outcomes -----------------------------------------------------------------------------------------
 
     def acknowledged(self) -> None:
         """See :class:`~reliamsg.consumer.buffer.SettlementListener`. Needs no lock."""
-        agenda = self._shared.agenda
-        if agenda.wakes_at > 0:
-            agenda.due_soon(self._shared.clock() + ACKS_S)
+        shared = self._shared
+        at = shared.durability.commits_at  # where that has passed: at once
+        if at < shared.agenda.wakes_at:
+            shared.agenda.due_soon(at)
 
     def wait_durable(self) -> None:
         """See :class:`~reliamsg.consumer.buffer.SettlementListener`."""
@@ -233,7 +233,7 @@ class Deliveries:
             if portion is not None:
                 self._buffers.report(portion)
                 portion.abandon()
-            # What an application's mistake keeps from being handled at all must not end in the dead letters.
+            # Messages that were not handled at all, by an application's mistake, must not become dead letters.
             counts = not isinstance(error, NotRun)
             spent = buffer.state.fail(message.epoch, message.seq, message.seq, now, counts)
             if spent:

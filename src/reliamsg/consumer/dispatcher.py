@@ -6,19 +6,19 @@ import logging
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 from reliamsg.arguments import unrun
 from reliamsg.consumer.buffer import DeliverySlice, fail
 from reliamsg.consumer.dead_letters import LateItem, ReplayItem
-from reliamsg.consumer.decisions import Decisions
 from reliamsg.consumer.deliveries import Deliveries, GapItem
 from reliamsg.consumer.shared import Shared
-from reliamsg.message import Message
+from reliamsg.errors import ConfigError
+from reliamsg.message import Gap, Message
 from reliamsg.runtime.environment import no_probe
-from reliamsg.runtime.wakeup import Waiters
+from reliamsg.runtime.wakeup import Uninterrupted, Waiters
 
-__all__ = ["Dispatcher"]
+__all__ = ["Decisions", "Dispatcher", "OnGap"]
 
 log = logging.getLogger("reliamsg.consumer")
 
@@ -26,7 +26,76 @@ TURN_MESSAGES = 256
 TURN_S = 0.05
 """A stream keeps its worker for this many messages and seconds while others wait."""
 LOOK_EVERY_S = 0.5
-"""Some conditions become true with time alone, and nobody announces them."""
+"""Some conditions become true with time alone, and no notification follows."""
+
+
+T = TypeVar("T")
+GapDecision = Literal["skip", "wait", "raise"]
+OnGap = Literal["hold", "raise", "skip"] | Callable[[Gap], GapDecision]
+
+
+class Decisions:
+    """Calls ``on_gap`` and ``on_late``, on the threads that ask for messages."""
+
+    def __init__(
+        self, on_gap: OnGap, on_late: Callable[[Message], object] | None, calls: Uninterrupted
+    ) -> None:
+        self._on_gap = on_gap
+        self._on_late = on_late
+        self._calls = calls
+        self.deciding: set[int] = set()
+        """Threads in which one of the two runs."""
+
+    @property
+    def running_here(self) -> bool:
+        """Whether one of the two runs in this thread."""
+        return threading.get_ident() in self.deciding
+
+    def decide(self, item: GapItem, deliveries: Deliveries) -> None:
+        """Do with a gap as the application wants; raises GapError where it wants that."""
+        if isinstance(self._on_gap, str):
+            raise item.asked()
+        decision = self._call(self._on_gap, item.gap)
+        mistake = unrun("on_gap", decision)
+        if mistake is not None:
+            raise mistake
+        if decision == "skip":
+            self._calls.call(partial(_skip, item, deliveries))
+        elif decision == "raise":
+            raise item.asked()
+        elif decision == "wait":
+            item.decided()
+        else:
+            raise ConfigError(f"on_gap returned {decision!r}: it must return 'skip', 'wait' or 'raise'")
+
+    def show_late(self, item: LateItem) -> None:
+        """Show late messages. One for which `on_late` raises an error counts as shown; one for which it is interrupted
+        is shown again."""
+        while not item.done:
+            if self._on_late is not None:
+                try:
+                    result = self._call(self._on_late, item.messages[0])
+                except Exception:
+                    item.seen()
+                    raise
+                mistake = unrun("on_late", result)
+                if mistake is not None:
+                    raise mistake  # it was not shown
+            item.seen()
+
+    def _call(self, callback: Callable[[T], object], about: T) -> object:
+        """A callback that asked for messages would be called about the same once more."""
+        thread = threading.get_ident()
+        try:
+            self.deciding.add(thread)
+            return callback(about)
+        finally:
+            self.deciding.discard(thread)
+
+
+def _skip(item: GapItem, deliveries: Deliveries) -> None:
+    deliveries.accept(item.gap)
+    item.decided()
 
 
 class Dispatcher:
@@ -132,7 +201,7 @@ class Dispatcher:
             self._raise(error)
 
     def _show_late(self, item: LateItem) -> None:
-        """What is left when this fails is shown by another thread."""
+        """If this fails, another thread shows the rest."""
         try:
             self._decisions.show_late(item)
         finally:
@@ -157,7 +226,7 @@ class Dispatcher:
             self._deliveries.release(portion)
 
     def _handle(self, messages: list[Message], argument: Message | list[Message]) -> bool:
-        """Call the handler; a failure is recorded, and what is no Exception ends ``run()`` as well."""
+        """Call the handler; a failure is recorded, and a BaseException also terminates ``run()``."""
         try:
             result = self._handler(argument)
         except Exception as error:  # noqa: BLE001  (any of the application's own)

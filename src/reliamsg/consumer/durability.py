@@ -1,10 +1,11 @@
-"""What the next commit holds besides the core's snapshot, and whether the inbox can be written."""
+"""The contents of the next commit besides the core's snapshot, and whether the inbox can be written."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from functools import partial
 
 from reliamsg.consumer.agenda import Agenda
 from reliamsg.consumer.health import Health
@@ -32,7 +33,7 @@ class Quarantining:
 
 @dataclass
 class Pending:
-    """What the next commit holds besides the core's snapshot."""
+    """The contents of the next commit besides the core's snapshot."""
 
     dead: list[DeadLetter] = field(default_factory=list)
     revived: list[int] = field(default_factory=list)
@@ -52,17 +53,8 @@ class Pending:
 
     @property
     def empty(self) -> bool:
-        return not (
-            self.dead
-            or self.revived
-            or self.late
-            or self.seen_late
-            or self.quarantine
-            or self.quarantined
-            or self.unquarantined
-            or self.discarded
-            or self.tokens
-        )
+        """Whether there is nothing to commit."""
+        return not any(map(self.__dict__.__getitem__, _LISTS))
 
     def keep_late(self, frame: HeldFrame) -> None:
         """Keep what arrived late."""
@@ -70,7 +62,7 @@ class Pending:
         self.late_bytes += len(frame.frame)
 
     def disconnected(self, site: str) -> None:
-        """The site delivers again what was not acknowledged: its tokens are void."""
+        """The site delivers unacknowledged messages again: its tokens are void."""
         self.tokens = [(name, token) for name, token in self.tokens if name != site]
         for one in self.quarantined:
             one.token = None if one.site == site else one.token
@@ -83,20 +75,16 @@ class Pending:
 
     def put_back(self, earlier: Pending) -> None:
         """The commit of an earlier set failed: its contents come first."""
-        self.dead[:0] = earlier.dead
-        self.revived[:0] = earlier.revived
-        self.late[:0] = earlier.late
         self.late_bytes += earlier.late_bytes
-        self.seen_late[:0] = earlier.seen_late
-        self.quarantine[:0] = earlier.quarantine
-        self.quarantined[:0] = earlier.quarantined
-        self.unquarantined[:0] = earlier.unquarantined
-        self.discarded[:0] = earlier.discarded
-        self.tokens[:0] = earlier.tokens
+        for name in _LISTS:
+            getattr(self, name)[:0] = getattr(earlier, name)
+
+
+_LISTS = tuple(each.name for each in fields(Pending) if each.name != "late_bytes")
 
 
 class Durability:
-    """Follows the inbox's commits: what waits for the next one, who waits for it, and whether commits succeed. Changed
+    """Follows the inbox's commits: the contents of the next one, the callers that wait, and failures. Changed
     under the consumer's lock; its attributes may be read without."""
 
     def __init__(
@@ -111,11 +99,13 @@ class Durability:
         self.standing = inbox.standing
         """How the inbox stands to others of its group, for the next commit to keep."""
         self.awaited = False
-        """Somebody waits for a commit."""
+        """A caller waits for a commit."""
         self.sync_wanted = 0
-        """Commits that somebody waits for are numbered; the highest number that is wanted."""
+        """Commits that a caller waits for are numbered; the highest number that is wanted."""
         self.synced = 0
         """The highest number that is durable."""
+        self.commits_at = 0.0
+        """The next commit is not made before, unless it is urgent."""
         self.write_error: InboxWriteError | None = None
         """Why the inbox can't be written, or read, at present. Nothing is delivered meanwhile."""
         self.spill_error: InboxWriteError | None = None
@@ -127,10 +117,10 @@ class Durability:
         self._journal_full = False
         """So much of the journal waits for its target that nothing is delivered."""
 
-    # -- what is to be committed --------------------------------------------------------------------------
+    # -- contents -----------------------------------------------------------------------------------------
 
     def take(self, small: bool) -> Pending:
-        """What the next commit holds; with `small`, what goes into quarantine waits for a later one."""
+        """The contents of the next commit; with `small`, deliveries for the quarantine wait for a later one."""
         taken = self.pending
         self.pending = taken.postpone_quarantined() if small else Pending()
         return taken
@@ -154,8 +144,10 @@ class Durability:
     def want_soon(self) -> int:
         """The same, with a step at once. Takes the lock."""
         with self._lock:
+            self.sync_wanted += 1
+            self.awaited = True
             self._agenda.due(0.0)
-            return self.want()
+            return self.sync_wanted
 
     def is_durable(self, number: int) -> bool:
         """Whether a commit that was demanded is durable. Raises an error where it will not be, or not before the disk
@@ -176,13 +168,15 @@ class Durability:
         """Wait until everything that the application has said so far is durable. `calls` makes the calls of an
         application that may be interrupted."""
         number = self.want_soon() if calls is None else calls.call(self.want_soon)
-        while not self._changed.wait(lambda: self.is_durable(number), 1.0):
+        while not self._changed.wait(partial(self.is_durable, number), 1.0):
             pass
 
     # -- what became of commits ---------------------------------------------------------------------------
 
-    def committed(self, number: int) -> None:
-        """The commit that was taken when `number` was the highest number wanted is durable."""
+    def committed(self, number: int, next_at: float) -> None:
+        """The commit that was taken when `number` was the highest number wanted is durable. The next one is made at
+        `next_at` at the earliest."""
+        self.commits_at = next_at
         self.synced = max(self.synced, number)
         self.awaited = self.sync_wanted > self.synced
 

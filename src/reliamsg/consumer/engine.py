@@ -1,7 +1,7 @@
-"""The consumer without threads: what arrives, what is delivered, and when the inbox is written.
+"""The consumer without threads: arrivals, deliveries and commits.
 
 :class:`ConsumerEngine` composes the core, the inbox, and a :class:`~reliamsg.consumer.site.SiteReceiver` for
-each site. Whoever runs it calls :meth:`~ConsumerEngine.step` from one thread, at the time that the last call
+each site. One thread calls :meth:`~ConsumerEngine.step`, at the time that the last call
 returned and whenever ``shared.wake`` is called; messages are taken with :meth:`~ConsumerEngine.take` on any
 thread. Nothing here sleeps, and time comes from the two clocks that it is given.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from reliamsg.config import JournalExport, Site
 from reliamsg.consumer.commits import Committer, unreserved
@@ -20,6 +20,7 @@ from reliamsg.consumer.dead_letters import DeadLetters
 from reliamsg.consumer.deliveries import Deliveries
 from reliamsg.consumer.forgetting import Forgetting, entry_of, is_settled, tombstone_of
 from reliamsg.consumer.fullness import Fullness
+from reliamsg.consumer.intake import UNREADABLE
 from reliamsg.consumer.latest_statuses import LatestStatuses
 from reliamsg.consumer.lease import Lease
 from reliamsg.consumer.loading import Loader
@@ -29,7 +30,10 @@ from reliamsg.consumer.restore import restored
 from reliamsg.consumer.shared import share
 from reliamsg.consumer.site import SiteReceiver
 from reliamsg.consumer.standby import StandbyLease
-from reliamsg.errors import FatalError, GroupBusy
+from reliamsg.errors import (
+    FatalError,
+    GroupBusy,
+)
 from reliamsg.keys import KeyRing
 from reliamsg.message import Stream
 from reliamsg.protocol.receiver.group import GroupReceiver
@@ -47,6 +51,8 @@ __all__ = ["ConsumerEngine", "EngineSettings"]
 
 log = logging.getLogger("reliamsg.consumer")
 
+MOST_IDLE_S = 1.0
+"""Steps are at most this far apart, if the engine is called at least that often."""
 LOOK_AT_CLOCK_S = 10.0
 """While anything waits whose epoch is far ahead, how often it is checked whether it still is."""
 PAGE_BYTES = 1024 * 1024
@@ -89,6 +95,7 @@ class ConsumerEngine:
         journal: JournalExport | None = None,
     ) -> None:
         self.settings = settings
+        self._stepped_at = float("-inf")
         core = GroupReceiver(
             rules,
             {site.name: site.prefetch for site in sites},
@@ -111,12 +118,12 @@ class ConsumerEngine:
         self._replayer = Replayer(self.shared, self.sites)
         self._loader = Loader(self.shared, self.control)
         source = JournalSource("group", settings.group, inbox.path, inbox.exported)
-        self.export = ExportStep(journal, source, environment)
+        self.export = ExportStep(journal, source, replace(environment, waker=self.shared.agenda))
         self._restore()
 
     def _open_sites(self, sites: Sequence[Site], bindings: Sequence[Binding], transports: Transports) -> None:
         shared, settings = self.shared, self.settings
-        topics = {(binding.topic, binding.partition) for binding in bindings}
+        topics = {topic_address(b.topic, b.partition): (b.topic, b.partition) for b in bindings}
         self.statuses = LatestStatuses(shared.journal, (site.name for site in sites))
         self.sites = {
             site.name: SiteReceiver(
@@ -125,7 +132,7 @@ class ConsumerEngine:
             )
             for site in sites
         }  # fmt: skip
-        self.control = Control(shared, self.sites, self.statuses, topics, settings.keys)
+        self.control = Control(shared, self.sites, self.statuses, topics.values(), settings.keys)
         listener = f"{settings.group}.{shared.inbox.id}"
         connectors = {
             name: Connector(receiver, self.control, transports, bindings, listener)
@@ -154,6 +161,8 @@ class ConsumerEngine:
                 shared.core.restore(restored(saved, shared.core.context), now)
             for one in shared.inbox.quarantine.select(Selection(reason=FAR_EPOCH)):
                 shared.core.note_far(one.stream, one.epoch, now)
+            if shared.inbox.quarantine.has(UNREADABLE):  # this installation may be able to read more
+                shared.quarantine.replay(Selection(reason=UNREADABLE))
             shared.events.handle()
 
     def start(self) -> None:
@@ -165,55 +174,80 @@ class ConsumerEngine:
 
     # -- the store's thread -------------------------------------------------------------------------------
 
+    def step_when_due(self, now: float) -> float | None:
+        """Step if anything is due: being woken may only mean that the next step is due earlier than planned. Returns
+        when to call again; None if nothing is timed."""
+        agenda = self.shared.agenda
+        if agenda.called or now >= min(agenda.wakes_at, self._stepped_at + MOST_IDLE_S):
+            return self.step(now)
+        return agenda.wakes_at
+
     def step(self, now: float) -> float | None:
         """Do what is due: clocks, commits, acknowledgements to brokers, reading back. Returns when to call
         again; None if nothing is timed."""
-        shared = self.shared
+        shared, core = self.shared, self.shared.core
+        self._stepped_at = now
         with shared.lock:
             shared.agenda.step_begins()
             if shared.health.fatal is not None:
                 return None
-            self.standby.step(now)
-            shared.buffers.settle(now)
+            decides = shared.role.changed or now >= self.standby.due_at
+            if decides:
+                self.standby.step(now)
+            if shared.buffers.acknowledged:
+                shared.buffers.settle(now)
             self._tick(now)
             shared.events.handle()
-            shared.admission.look()
+            if shared.admission.counts_held or core.context.held or shared.quarantine.held:
+                shared.admission.look()
             for site in self.sites.values():
                 if site.deferred.waiting:
                     site.retry_deferred(now)
                 if site.busy_since is not None:
                     self._check_busy(site, now)
-            shared.admission.admit_believed(shared.wall_us())
+            if core.far:
+                shared.admission.admit_believed(shared.wall_us())
             self.control.step(now, shared.durability.inbox_full)
-            self._loader.retire(now)
+            if core.retiring or len(core.streams) >= self._loader.most_resident:
+                self._loader.retire(now)
             shared.events.handle()
             plan = self._committer.plan(now)
-            self.fullness.look(now, self._committer.short_of_room)
-        self.standby.close_given_up()
+            if self._committer.short_of_room or self.fullness.since is not None:
+                self.fullness.look(now, self._committer.short_of_room)
+        if decides:
+            self.standby.close_given_up()
         if plan is not None:
             self._committer.commit(plan, now)
-        self._committer.page_in(PAGE_BYTES, now)
-        more = self._replayer.step(now)
-        self._loader.load(now)
+        if shared.buffers.pages:
+            self._committer.page_in(PAGE_BYTES, now)
+        quarantine = shared.quarantine
+        more = bool(self._replayer.more or quarantine.marks or quarantine.roomless) and self._replayer.step(
+            now
+        )
+        if self._loader.is_needed(now):
+            self._loader.load(now)
         if self.settings.keep_late:
             self.dead_letters.load_late()
-        exporting = self._export(now)
+        exporting = self._export(now) if self.export.has_target else None
         with shared.lock:
-            deadline = self._next_step(shared.clock(), exporting, more)
-            shared.agenda.step_ends(deadline)
-        return deadline
+            return self._end_step(shared.clock(), exporting, more)
 
-    def _next_step(self, now: float, exporting: float | None, more: bool) -> float | None:
-        """When the next step is due. `exporting`: when there is more to export; `more`: there is work left."""
+    def _end_step(self, now: float, exporting: float | None, more: bool) -> float | None:
+        """Plan the next step, and return when it is due. `exporting`: when there is more to export; `more`: there is
+        work left."""
         shared = self.shared
-        # From here on acknowledgements wake the worker; earlier ones are seen below.
-        shared.agenda.step_ends(None)
         ticked = self._tick(now)
         shared.events.handle()
         timers = [
-            exporting, ticked, self._committer.deadline(now), self.standby.deadline(now),
-            self.control.deadline(), self.fullness.deadline(now), self._loader.deadline(now),
-        ]  # fmt: skip
+            exporting,
+            ticked,
+            self._committer.deadline(now),
+            self.standby.due_at,
+            self.control.deadline(),
+        ]
+        if self.fullness.since is not None:
+            timers.append(self.fullness.deadline(now))
+        timers.append(self._loader.deadline(now))
         if shared.core.far:
             timers.append(now + LOOK_AT_CLOCK_S)
         for site in self.sites.values():
@@ -222,14 +256,23 @@ class ConsumerEngine:
             if site.busy_since is not None:
                 timers.append(self._check_busy(site, now))
         durability = shared.durability
-        if more or (durability.write_error is None and (shared.buffers.pages or durability.awaited)):
+        waits = durability.write_error is None and (shared.buffers.pages or durability.awaited)
+        if more or waits or shared.role.changed:
             timers.append(now)
-        return min((at for at in timers if at is not None), default=None)
+        deadline: float | None = None
+        for at in timers:
+            if at is not None and (deadline is None or at < deadline):
+                deadline = at
+        shared.agenda.step_ends(deadline)
+        if shared.buffers.acknowledged:  # earlier acknowledgements did not wake the worker
+            shared.agenda.due(durability.commits_at)
+            return shared.agenda.wakes_at
+        return deadline
 
     def _export(self, now: float) -> float | None:
         """Export some of the journal; returns when to continue."""
         shared = self.shared
-        if shared.health.fatal is not None or not self.export.has_target:
+        if shared.health.fatal is not None:
             return None
         try:
             stepped = self.export.step(now)
@@ -245,15 +288,16 @@ class ConsumerEngine:
 
     def _tick(self, now: float) -> float | None:
         """Let the core's clocks run, unless another inbox may be reading; returns the next deadline."""
-        shared = self.shared
-        if not shared.role.in_charge:
+        shared, role = self.shared, self.shared.role
+        if role.barred or now >= role.lease.until:
             return None
-        return shared.core.tick(now, self.fullness.waits_for_application(now), self._loader.keeps)
+        paused = self.fullness.since is not None and self.fullness.waits_for_application(now)
+        return shared.core.tick(now, paused, self._loader.keeps)
 
     def _check_busy(self, site: SiteReceiver, now: float) -> float | None:
         """End this consumer if another one has read at a site for long, and this one must yield to it; returns when
         that will be so."""
-        if site.busy_since is None or self.shared.role.locks.may_stay(site):
+        if site.busy_since is None or self.shared.role.may_stay(site):
             return None
         until = site.busy_since + self.settings.takeover_timeout
         if now >= until:
@@ -265,18 +309,18 @@ class ConsumerEngine:
             )
         return until
 
-    def tell_accepted(self, stream: Stream) -> None:
-        """Announce to other inboxes of the group what was accepted of a stream, so that one that takes over knows.
+    def announce_accepted(self, stream: Stream) -> None:
+        """Announce the accepted ranges of a stream to other inboxes of the group, so that one that takes over knows.
         Call this when the acceptance is durable."""
         with self.shared.lock:
-            self.control.tell_at_once(stream)
+            self.control.announce(stream)
 
     def forget(self, what: Forgetting, now: float) -> int:
-        """Forget streams, durably, but for what is needed to know again what comes of them once more. On the thread of
+        """Forget streams, durably, except for tombstones with which their messages are recognized. On the thread of
         :meth:`step`. Returns how many were forgotten. Others are in use, not settled to their end, or not known, or
-        there is no room for more of what is remembered.
+        there is no room for more tombstones.
 
-        Raises :class:`InboxWriteError`, and then all is as it was, or what is fatal.
+        Raises :class:`InboxWriteError`, and then nothing has changed, or a fatal error.
         """
         shared = self.shared
         with shared.lock:
@@ -329,7 +373,8 @@ class ConsumerEngine:
         with shared.lock:
             if not shared.health.may_write:
                 return
-            shared.buffers.settle(now)
+            if shared.buffers.acknowledged:
+                shared.buffers.settle(now)
             if closing:
                 for portion in shared.buffers.slices.values():
                     # Its handler still runs, and may take another message at this instant: all of it counts as

@@ -1,4 +1,4 @@
-"""What is left of a stream that an operator has forgotten: enough to know again what comes of it once more."""
+"""Tombstones of streams that an operator has forgotten: enough to recognize their messages if they arrive again."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Forgetting:
 
 
 def is_settled(saved: SavedStream) -> bool:
-    """Whether nothing of a stream, as it is on disk, is held, missing, or to be handed out."""
+    """Whether nothing of a stream, as it is on disk, is held, missing, or to be delivered."""
     if len(saved.epochs) != 1 or saved.held or saved.gap is not None or saved.attempts:
         return False
     (row,) = saved.epochs

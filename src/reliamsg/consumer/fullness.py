@@ -16,11 +16,11 @@ __all__ = ["Fullness", "Stalled"]
 log = logging.getLogger("reliamsg.consumer")
 
 REPORT_AFTER_S = 1.0
-"""An inbox that is full for less is nothing that anybody needs to know."""
+"""An inbox that is full for less is not reported."""
 OVER_AFTER_S = 5.0
-"""One that was not full for so long is full for the first time again."""
+"""After this long with room, a full inbox is reported again."""
 LOOK_EVERY_S = 0.5
-"""It takes a look at every stream to know what an inbox is full of."""
+"""Minimal time between two checks of what fills the inbox, each of which visits every stream."""
 MOST_STALLED = 10
 
 Cause = Literal["handler", "failing", "gap", "joining"]
@@ -58,36 +58,37 @@ class Fullness:
         """`limit`: ``max_inbox_bytes``."""
         self._shared = shared
         self._limit = limit
-        self._since: float | None = None
+        self.since: float | None = None
+        """Since when the inbox has been full."""
         self._short = False
         """Something can't be taken in now."""
         self._short_at = float("-inf")
-        """When something could not be taken in last."""
+        """When a delivery last found no room."""
         self._reported = False
         self._looked_at = float("-inf")
         self._waits_for_application = False
 
     def look(self, now: float, short: bool) -> None:
-        """`short`: there is something that can't be taken in, for want of room."""
+        """`short`: a delivery can't be taken in, for lack of room."""
         self._short = short
         if short:
             self._short_at = now
-            if self._since is None:
-                self._since = now
-        elif self._since is not None and now - self._short_at >= OVER_AFTER_S:
+            if self.since is None:
+                self.since = now
+        elif self.since is not None and now - self._short_at >= OVER_AFTER_S:
             if self._reported:
                 log.info("%s: there is room in the inbox again", self._shared.inbox.path)
-            self._since, self._reported = None, False
-        if short and self._since is not None and not self._reported and now - self._since >= REPORT_AFTER_S:
+            self.since, self._reported = None, False
+        if short and self.since is not None and not self._reported and now - self.since >= REPORT_AFTER_S:
             self._report(now)
 
     def deadline(self, now: float) -> float | None:
         """When it is to be looked at again."""
-        if self._since is None:
+        if self.since is None:
             return None
         if self._reported or not self._short:
             return self._short_at + OVER_AFTER_S
-        at = self._since + REPORT_AFTER_S
+        at = self.since + REPORT_AFTER_S
         return at if at > now else now + LOOK_EVERY_S  # it is full of nothing that could be named yet
 
     def waits_for_application(self, now: float) -> bool:
@@ -106,7 +107,7 @@ class Fullness:
 
     def stalled(self, now: float) -> tuple[Stalled, ...]:
         """The streams that fill the inbox, the fullest first; empty while it is not full."""
-        since = self._since
+        since = self.since
         if since is None or now - since < REPORT_AFTER_S:
             return ()
         found = [(_held(state), state) for state in self._shared.core.streams.values()]

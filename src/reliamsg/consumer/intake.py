@@ -1,18 +1,18 @@
-"""What a delivery is: a batch in one of its two forms, something without identity, or nothing usable.
+"""Examines deliveries: each is a batch in one of its two forms, a message without identity, or unusable.
 
-Nothing here changes any state. Limits are checked before anything is decoded. With a key ring, what is not signed with
-one of its keys is refused before anything of it is believed.
+Nothing here changes any state. Limits are checked before anything is decoded. With a key ring, frames that are not
+signed with one of its keys are rejected before anything in them is believed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from reliamsg.keys import KeyRing
 from reliamsg.transport.base import Delivery
 from reliamsg.wire import plain
-from reliamsg.wire.address import parse_address, topic_address
+from reliamsg.wire.address import topic_address
 from reliamsg.wire.data import (
     BODY_VERSION,
     CONTENT_TYPE,
@@ -25,7 +25,11 @@ from reliamsg.wire.data import (
     verify,
 )
 
-__all__ = ["Rejected", "Unsequenced", "examine", "examine_repair"]
+__all__ = ["UNREADABLE", "Rejected", "Unsequenced", "examine", "examine_repair", "is_readable"]
+
+UNREADABLE = "unreadable"
+"""The reason for rejecting a sound batch in a form that is unknown here: it is compressed with zstd and the extra is
+not installed, or its producer has a later version. It must not be lost: a better installation can read it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +51,22 @@ class Unsequenced:
 
 
 def examine(
-    delivery: Delivery, topics: Container[tuple[str, int]], limit: int, ring: KeyRing | None = None
+    delivery: Delivery, topics: Mapping[str, tuple[str, int]], limit: int, ring: KeyRing | None = None
 ) -> Frame | Unsequenced | Rejected:
-    """Decide what a delivery is; `limit` is in bytes, `topics` holds (topic, partition). With a `ring` only what is
-    signed is used.
+    """Decide what a delivery is; `limit` is in bytes, `topics` holds (topic, partition) by address. With a `ring` only
+    signed deliveries are used.
 
     A sound frame is taken whether or not it is marked as retained: some brokers mark whatever waited for an
     absent session, and a frame that really was retained is a duplicate at worst. Nothing else can tell.
     """
+    place = topics.get(delivery.address)
     if len(delivery.body) > limit:
         return Rejected("oversized")
     try:
         if delivery.content_type == CONTENT_TYPE or delivery.body[:3] == MAGIC[:3]:
-            frame = _authentic(open_frame(delivery.body, limit), ring)
+            frame = open_frame(delivery.body, limit)
+            if ring is not None:
+                _verify(frame, ring)
         elif delivery.damaged is not None:
             return Rejected("damaged")
         elif plain.is_plain(delivery.headers):
@@ -69,63 +76,51 @@ def examine(
         elif ring is not None:
             return Rejected("unsigned")
         else:
-            return _unsequenced(delivery, topics)
+            return Rejected("wrong-topic") if place is None else Unsequenced(*place)
     except FrameError as error:
         return Rejected(error.reason)
-    envelope = frame.envelope
-    if delivery.address != topic_address(envelope.topic, envelope.partition):
+    if place != (frame.envelope.topic, frame.envelope.partition):
         return Rejected("wrong-topic")
-    if (envelope.topic, envelope.partition) not in topics:
-        return Rejected("wrong-topic")
-    if not _readable(frame):
-        return Rejected("undecodable", frame)
-    return frame
+    return _check_body(frame)
 
 
 def examine_repair(
-    body: bytes, topics: Container[tuple[str, int]], limit: int, ring: KeyRing | None = None
+    body: bytes, topics: Mapping[str, tuple[str, int]], limit: int, ring: KeyRing | None = None
 ) -> Frame | Rejected:
-    """The same for what came in at the group's own control address: a batch that its producer sent again."""
+    """The same for a batch that a producer resent, to the group's own control address."""
     if len(body) > limit:
         return Rejected("oversized")
     try:
-        frame = _authentic(open_frame(body, limit), ring)
+        frame = open_frame(body, limit)
+        if ring is not None:
+            _verify(frame, ring)
     except FrameError as error:
         return Rejected(error.reason)
-    envelope = frame.envelope
-    if (envelope.topic, envelope.partition) not in topics:
+    if (frame.envelope.topic, frame.envelope.partition) not in topics.values():
         return Rejected("wrong-topic")
-    if not _readable(frame):
+    return _check_body(frame)
+
+
+def _check_body(frame: Frame) -> Frame | Rejected:
+    if not frame.intact():
         return Rejected("undecodable", frame)
-    return frame
+    return frame if is_readable(frame) else Rejected(UNREADABLE, frame)
 
 
-def _authentic(frame: Frame, ring: KeyRing | None) -> Frame:
-    """The frame, if it need not be signed or is. Its address is compared by the caller."""
-    if ring is None:
-        return frame
+def _verify(frame: Frame, ring: KeyRing) -> None:
+    """Check a frame's signature. Its address is compared by the caller."""
     if not frame.intact():
         # The signature is over the body's bytes: without them nothing tells whose envelope it is.
         raise FrameError("corrupt", "the body's checksum does not match")
     verify(frame, topic_address(frame.envelope.topic, frame.envelope.partition), ring)
-    return frame
 
 
-def _unsequenced(delivery: Delivery, topics: Container[tuple[str, int]]) -> Unsequenced | Rejected:
-    place = parse_address(delivery.address)
-    if place is None or place not in topics:
-        return Rejected("wrong-topic")
-    return Unsequenced(*place)
-
-
-def _readable(frame: Frame) -> bool:
-    """Whether the body is what was sent, and in a form that is known here."""
+def is_readable(frame: Frame) -> bool:
+    """Whether this installation knows the form of the body."""
     envelope = frame.envelope
     if envelope.version != BODY_VERSION or envelope.flags & ~KNOWN_FLAGS:
         return False
-    if envelope.flags & FLAG_ZSTD and not _have_zstd():
-        return False
-    return frame.intact()
+    return not envelope.flags & FLAG_ZSTD or _have_zstd()
 
 
 def _have_zstd() -> bool:

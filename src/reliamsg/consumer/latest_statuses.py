@@ -1,4 +1,4 @@
-"""The newest status of each producer, and how far the group's journal says that its producer's journal goes."""
+"""The newest status of each producer, and how much of the producer's journal the group's journal vouches for."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class LatestStatuses:
     def __init__(self, journal_buffer: ConsumerJournal, sites: Iterable[str]) -> None:
         self.by_producer: dict[str, LatestStatus] = {}
         self._journal_buffer = journal_buffer
-        self._news: dict[str, set[str]] = {site: set() for site in sites}
-        """By site, producers of which there is something newer than what was journalled for it last."""
+        self.news: dict[str, set[str]] = {site: set() for site in sites}
+        """By site, producers whose newest status is not journalled for it."""
 
     def take(self, status: Status, now: float) -> None:
-        """Remember who speaks, unless that is known to say something newer by now."""
+        """Remember a status, unless a newer one of its producer is known."""
         known = self.by_producer.get(status.producer)
         if known is not None and (status.epoch, status.number) < (known.epoch, known.number):
             return
@@ -54,18 +54,18 @@ class LatestStatuses:
             status.epoch, status.incarnation, status.number, status.lsn, now, interval_of(status), journalled
         )
         if (status.epoch, status.lsn) > journalled:
-            for news in self._news.values():
+            for news in self.news.values():
                 news.add(status.producer)
 
     def journal(self, site: str, before: float) -> dict[str, tuple[int, str]]:
         """Journal how far each producer, before that time, said that its own journal goes, and return what is news
         since the last time for this site: by producer, the row and the incarnation that wrote it."""
         found: dict[str, tuple[int, str]] = {}
-        for producer in sorted(self._news[site]):
+        for producer in sorted(self.news[site]):
             known = self.by_producer[producer]
             if known.at > before:
                 continue
-            self._news[site].discard(producer)
+            self.news[site].discard(producer)
             found[producer] = known.lsn, f"{known.incarnation:016x}"
             if known.journalled < (known.epoch, known.lsn):
                 known.journalled = (known.epoch, known.lsn)
@@ -76,8 +76,8 @@ class LatestStatuses:
         return found
 
     def forget_all_but(self, active: Container[str]) -> None:
-        """Forget the producers that were not heard for long and are not `active`."""
+        """Forget the producers that are not `active`."""
         for producer in [name for name in self.by_producer if name not in active]:
             del self.by_producer[producer]
-            for news in self._news.values():
+            for news in self.news.values():
                 news.discard(producer)

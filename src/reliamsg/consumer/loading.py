@@ -23,12 +23,12 @@ log = logging.getLogger("reliamsg.consumer")
 AT_ONCE = 1_000
 """Streams that are loaded, or looked at, in one step."""
 SPARED_S = 0.5
-"""Streams that were used within so long stay, as long as there is room."""
+"""Streams that were used within this time stay, as long as there is room."""
 REVIVE_EVERY_S = 0.5
 LOOK_EVERY_S = 0.05
-"""How often it is looked whether a stream has come to what is in quarantine of it."""
+"""How often it is checked whether a stream has reached its messages in the quarantine."""
 REPLAY_AGAIN_S = 5.0
-"""What a gap had held, and could not be taken in when its stream came to it, is tried again after so long."""
+"""When messages behind a gap that could not be taken in, although their stream had reached them, are retried."""
 
 
 class Loader:
@@ -38,8 +38,8 @@ class Loader:
         self._shared = shared
         self._control = control
         most = shared.core.rules.max_streams
-        self._high = max(1, most * 8 // 10)
-        """With so many streams in memory, without those that gaps hold, idle ones leave it."""
+        self.most_resident = max(1, most * 8 // 10)
+        """With this many streams in memory, not counting those that gaps hold, idle ones leave it."""
         self._revived_at = float("-inf")
 
     # -- out of memory ------------------------------------------------------------------------------------
@@ -55,22 +55,31 @@ class Loader:
                 self._control.parted(state.stream, report)
                 shared.absent.left.append(state.stream)
         held = core.places_of_held if core.context.held else 0
-        surplus = len(core.streams) - len(core.retiring) - held - self._high
+        surplus = len(core.streams) - len(core.retiring) - held - self.most_resident
         if surplus >= 0:
             spared = SPARED_S if core.places > 0 else 0.0
             core.retire(now, min(AT_ONCE, 2 * surplus + 100), spared)
 
     def deadline(self, now: float) -> float | None:
         """When to look again."""
-        core = self._shared.core
-        if self._shared.absent:
+        core, quarantine = self._shared.core, self._shared.quarantine
+        if self._shared.absent.waiting:
             return now
         if core.retiring:
             return now + 0.01
-        waits = self._shared.inbox.quarantine.has(TOO_MANY_STREAMS)
-        waits = waits or bool(self._shared.quarantine.held)
-        waits = waits or len(core.streams) >= self._high + (core.places_of_held if core.context.held else 0)
-        return now + SPARED_S if waits else None
+        if quarantine.any_roomless or quarantine.held:
+            return now + SPARED_S
+        if len(core.streams) >= self.most_resident:
+            held = core.places_of_held if core.context.held else 0
+            return now + SPARED_S if len(core.streams) >= self.most_resident + held else None
+        return None
+
+    def is_needed(self, now: float) -> bool:
+        """Whether :meth:`load` may have something to do."""
+        shared = self._shared
+        if shared.absent.waiting or shared.absent.left or shared.quarantine.held:
+            return True
+        return now >= self._revived_at + REVIVE_EVERY_S
 
     # -- and back -----------------------------------------------------------------------------------------
 
@@ -88,7 +97,8 @@ class Loader:
             if wanted:
                 saved = {one.stream: one for one in shared.inbox.load_some(wanted)}
                 graves = shared.inbox.load_tombstones(wanted) if len(saved) < len(wanted) else []
-            self._revive(now)
+            if now >= self._revived_at + REVIVE_EVERY_S:
+                self._revive(now)
             if shared.quarantine.held:
                 self._go_on(now)
         except InboxWriteError as error:
@@ -163,8 +173,6 @@ class Loader:
     def _revive(self, now: float) -> None:
         """Where there is room for streams again, have their messages leave the quarantine."""
         shared = self._shared
-        if now < self._revived_at + REVIVE_EVERY_S:
-            return
         self._revived_at = now
         with shared.lock:
             core = shared.core

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from reliamsg.consumer.buffers import StreamBuffers
+from reliamsg.consumer.buffer import StreamBuffers
 from reliamsg.consumer.health import Health
 from reliamsg.consumer.journalling import ConsumerJournal
 from reliamsg.errors import GapError, GapHeld, ProducerConflict

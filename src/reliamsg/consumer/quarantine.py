@@ -29,15 +29,15 @@ HELD = "held"
 """Why a delivery is there that lies behind the gap that holds its stream, beyond what such streams may use."""
 
 SHORT_PART = 4
-"""With one part in so many in use, what producers keep is left to them."""
+"""With one part in this many in use, messages that their producers keep are left to them."""
 
 ROW_BYTES = 512
-"""What a row takes besides the frame."""
+"""Size of a row without the frame."""
 
 MAX_SAMPLE_BYTES = 4 * 1024 * 1024
-"""Bytes of unusable messages that are kept; what comes after is only counted."""
+"""Bytes of unusable messages that are kept; later ones are only counted."""
 SAMPLE_ROW_BYTES = 256
-"""What a row takes besides the bytes of the message."""
+"""Size of a row without the message."""
 
 
 class Quarantine:
@@ -68,12 +68,14 @@ class Quarantine:
         whether they have come to it."""
         self.marks: deque[tuple[Selection, bool]] = deque([(Selection(ids=()), True)])
         """What is to be replayed, or (False) not any more. The first has the table looked at once."""
+        self.any_roomless = rows.has(TOO_MANY_STREAMS)
+        """Something is there, or about to be, because there was no room for its stream."""
         self.roomless: list[int] = []
         """Ids of deliveries that could be taken in by now, but for want of room for their streams."""
 
     @property
     def is_short(self) -> bool:
-        """Whether so much is in use that what need not be there had better not be."""
+        """Whether only messages that have to be there should be added."""
         return self.total >= self.limit // SHORT_PART
 
     @property
@@ -89,6 +91,8 @@ class Quarantine:
             return None
         if reason == HELD:
             self.held.setdefault(stream, 0.0)
+        elif reason == TOO_MANY_STREAMS:
+            self.any_roomless = True
         envelope = frame.envelope
         self._admitting[stream, reason] = self._admitting.get((stream, reason), 0) + 1
         return QuarantinedDelivery(
@@ -127,14 +131,10 @@ class Quarantine:
             count = self._admitting.pop((one.stream, one.reason)) - 1
             if count:
                 self._admitting[one.stream, one.reason] = count
-        self.freed(left.known)
-        self.freed(left.removed)
-
-    def freed(self, gone: Iterable[QuarantinedDelivery]) -> None:
-        """These take up no room any more."""
-        for one in gone:
+        for one in (*left.known, *left.removed):
             self._not_replaying(one.id)
             self._room.give_back(f"{one.reason} {one.site}", one.size + ROW_BYTES)
+        self._look()
 
     def replay(self, which: Selection) -> None:
         """Have deliveries taken in again, in the order of their streams."""
@@ -168,6 +168,7 @@ class Quarantine:
         """A delivery was kept for another reason, and now there is no room for its stream."""
         self._not_replaying(number)
         self.roomless.append(number)
+        self.any_roomless = True
 
     def requalified(self, before: Iterable[QuarantinedDelivery]) -> None:
         """These, as they were, are there for want of room now."""
@@ -175,6 +176,11 @@ class Quarantine:
             self._room.move(
                 f"{one.reason} {one.site}", f"{TOO_MANY_STREAMS} {one.site}", one.size + ROW_BYTES
             )
+        self._look()
+
+    def _look(self) -> None:
+        admitting = any(reason == TOO_MANY_STREAMS for _, reason in self._admitting)
+        self.any_roomless = admitting or bool(self.roomless) or self._rows.has(TOO_MANY_STREAMS)
 
 
 class Samples:

@@ -27,7 +27,7 @@ class Replayer:
     def __init__(self, shared: Shared, sites: Mapping[str, SiteReceiver]) -> None:
         self._shared = shared
         self._sites = sites
-        self._more = True
+        self.more = True
         """There may be marked deliveries that are not being taken in."""
 
     def step(self, now: float) -> bool:
@@ -46,7 +46,7 @@ class Replayer:
                 self._mark(marks)
             if roomless:
                 self._requalify(roomless)
-            return self._more and self._feed(now)
+            return self.more and self._feed(now)
         except InboxWriteError as error:
             log.warning("%s: the quarantine is left for now: %s", shared.inbox.path, error)
         except FatalError as error:
@@ -58,7 +58,7 @@ class Replayer:
         shared = self._shared
         for which, replay in marks:
             changed = 0 if which.ids == () else shared.inbox.quarantine.mark(which, replay)
-            self._more |= replay
+            self.more |= replay
             with shared.lock:
                 shared.quarantine.marks.popleft()
             if changed and replay:
@@ -80,7 +80,7 @@ class Replayer:
         if room <= 0 or full:
             return False
         rows = shared.inbox.quarantine.page(but, min(room, PAGE_BYTES))
-        self._more = bool(rows)
+        self.more = bool(rows)
         found = [(row, _opened(row)) for row in rows]
         left: list[int] = []
         with shared.lock:
@@ -96,7 +96,7 @@ class Replayer:
             if left:
                 shared.quarantine.leave(Selection(ids=tuple(left)))
             shared.events.handle()
-        return self._more
+        return self.more
 
 
 def _opened(row: QuarantinedDelivery) -> Frame | None:

@@ -1,4 +1,4 @@
-"""What a consumer's worker does, and how it is ended."""
+"""The work of a consumer's worker thread, and how it is shut down."""
 
 from __future__ import annotations
 
@@ -6,27 +6,28 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
-from reliamsg.consumer.engine import ConsumerEngine
-from reliamsg.consumer.operating import Operating
+from reliamsg.consumer.engine import MOST_IDLE_S, ConsumerEngine
+from reliamsg.consumer.forgetting import Forgetting
 from reliamsg.errors import FatalError, InboxLocked, ReliamsgError
+from reliamsg.message import Gap
 from reliamsg.runtime.callbacks import CallbackThread
 from reliamsg.runtime.wakeup import Waiters, Wakeup
 from reliamsg.runtime.worker import Worker
+from reliamsg.store.quarantine import Selection
+from reliamsg.store.requests import Answer, Request, RequestBox
 
 __all__ = ["MOST_IDLE_S", "Opener", "Runner"]
 
 log = logging.getLogger("reliamsg.consumer")
 
-MOST_IDLE_S = 1.0
-"""The engine is stepped this often even if nothing happens."""
 LEAST_END_S = 0.1
 """The worker has this long for its last step, even if there is no time left."""
 LEAST_GOODBYE_S = 0.5
-"""A connection has this long to be closed, and ``on_error`` to be told, even if there is no time left."""
-
-
-log = logging.getLogger("reliamsg.consumer")
+"""Closing a connection, and the last calls of ``on_error``, may take this long even if there is no time left."""
+REQUESTS_EVERY_S = 0.25
+"""How often requests of operators are looked for."""
 
 
 class Opener:
@@ -84,8 +85,89 @@ class Opener:
         self._waiters.notify_all()
 
 
+class Operating:
+    """Carries out requests of operators, on the thread that owns the inbox."""
+
+    def __init__(self, engine: ConsumerEngine) -> None:
+        self._engine = engine
+        self._box = RequestBox(engine.shared.inbox.path)
+        self.looks_at = float("-inf")
+        """When :meth:`step` looks for requests again."""
+
+    def step(self, now: float) -> None:
+        """Carry out new requests. Each request is answered when it is durable; one that fails
+        for want of room on the disk stays."""
+        self.looks_at = now + REQUESTS_EVERY_S
+        if not self._engine.shared.health.may_write:
+            return
+        for name, request in self._box.waiting():
+            try:
+                answer = self._carry_out(request, now)
+            except ReliamsgError as error:
+                log.warning("%s: %s", request.action, error)
+                return
+            log.info("operator: %s: %s", request.action, answer.text)
+            self._box.answer(name, answer)
+
+    def _carry_out(self, request: Request, now: float) -> Answer:
+        if request.action == "accept":
+            return self._accept(request, now)
+        if request.action == "forget":
+            return self._forget(request, now)
+        which = Selection(request.ids, request.reason, request.stream)
+        return self._replay(which) if request.action == "replay" else self._discard(which, now)
+
+    def _accept(self, request: Request, now: float) -> Answer:
+        if request.stream is None:
+            return Answer(False, "no stream is named")
+        gap = Gap(request.stream, request.epoch, request.first, request.last, "accepted")
+        done = self._engine.deliveries.accept(gap)
+        self._make_durable(now)
+        if done:
+            self._engine.announce_accepted(gap.stream)
+        return Answer(done, f"{gap.stream}: accepted" if done else f"{gap.stream}: this is no gap (any more)")
+
+    def _forget(self, request: Request, now: float) -> Answer:
+        what = Forgetting(request.streams, unused_since_us=request.unused_since_us)
+        if request.epoch:
+            what = replace(what, below=min(what.below, request.epoch))
+        count = self._engine.forget(what, now)
+        left = len(request.streams) - count
+        text = f"{count:,} forgotten"
+        if left:
+            text += f"; {left:,} kept: in use, not settled to their end, or not known any more"
+        return Answer(not left, text)
+
+    def _make_durable(self, now: float) -> None:
+        number = self._engine.shared.durability.want_soon()
+        self._engine.flush(now)
+        self._engine.shared.durability.is_durable(number)  # raises where it is not
+
+    def _replay(self, which: Selection) -> Answer:
+        shared = self._engine.shared
+        count = shared.inbox.quarantine.mark(which, True)
+        with shared.lock:
+            shared.quarantine.replay(Selection(ids=()))
+            shared.agenda.due(0.0)
+        return Answer(True, f"{count:,} deliveries are replayed")
+
+    def _discard(self, which: Selection, now: float) -> Answer:
+        shared = self._engine.shared
+        found = shared.inbox.quarantine.select(which)
+        with shared.lock:
+            gone = [one for one in found if one.id not in shared.quarantine.replaying]
+            for one in gone:
+                shared.journal.note(
+                    "quarantine_discarded", stream=one.stream, epoch=one.epoch, incarnation=one.incarnation,
+                    first=one.first, last=one.last, site=one.site, reason=one.reason,
+                )  # fmt: skip
+            shared.durability.pending.unquarantined.extend(one.id for one in gone)
+        self._make_durable(now)
+        return Answer(True, f"{len(gone):,} deliveries are discarded")
+
+
 class _Work:
-    """The steps of a consumer: its engine, what operators ask of it, and what ``on_error`` is told."""
+    """The steps of a consumer: its engine, requests of operators, and calls of ``on_error``."""
 
     def __init__(self, engine: ConsumerEngine, callbacks: CallbackThread) -> None:
         self._engine = engine
@@ -120,9 +202,11 @@ class _Work:
     def step(self) -> float | None:
         """See :class:`~reliamsg.runtime.worker.Work`."""
         shared = self._engine.shared
-        deadline = self._engine.step(shared.clock())
-        self._operating.step(shared.clock())
-        self._report_errors()
+        deadline, now = self._engine.step_when_due(shared.clock()), shared.clock()
+        if now >= self._operating.looks_at:
+            self._operating.step(now)
+        if shared.health.errors:
+            self._report_errors()
         if self._stopped:
             shared.changed.notify_all()
         return deadline
@@ -149,7 +233,7 @@ class _Work:
         """Commit, disconnect, and give the inbox up; returns whether the stop was clean."""
         engine, shared = self._engine, self._engine.shared
         try:
-            # First what the application acknowledged, so that the brokers still hear of it.
+            # Acknowledgements first, so that the brokers still receive them.
             engine.flush(shared.clock())
             engine.say_goodbye(shared.clock())
             engine.standby.close_given_up()
@@ -202,7 +286,7 @@ class Runner:
             self._closed = True
         deadline = time.monotonic() + max(0.0, timeout)
         self.stop()
-        if self._worker.is_current:  # it has collected a consumer that nobody closed
+        if self._worker.is_current:  # it has collected a consumer that was not closed
             self._work.close_at_end(deadline)
         if self._worker.end(max(LEAST_END_S, timeout)):
             return self._work.close(deadline)

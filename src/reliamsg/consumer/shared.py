@@ -1,4 +1,4 @@
-"""What the parts of a consumer share."""
+"""The state that the parts of a consumer share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TypeVar
 from reliamsg.consumer.absent import AbsentStreams
 from reliamsg.consumer.admission import Admission
 from reliamsg.consumer.agenda import Agenda
-from reliamsg.consumer.buffers import StreamBuffers
+from reliamsg.consumer.buffer import StreamBuffers
 from reliamsg.consumer.durability import Durability
 from reliamsg.consumer.health import Health
 from reliamsg.consumer.journalling import ConsumerJournal

@@ -1,14 +1,22 @@
-"""One site as the consumer sees it: what its transport tells, and what is counted about it."""
+"""One site as the consumer sees it: its connections, its deliveries, and their counts."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Literal
 
 from reliamsg.config import Site
 from reliamsg.consumer.buffer import BufferedBatch
-from reliamsg.consumer.intake import Rejected, Unsequenced, examine, examine_repair
+from reliamsg.consumer.intake import (
+    UNREADABLE,
+    Rejected,
+    Unsequenced,
+    examine,
+    examine_repair,
+    is_readable,
+)
 from reliamsg.consumer.latest_statuses import LatestStatuses
 from reliamsg.consumer.quarantine import FAR_EPOCH, HELD, TOO_MANY_STREAMS
 from reliamsg.consumer.shared import Shared
@@ -16,6 +24,7 @@ from reliamsg.keys import KeyRing
 from reliamsg.message import Stream
 from reliamsg.protocol.ranges import Span
 from reliamsg.protocol.receiver.incoming import Incoming
+from reliamsg.protocol.receiver.stream import Arrival
 from reliamsg.protocol.receiver.unacked import QUARANTINE
 from reliamsg.store.inbox_rows import HeldFrame
 from reliamsg.store.quarantine import QuarantinedDelivery, Selection
@@ -23,7 +32,7 @@ from reliamsg.transport.base import Delivery, ReceiverTransport, SenderTransport
 from reliamsg.wire.data import Frame, FrameError, Origin, Records, encode, open_frame
 from reliamsg.wire.limits import MAX_FRAME_BYTES
 
-__all__ = ["SILENT_S", "Feeding", "SiteReceiver", "SiteState"]
+__all__ = ["SILENT_S", "SilentQueues", "SiteReceiver", "SiteState"]
 
 log = logging.getLogger("reliamsg.consumer")
 
@@ -32,41 +41,42 @@ SiteState = Literal["connecting", "connected", "listening", "unreachable", "refu
 Connection = ReceiverTransport | SenderTransport
 
 SILENT_S = 60.0
-"""A queue is suspected when repairs of its topic came for so long, through the same site, and nothing else did."""
+"""A queue is suspected when only repairs of its topic have arrived through the same site for this long."""
 
 Topic = tuple[str, int]
 """With its partition."""
 
 GATHER_S = 0.01
-"""The engine is told of arrivals that are not urgent within so long."""
+"""Arrivals that are not urgent are processed within this time."""
 
 ASKED_WITHIN_S = 3.0
-"""A broker that says that a queue is empty was asked at most so long ago."""
+"""A broker that reports an empty queue was asked at most this long ago."""
 
 MAX_LATE_BYTES = 64 * 1024 * 1024
 """Late messages that wait in the inbox until the application has seen them; any more are only counted."""
 
 TRY_AGAIN_S = 30.0
-"""What could not be taken in from the quarantine, though there was room for its stream, gives way to others so long."""
+"""How long messages from the quarantine that could not be taken in, despite room for their stream, are put off."""
 NO_ROOM_S = 0.05
-"""The same of what a gap had held, and finds no room: that may be there as soon as the application goes on."""
+"""The same for messages behind a gap that find no room: there may be some as soon as the application continues."""
 ANSWER_TRIES = 4
-"""A producer that was asked so often, which takes 7 s, is not expected to answer soon."""
+"""After this many requests, which take 7 s, a producer is not expected to answer soon."""
 LOOK_AGAIN_S = 1.0
-"""Whether it has answered is looked at so often."""
+"""How often it is checked whether it has answered."""
 LOG_EVERY_S = 1.0
-"""Rejected deliveries of one kind are logged at most so often, with their number."""
+"""Minimal time between two log lines on rejected deliveries of one kind."""
 _UNUSABLE = "unusable deliveries set aside"
-_UNHEARD = "statuses of streams not taken in, to be asked for again"
+_STATUS_REFUSED = "statuses of streams not taken in, to be asked for again"
+_UNREADABLE = "batches kept in quarantine until reliamsg[zstd], or a later version, is installed to read them"
 _NOT_KEPT = "late batches not kept, since there are too many"
 
 
 class Connections:
-    """What there is, and who takes its events. Everything under the consumer's lock, unless it says otherwise."""
+    """A site's connections, and the receivers of their events. Under the consumer's lock, unless stated otherwise."""
 
     def __init__(self) -> None:
         self.transport: ReceiverTransport | None = None
-        """What the site is read with; None while it is not."""
+        """The connection that the site is read with; None while it is not read."""
         self.reading: object | None = None
         """Who takes its events: whatever else still calls belongs to a connection that was given up."""
         self.listener: SenderTransport | None = None
@@ -138,23 +148,24 @@ class Deferred:
         self.retry_at = float("inf")
 
 
-class Feeding:
-    """Of one site: what came through queues, and what only by repair. Not thread-safe."""
+class SilentQueues:
+    """The topics of one site of which only repairs arrive. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._starved_since: dict[Topic, float] = {}
+        self.since: dict[Topic, float] = {}
+        """When the first repair arrived after the queue's last delivery."""
 
-    def came(self, topic: Topic) -> None:
-        """Its queue brought something."""
-        self._starved_since.pop(topic, None)
+    def delivered(self, topic: Topic) -> None:
+        """A topic's queue delivered something."""
+        self.since.pop(topic, None)
 
     def repaired(self, topic: Topic, now: float, seen_empty_at: float) -> bool:
-        """Something missing came by repair. Returns whether the queue is suspected, `SILENT_S` apart: it brought
-        nothing all that time, and not because something waited in it."""
-        since = self._starved_since.setdefault(topic, now)
+        """Missing messages arrived as a repair. Returns whether the queue is suspected of not being bound, at most once
+        in `SILENT_S`: it has delivered nothing for that time, although it was seen to be empty."""
+        since = self.since.setdefault(topic, now)
         if now - since < SILENT_S or seen_empty_at < since:
             return False
-        self._starved_since[topic] = now
+        self.since[topic] = now
         return True
 
 
@@ -167,7 +178,7 @@ class SiteReceiver:
         shared: Shared,
         site: Site,
         statuses: LatestStatuses,
-        topics: Container[tuple[str, int]],
+        topics: Mapping[str, Topic],
         *,
         keep_late: bool,
         unsequenced: bool,
@@ -204,18 +215,21 @@ class SiteReceiver:
         self.rejected: dict[str, int] = {}
         """Reason → deliveries."""
         self._statuses = statuses
-        self._topics = topics
         self._keep_late = keep_late
         self._unsequenced = unsequenced
-        self._keys = keys
-        self._feeding = Feeding()
+        self._examine = partial(examine, topics=topics, limit=MAX_FRAME_BYTES, ring=keys)
+        self._examine_repair = partial(examine_repair, topics=topics, limit=MAX_FRAME_BYTES, ring=keys)
+        self._has_lock = site.protocol != "mqtt"
+        self._silent = SilentQueues()
         self.deferred = Deferred()
         """Too far ahead of their streams, or of epochs that their producers were asked about, with no room in
         quarantine."""
         self._early: list[Delivery] = []
         """Arrived before it was known whether another inbox reads; at most as many as the broker lets wait."""
+        self.any_rejected = False
+        """There is something for :meth:`report_rejected`."""
         self._unreported: dict[tuple[str, str], int] = {}
-        """By what was done, and why."""
+        """By what was done, and the reason."""
         self._unlogged: dict[tuple[str, str], int] = {}
         self._logged_at: dict[tuple[str, str], float] = {}
 
@@ -236,20 +250,29 @@ class SiteReceiver:
             heard = self._statuses.journal(self.name, self.lost_at)
             detail |= {"heard": heard} if heard else {}
         self.shared.journal.note("connected", site=self.name, detail=detail)
-        self.shared.role.locks.review()
-        self.shared.agenda.due(0.0)
+        self._review()
         log.info("site %s: connected to %s", self.name, endpoint)
 
     def listens(self, endpoint: str) -> None:
         """It is being listened to, and not read."""
         self._up("listening", endpoint)
-        self.shared.agenda.due(0.0)
+        self._look()
         log.info("site %s: listening to %s", self.name, endpoint)
 
     def listens_aside(self) -> None:
         """It is being listened to beside a connection that tries to read."""
         self.connections.note_aside(True)
         self.greeted = False
+        self._look()
+
+    def _review(self) -> None:
+        """The site's state has changed, which may decide who reads."""
+        self.shared.role.review()
+        self.shared.agenda.due(0.0)
+
+    def _look(self) -> None:
+        """The same where no lock is concerned."""
+        self.shared.role.look()
         self.shared.agenda.due(0.0)
 
     def greet(self, greeted: bool) -> None:
@@ -278,8 +301,7 @@ class SiteReceiver:
             self.shared.journal.note("disconnected", site=self.name, reason=reason)
             level = logging.INFO if self.closing else logging.WARNING
             log.log(level, "site %s: disconnected: %s", self.name, reason)
-        self.shared.role.locks.review()
-        self.shared.agenda.due(0.0)
+        self._review()
 
     def give_up(self, reason: str) -> None:
         """Have nothing to do with any connection any more; what there was is to be closed."""
@@ -297,10 +319,10 @@ class SiteReceiver:
     def unreachable(self, endpoint: str, reason: str, credentials: bool) -> None:
         """An attempt to connect failed."""
         changed = reason != self.error
-        self.busy_since = None  # whoever held the group there may be gone as well
+        self.busy_since = None  # the holder of the lock may be gone as well
         self.state = "refused" if credentials or is_refusal(reason) else "unreachable"
         self.endpoint, self.error = endpoint, reason
-        self.shared.role.locks.review()
+        self.shared.role.review()
         if changed:
             log.warning("site %s: %s: %s", self.name, endpoint, reason)
 
@@ -310,8 +332,7 @@ class SiteReceiver:
         if self.busy_since is None:
             self.busy_since = self.shared.clock()
             log.warning("site %s: another consumer reads for this group: %s", self.name, holder)
-        self.shared.role.locks.review()
-        self.shared.agenda.due(0.0)
+        self._review()
 
     def drained(self) -> None:
         """Its queue was seen empty.
@@ -319,8 +340,9 @@ class SiteReceiver:
         What a producer's journal, as far as it told of it before the broker was asked, says to be confirmed here has
         arrived by now, or was lost. Brokers are asked a moment before they answer.
         """
-        now = self.shared.clock()
-        heard = self._statuses.journal(self.name, max(self.drained_at, now - ASKED_WITHIN_S))
+        now, heard = self.shared.clock(), None
+        if self._statuses.news[self.name]:
+            heard = self._statuses.journal(self.name, max(self.drained_at, now - ASKED_WITHIN_S))
         self.drained_at = now
         detail = {"count": 1, "heard": heard} if heard else {"count": 1}
         self.shared.journal.note("drained", site=self.name, detail=detail)
@@ -356,13 +378,13 @@ class SiteReceiver:
 
     def refuse_status(self, reason: str) -> None:
         """A status told of a stream that there is no room for."""
-        self._count(_UNHEARD, reason)
+        self._count(_STATUS_REFUSED, reason)
 
     def repaired(self, address: str, body: bytes) -> None:
         """A batch came at the group's own address. It has no broker to keep it: what is not taken in now is asked
         for again."""
         shared = self.shared
-        what = examine_repair(body, self._topics, MAX_FRAME_BYTES, self._keys)
+        what = self._examine_repair(body)
         with shared.lock:
             if shared.role.barred:
                 return
@@ -388,67 +410,53 @@ class SiteReceiver:
             return
         if shared.admission.quarantine_comes_first(stream):
             return
-        arrival = shared.core.receive(_incoming(self.name, stream, frame, repair=True), now, wall)
+        arrival = self._place(_incoming(self.name, stream, frame, repair=True), frame, now, wall)
         for first, last in arrival.new:
             self.repaired_messages += last - first + 1
         if arrival.new:
-            shared.buffers.of(stream).take_in(BufferedBatch.of(frame, arrival.new, self.name, now, wall))
-            self._look_at_queue((stream.topic, stream.partition), now)
+            self._check_queue((stream.topic, stream.partition), now)
         if arrival.quarantine:
             self.set_aside(address, frame.data, "conflict")
-        elif arrival.late:
-            self._late(stream, frame, arrival.late, wall)
-        elif not (arrival.new or arrival.refused or arrival.deferred or arrival.far):
+        elif not arrival.late and not (arrival.new or arrival.refused or arrival.deferred or arrival.far):
             self.duplicate_messages += envelope.count
 
-    def _look_at_queue(self, topic: tuple[str, int], now: float) -> None:
-        """What a producer sends again through this site its queue should have brought."""
+    def _check_queue(self, topic: Topic, now: float) -> None:
+        """Messages that a producer resends through this site should have arrived in its queue."""
         transport = self.connections.transport
-        if transport is not None and self._feeding.repaired(topic, now, self.drained_at):
-            log.info("site %s: of %s only repairs come: its queue is bound once more", self.name, topic[0])
+        if transport is not None and self._silent.repaired(topic, now, self.drained_at):
+            log.info("site %s: of %s only repairs arrive: its queue is bound again", self.name, topic[0])
             transport.renew(*topic)
 
-    # -- Member -------------------------------------------------------------------------------------------
+    # -- LockedSite ---------------------------------------------------------------------------------------
 
     def give_way(self) -> None:
-        """See :class:`~reliamsg.consumer.site_locks.LockedSite`."""
+        """See :class:`~reliamsg.consumer.role.LockedSite`."""
         if self.connections.transport is not None:
             self.connections.transport.reconnect("another consumer reads for this group")
 
     def admit(self) -> None:
-        """See :class:`~reliamsg.consumer.site_locks.LockedSite`."""
+        """See :class:`~reliamsg.consumer.role.LockedSite`."""
         early, self._early = self._early, []
         if early:
             self.received(early, self.connections.reading)
-        self.shared.changed.notify_all()  # handing out may go on as well
-
-    def _must_wait(self, deliveries: Sequence[Delivery]) -> bool:
-        """Keep deliveries for later, if another inbox may be reading."""
-        locks = self.shared.role.locks
-        if self.shared.role.barred or not (locks.decided or self.site.protocol == "mqtt"):
-            self._early += deliveries
-            return True
-        return False
+        self.shared.changed.notify_all()  # deliveries may go on as well
 
     # -- what arrives -------------------------------------------------------------------------------------
 
     def received(self, deliveries: Sequence[Delivery], reading: object) -> None:
-        """See :class:`~reliamsg.transport.base.ReceiverEvents`. `reading`: who took the event."""
-        shared = self.shared
-        with shared.lock:
-            if reading is not self.connections.reading or self._must_wait(deliveries):
-                return
-        # Looking at bytes needs no lock, and takes longer than all that does.
-        found = [
-            (delivery, examine(delivery, self._topics, MAX_FRAME_BYTES, self._keys))
-            for delivery in deliveries
-        ]
+        """See :class:`~reliamsg.transport.base.ReceiverEvents`. `reading`: the connection that received them."""
+        shared, role = self.shared, self.shared.role
+        # Examining bytes needs no lock, and takes longer than everything that does.
+        found = list(map(self._examine, deliveries))
         release: list[object] = []
         with shared.lock:
-            if reading is not self.connections.reading or self._must_wait(deliveries):
+            if reading is not self.connections.reading:
+                return
+            if role.barred or (self._has_lock and not role.decided):
+                self._early += deliveries  # another inbox may be reading
                 return
             now, wall = shared.clock(), shared.wall_us()
-            for delivery, what in found:
+            for delivery, what in zip(deliveries, found, strict=True):
                 if isinstance(what, Rejected):
                     self._reject(delivery, what)
                 elif isinstance(what, Unsequenced):
@@ -483,20 +491,21 @@ class SiteReceiver:
         """Place a sound frame; returns whether its broker may forget it at once."""
         shared, envelope = self.shared, frame.envelope
         stream = stream or envelope.stream
-        if shared.absent.may_know(stream):
+        if stream not in shared.core.streams and shared.absent.may_know(stream):
             shared.absent.wait(stream, self.name, lambda room: self._loaded(delivery, frame, stream, room))
             shared.agenda.due(now)
             return False
-        if shared.admission.quarantine_comes_first(stream):
-            # What came before it is there. Were it taken in first, the stream might begin with it.
+        if shared.quarantine.any_roomless and shared.admission.quarantine_comes_first(stream):
+            # Earlier messages are there. Were this one taken in first, the stream might begin with it.
             self._refuse(delivery, frame, stream)
             return False
         if stream in shared.core.context.held and not shared.admission.has_room_behind_hold(stream, frame):
             if not shared.admission.leave_to_producer(self.name, stream, frame, delivery.token, now):
                 self.quarantine(delivery, frame, HELD, stream)
             return False
-        arrival = shared.core.receive(_incoming(self.name, stream, frame, delivery.token), now, wall)
-        self._feeding.came((envelope.topic, envelope.partition))
+        arrival = self._place(_incoming(self.name, stream, frame, delivery.token), frame, now, wall)
+        if self._silent.since:
+            self._silent.delivered((envelope.topic, envelope.partition))
         if arrival.refused:
             self._refuse(delivery, frame, stream)
         elif arrival.deferred:
@@ -507,15 +516,22 @@ class SiteReceiver:
             return False
         for first, last in arrival.new:
             self.received_messages += last - first + 1
-        if arrival.new:
-            shared.buffers.of(stream).take_in(BufferedBatch.of(frame, arrival.new, self.name, now, wall))
         if arrival.quarantine:
-            self._quarantine(delivery, "conflict")
-        elif arrival.late:
-            self._late(stream, frame, arrival.late, wall)
-        elif not arrival.new and not arrival.refused:
+            self.set_aside(delivery.address, delivery.body, "conflict")
+        elif not (arrival.new or arrival.late or arrival.refused):
             self.duplicate_messages += envelope.count
         return arrival.release
+
+    def _place(self, incoming: Incoming, frame: Frame, now: float, wall: int) -> Arrival:
+        """Pass a sound frame to the protocol, and keep its new and late messages."""
+        shared, stream = self.shared, incoming.stream
+        arrival = shared.core.receive(incoming, now, wall)
+        if arrival.new:
+            batches = BufferedBatch.of(frame, arrival.new, incoming.site, now, wall)
+            (shared.buffers.by_stream.get(stream) or shared.buffers.of(stream)).add(batches)
+        if arrival.late and not arrival.quarantine:
+            self._late(stream, frame, arrival.late, wall)
+        return arrival
 
     def _loaded(self, delivery: Delivery, frame: Frame, stream: Stream, there_is_room: bool) -> None:
         """A delivery's stream was looked for in the inbox."""
@@ -551,8 +567,10 @@ class SiteReceiver:
         return False
 
     def replayed(self, row: QuarantinedDelivery, frame: Frame, now: float, wall: int) -> bool:
-        """Take in what was in quarantine, as if it arrived again; False if it has to stay as it is."""
+        """Take in a delivery from the quarantine, as if it arrived again; False if it has to stay there."""
         shared, envelope = self.shared, frame.envelope
+        if row.reason == UNREADABLE and not is_readable(frame):
+            return False
         if shared.absent.may_know(row.stream):
             shared.absent.wait(row.stream, QUARANTINE, lambda room: self._replay_loaded(row, frame, room))
             return True
@@ -563,9 +581,7 @@ class SiteReceiver:
         if row.reason == FAR_EPOCH:  # an answer, or an operator, has decided
             shared.core.vouch(row.stream, envelope.epoch)
         shared.quarantine.took_in(row)
-        arrival = shared.core.receive(
-            _incoming(row.site, row.stream, frame, row.id, replayed=True), now, wall
-        )
+        arrival = self._place(_incoming(row.site, row.stream, frame, row.id, replayed=True), frame, now, wall)
         if arrival.refused or arrival.deferred or arrival.far:
             if row.reason == TOO_MANY_STREAMS and not arrival.refused:
                 shared.quarantine.put_off[row.stream] = now + TRY_AGAIN_S
@@ -574,14 +590,10 @@ class SiteReceiver:
                 shared.quarantine.lacks_room(row.id)
                 return True
             return False
-        if arrival.new:
-            shared.buffers.of(row.stream).take_in(BufferedBatch.of(frame, arrival.new, row.site, now, wall))
         if arrival.release:
             shared.durability.pending.unquarantined.append(row.id)
         if arrival.quarantine:
             self.set_aside("", frame.data, "conflict")
-        elif arrival.late:
-            self._late(row.stream, frame, arrival.late, wall)
         return True
 
     def _replay_loaded(self, row: QuarantinedDelivery, frame: Frame, there_is_room: bool) -> None:
@@ -599,7 +611,7 @@ class SiteReceiver:
         self.quarantine(delivery, frame, TOO_MANY_STREAMS, stream)
 
     def _late(self, stream: Stream, frame: Frame, spans: Sequence[Span], wall: int) -> None:
-        """Keep what came late for the application to see; it is journalled in any case."""
+        """Keep late messages for the application to see; they are journalled in any case."""
         shared = self.shared
         for part in BufferedBatch.of(frame, spans, self.name, 0.0, wall) if self._keep_late else ():
             if shared.inbox.late_bytes + shared.durability.pending.late_bytes >= MAX_LATE_BYTES:
@@ -634,22 +646,18 @@ class SiteReceiver:
         """Set a delivery aside that can't be used. Its broker may forget it when that is committed."""
         if what.frame is not None:
             self._undecodable(what.frame)
-        self._quarantine(delivery, what.reason)
+            if what.reason == UNREADABLE:
+                self._count(_UNREADABLE, UNREADABLE)
+                self.quarantine(delivery, what.frame, UNREADABLE)
+                return
+        self.set_aside(delivery.address, delivery.body, what.reason)
         self.shared.durability.pending.tokens.append((self.name, delivery.token))
 
     def _undecodable(self, frame: Frame) -> None:
-        envelope = frame.envelope
-        self.shared.core.undecodable(
-            envelope.stream,
-            envelope.epoch,
-            envelope.incarnation,
-            envelope.seq,
-            envelope.last,
-            self.shared.clock(),
+        envelope, core, now = frame.envelope, self.shared.core, self.shared.clock()
+        core.undecodable(
+            envelope.stream, envelope.epoch, envelope.incarnation, envelope.seq, envelope.last, now
         )
-
-    def _quarantine(self, delivery: Delivery, reason: str) -> None:
-        self.set_aside(delivery.address, delivery.body, reason)
 
     def set_aside(self, address: str, data: bytes, reason: str) -> None:
         """Keep bytes that can't be used, within bounds, and count them."""
@@ -661,11 +669,10 @@ class SiteReceiver:
     def _count(self, what: str, reason: str) -> None:
         self.rejected[reason] = self.rejected.get(reason, 0) + 1
         self._unreported[what, reason] = self._unreported.get((what, reason), 0) + 1
+        self.any_rejected = True
 
     def report_rejected(self, now: float, everything: bool = False) -> None:
         """Journal what was rejected since the last commit, and log it, each reason at most once a second."""
-        if not self._unlogged and not self._unreported:
-            return
         for (what, reason), count in self._unreported.items():
             self.shared.journal.note("rejected", site=self.name, reason=reason, detail={"count": count})
             self._unlogged[what, reason] = self._unlogged.get((what, reason), 0) + count
@@ -675,6 +682,7 @@ class SiteReceiver:
                 self._logged_at[what, reason] = now
                 del self._unlogged[what, reason]
                 log.warning("site %s: %s: %d (%s)", self.name, what, count, reason)
+        self.any_rejected = bool(self._unlogged)
 
 
 def _incoming(
@@ -686,19 +694,9 @@ def _incoming(
     repair: bool = False,
     replayed: bool = False,
 ) -> Incoming:
-    """What arrived, as the core sees it. Only of repairs, and of what is replayed, the size matters."""
-    envelope = frame.envelope
+    """A delivery, as the core sees it. The size matters only for repairs and replayed deliveries."""
+    envelope, size = frame.envelope, len(frame.data) if repair or replayed else 0
     return Incoming(
-        site,
-        stream,
-        envelope.epoch,
-        envelope.incarnation,
-        envelope.previous,
-        envelope.seq,
-        envelope.last,
-        token,
-        repair,
-        len(frame.data) if repair or replayed else 0,
-        replayed,
-        envelope.ts_last,
-    )
+        site, stream, envelope.epoch, envelope.incarnation, envelope.previous, envelope.seq, envelope.last, token,
+        repair, size, replayed, envelope.ts_last,
+    )  # fmt: skip

@@ -49,7 +49,7 @@ GRACE_S = 0.25
 LOOK_EVERY_S = 0.1
 """How often phases other than ``active`` are checked, besides whenever a control frame arrives."""
 PROMPT_S = 1.0
-"""A standby that takes over within this time of a goodbye knows that nobody read in between."""
+"""A standby that takes over within this time of a goodbye knows that no other inbox read in between."""
 CLOSE_S = 1.0
 """How long closing a connection that is given up may take."""
 
@@ -79,6 +79,8 @@ class StandbyLease:
         self._locking = sorted((s for s in self._all if s.site.protocol == "amqp"), key=lambda s: s.name)
         self._others = [s for s in self._all if s not in self._locking]
         self.phase: Phase = "starting"
+        self.due_at = float("-inf")
+        """When the next step has something to do, unless ``role.changed`` is set before."""
         self._since = float("-inf")
         """When the phase began."""
         self._after_waiting = False
@@ -103,7 +105,8 @@ class StandbyLease:
             self._start(now, after_waiting=False)
 
     def step(self, now: float) -> None:
-        """Do what is due."""
+        """Do what is due. To be called at :attr:`due_at`, and when ``role.changed`` is set."""
+        self._shared.role.looked()
         if now - self._stepped_at >= self._lease.lasts / 2:
             self._awake_since = now
         self._stepped_at = now
@@ -118,14 +121,11 @@ class StandbyLease:
         if now >= self._heartbeat_at:
             self._say(now)
         self._greet()
-
-    def deadline(self, now: float) -> float:
-        """When the next step has something to do."""
+        self.due_at = self._heartbeat_at
         if self.phase == "active":
-            return min(self._heartbeat_at, max(self._lease.until, now + LOOK_EVERY_S))
-        if self.phase == "starting":
-            return self._heartbeat_at
-        return min(self._heartbeat_at, now + LOOK_EVERY_S)
+            self.due_at = min(self.due_at, max(self._lease.until, now + LOOK_EVERY_S))
+        elif self.phase != "starting":
+            self.due_at = min(self.due_at, now + LOOK_EVERY_S)
 
     def close_given_up(self) -> None:
         """Close connections that were given up. Without the lock, since closing waits for events."""
@@ -141,15 +141,15 @@ class StandbyLease:
         self._shared.role.stand_by()
         for site in self._locking:
             self._give_up(site)
-        self._shared.role.locks.begin(self._locking, self._others)
+        self._shared.role.begin(self._locking, self._others)
         for site in self._locking:
             self._connectors[site.name].read()
         self._starting(now)
 
     def _starting(self, now: float) -> None:
         """The phase ``starting``: locks decide, where there are any."""
-        locks = self._shared.role.locks
-        if locks.barred and self._is_busy:
+        role = self._shared.role
+        if role.locked_out and self._is_busy:
             if self._standby:
                 self._wait(now)
                 return
@@ -160,9 +160,9 @@ class StandbyLease:
                     )  # to learn the position of the inbox that reads
         elif self._lease.rival(now) is not None:
             self._wait(now)
-        elif locks.barred:
+        elif role.locked_out:
             return
-        elif locks.holding or self._after_waiting or not self._others:
+        elif role.holding or self._after_waiting or not self._others:
             self._activate(now)
         else:
             self._probe(now)
@@ -180,7 +180,7 @@ class StandbyLease:
         if self._lease.rival(now) is not None:
             self._wait(now)
             return
-        if self._shared.role.locks.barred:
+        if self._shared.role.locked_out:
             return
         echoes = [site.echoes_since for site in self._others if site.echoes_since is not None]
         refused = all(site.state == "refused" for site in self._others)
@@ -190,7 +190,7 @@ class StandbyLease:
         # The time counts from when a site is listened to.
         since = min((s.connected_at for s in self._others if s.state == "listening"), default=float("inf"))
         deaf = now >= max(since, self._since) + PROBE_S
-        if heard or refused or deaf or self._shared.role.locks.holding:
+        if heard or refused or deaf or self._shared.role.holding:
             self._activate(now)
 
     def _activate(self, now: float) -> None:
@@ -281,7 +281,7 @@ class StandbyLease:
             return
         rival = lease.rival(now)
         yields = rival is not None and (lapsed or rival.heartbeat.rank < lease.own_rank)
-        if yields or (self._standby and self._shared.role.locks.barred and self._is_busy):
+        if yields or (self._standby and self._shared.role.locked_out and self._is_busy):
             self._wait(now)
         elif lapsed:
             self._let_go(now)
@@ -306,7 +306,7 @@ class StandbyLease:
         lost = [site for site in self._others if site.state != "connected"]
         for site in lost:
             self._give_up(site)
-        if lost and len(lost) == len(self._others) and not self._shared.role.locks.holding:
+        if lost and len(lost) == len(self._others) and not self._shared.role.holding:
             log.warning("group %s: it is not known any more whether this inbox reads", self._shared.group)
             self._find_out(now)
 
@@ -421,7 +421,7 @@ class StandbyLease:
     def _greet(self) -> None:
         """Sites that have connected since the last step get a heartbeat at once, and a call for their producers."""
         new = [site for site in self._all if not site.greeted and site.can_tell]
-        if not new or (self.phase == "active" and self._shared.role.locks.barred):
+        if not new or (self.phase == "active" and self._shared.role.locked_out):
             return
         for site in new:
             site.greet(True)

@@ -1,4 +1,4 @@
-"""What a consumer says about itself."""
+"""A consumer's status."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from reliamsg.message import Gap, Stream
 from reliamsg.protocol.receiver.stream import StreamReceiver
 
 __all__ = [
-    "ConsumerRole", "ConsumerStatus", "ProducerHeard", "Remaining", "SiteStatus", "Stalled", "StreamStatus",
+    "ConsumerRole", "ConsumerStatus", "KnownProducer", "Remaining", "SiteStatus", "Stalled", "StreamStatus",
     "status_of",
     "waiting_status",
 ]  # fmt: skip
@@ -33,9 +33,9 @@ class SiteStatus:
     pending: int
     """Deliveries that the broker keeps until they are safe here."""
     received: int
-    """Messages that came from here first, since the consumer was opened."""
+    """Messages that arrived from here first, since the consumer was opened."""
     duplicates: int
-    """Messages that came from here and were known already."""
+    """Messages that arrived from here and were known already."""
     rejected: dict[str, int]
     """Unusable deliveries, by reason."""
     repaired: int = 0
@@ -56,28 +56,28 @@ class StreamStatus:
     unacknowledged: int
     """Of those, messages that the application was given."""
     gap: Gap | None
-    """What holds the stream up, if anything is missing."""
+    """The gap that holds the stream up, if messages are missing."""
     gap_elapsed_s: float
     """For how long it has held the stream up, as far as that counts."""
     failing: bool
-    """A message whose handling failed waits to be handed out again."""
+    """A message whose handling failed waits to be delivered again."""
     halted: bool
     gap_held: bool = False
     """With ``on_gap="hold"``: the gap's time is over, and it holds the stream until it is filled or accepted."""
     left_to_producer: bool = False
     """Messages behind the gap are not here: its producer keeps them for the group, and they are asked for when the
-    stream has come to them. ``reliamsg inbox ls`` says how many they are."""
+    stream has reached them. ``reliamsg inbox ls`` shows their number."""
 
 
 @dataclass(frozen=True, slots=True)
-class ProducerHeard:
-    """What a producer said last about itself."""
+class KnownProducer:
+    """A producer, by its latest status."""
 
     epoch: int
     heard_s: float
     """How long ago that was, in seconds."""
     interval_s: float
-    """Within how many seconds it promised to be heard again while anything of it is not acknowledged."""
+    """Within how many seconds it promised its next status, while any of its messages is not acknowledged."""
     lsn: int
     """How far its journal was written."""
 
@@ -94,26 +94,26 @@ class ConsumerStatus:
     """Messages in the inbox, in bytes as they are stored."""
     dead_letters: int
     error: str
-    """Why the consumer has stopped, can't write its inbox, or hands nothing out since its journal is full; empty while
+    """Why the consumer has stopped, can't write its inbox, or delivers nothing since its journal is full; empty while
     all is well."""
     journal: JournalStatus | None = None
     """The journal's export; None where it stays in the inbox."""
     role: ConsumerRole = "active"
     """``active``: it reads for the group; ``standby``: another inbox does, or did until lately; ``starting``: that is
-    not known yet, or not any more. Only what is active hands anything out."""
+    not known yet, or not any more. Only an active consumer delivers messages."""
     asked: int = 0
     """Messages that producers were asked to send again; those asked for twice count twice."""
     repaired: int = 0
-    """Messages that came in answer."""
-    producers: dict[str, ProducerHeard] = field(default_factory=dict)
-    """Producers that were heard since the consumer was opened."""
+    """Messages that arrived in answer."""
+    producers: dict[str, KnownProducer] = field(default_factory=dict)
+    """Producers that sent a status since the consumer was opened."""
     stalled: tuple[Stalled, ...] = ()
     """While the inbox is full (``max_inbox_bytes``): which streams fill it and why, the fullest first; 10 at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class Remaining:
-    """What a consumer leaves behind when it is closed. All of it comes again."""
+    """The messages that a consumer leaves when it is closed. All of them are delivered again."""
 
     unacknowledged: int
     """Messages that the application was given and did not acknowledge."""
@@ -159,16 +159,16 @@ def _role(engine: ConsumerEngine) -> ConsumerRole:
     return "active" if shared.role.in_charge else "starting"
 
 
-def _producers(engine: ConsumerEngine) -> dict[str, ProducerHeard]:
+def _producers(engine: ConsumerEngine) -> dict[str, KnownProducer]:
     now = engine.shared.clock()
     return {
-        name: ProducerHeard(heard.epoch, max(0.0, now - heard.at), heard.interval, heard.lsn)
+        name: KnownProducer(heard.epoch, max(0.0, now - heard.at), heard.interval, heard.lsn)
         for name, heard in engine.statuses.by_producer.items()
     }
 
 
 def remaining(engine: ConsumerEngine, clean: bool) -> Remaining:
-    """What is left, at the end."""
+    """The messages that are left, at the end."""
     with engine.shared.lock:
         streams = engine.shared.core.streams.values()
         return Remaining(
@@ -179,17 +179,11 @@ def remaining(engine: ConsumerEngine, clean: bool) -> Remaining:
 
 
 def _site(engine: ConsumerEngine, site: SiteReceiver) -> SiteStatus:
+    refused = {address for each in site.connections.all for address in each.refused_addresses()}
     return SiteStatus(
-        site.state,
-        site.endpoint,
-        site.error,
-        site.pending,
-        site.received_messages,
-        site.duplicate_messages,
-        dict(site.rejected),
-        site.repaired_messages,
-        tuple(sorted({address for each in site.connections.all for address in each.refused_addresses()})),
-    )
+        site.state, site.endpoint, site.error, site.pending, site.received_messages, site.duplicate_messages,
+        dict(site.rejected), site.repaired_messages, tuple(sorted(refused)),
+    )  # fmt: skip
 
 
 def _stream(state: StreamReceiver) -> StreamStatus:
@@ -198,15 +192,8 @@ def _stream(state: StreamReceiver) -> StreamStatus:
     if state.gaps.clock.target is not None:
         number, first, last = state.gaps.clock.target
         gap = Gap(state.stream, number, max(first, 1), last, "open")
+    held = sum(known.held.total for known in state.epochs.live.values())
     return StreamStatus(
-        epoch,
-        position,
-        sum(known.held.total for known in state.epochs.live.values()),
-        state.epochs.unacknowledged,
-        gap,
-        state.gaps.clock.elapsed,
-        state.epochs.is_failing,
-        state.redelivery.halted,
-        state.gaps.held_by is not None,
-        state.epochs.has_let_go,
-    )
+        epoch, position, held, state.epochs.unacknowledged, gap, state.gaps.clock.elapsed, state.epochs.is_failing,
+        state.redelivery.halted, state.gaps.held_by is not None, state.epochs.has_let_go,
+    )  # fmt: skip

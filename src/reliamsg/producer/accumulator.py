@@ -21,17 +21,17 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable
 
 from reliamsg.errors import FatalError, OutboxFull, ReliamsgError
 from reliamsg.keys import MAX_KEY_ID_BYTES
 from reliamsg.producer.admission import Admission
+from reliamsg.producer.commit import CommitBatch, Content, Run
 from reliamsg.producer.confirmations import ConfirmationTracker
-from reliamsg.producer.receipt import Commit, Location, Receipt
+from reliamsg.producer.receipt import Receipt
 from reliamsg.producer.state import Shared
 
-__all__ = ["Accumulator", "CommitBatch", "Content", "Run"]
+__all__ = ["Accumulator"]
 
 COMMIT_BYTES = 8 * 1024 * 1024
 """Beyond this another batch begins: while a large one is stored nothing is read for sites that are behind."""
@@ -49,57 +49,6 @@ ENVELOPE_BYTES = 140
 SIGNATURE_BYTES = MAX_KEY_ID_BYTES + 40
 MAX_TOPIC_BYTES = 100
 ENVELOPE_SHARES = 32
-
-
-class Content(NamedTuple):
-    """What is published at once: bodies that share a key and headers, and what they count for, in bytes."""
-
-    topic: str
-    bodies: Sequence[bytes]
-    key: str | None
-    headers: Mapping[str, str] | None
-    size: int
-
-
-class Run:
-    """Consecutive messages of one topic with one key and the same headers."""
-
-    __slots__ = ("bodies", "headers", "key", "location", "topic")
-
-    def __init__(self, commit: Commit, content: Content) -> None:
-        self.topic = content.topic
-        self.bodies = list(content.bodies)
-        self.key = content.key
-        self.headers = content.headers
-        self.location = Location(commit, content.topic)
-
-
-class CommitBatch:
-    """What is published between two commits, and shares the next one."""
-
-    __slots__ = ("commit", "leased", "runs", "wall_us")
-
-    def __init__(self, tracker: ConfirmationTracker) -> None:
-        self.commit = Commit(tracker)
-        self.runs: list[Run] = []
-        """In the order of publishing."""
-        self.leased = 0
-        """About how many bytes are reserved for it."""
-        self.wall_us = 0
-        """When the first message was published, in µs since 1970."""
-
-    @property
-    def count(self) -> int:
-        """How many messages there are."""
-        count = 0
-        for run in list(self.runs):
-            count += len(run.bodies)
-        return count
-
-    def finish(self, error: ReliamsgError | None = None) -> None:
-        """The outcome of the commit is known: wake all threads that wait for it, and release the messages."""
-        self.runs = []
-        self.commit.finish(error)
 
 
 class Accumulator:
@@ -134,7 +83,7 @@ class Accumulator:
         """Oldest first. All but the last are complete."""
         self._batch = self._batches[0]
         """The last one, for which the token's bytes are."""
-        self._no_run = Run(self._batch.commit, Content("", (), None, None, 0))
+        self._no_run = Run(self._batch, Content("", (), None, None, 0))
         """Nothing is ever appended to it, since no topic has its name."""
         self._run = self._no_run
         """Where the next message goes, if it is of this topic and has neither key nor headers."""
@@ -155,7 +104,7 @@ class Accumulator:
                 run = self._run
                 if size <= left and run.topic == topic and not self._aside:
                     bodies = run.bodies
-                    receipt = Receipt(run.location, len(bodies), 1)
+                    receipt = Receipt(run, len(bodies), 1)
                     bodies.append(body)
                     token.append(left - size)
                     return receipt
@@ -199,12 +148,12 @@ class Accumulator:
             return None
         self._wake()
         if fits:
-            receipt = Receipt(run.location, len(run.bodies), 1)
+            receipt = Receipt(run, len(run.bodies), 1)
             run.bodies.append(content.bodies[0])
         else:
             self._run = self._no_run  # first: what comes after this must not go to a run before it
-            run = Run(batch.commit, content)
-            receipt = Receipt(run.location, 0, len(run.bodies))
+            run = Run(batch, content)
+            receipt = Receipt(run, 0, len(run.bodies))
             if not batch.runs:
                 batch.wall_us = self._clock.wall_us()
             batch.runs.append(run)
@@ -224,10 +173,10 @@ class Accumulator:
         if not self._admission.reserve(batch, size):
             return None
         self._wake()
-        run = Run(batch.commit, content)
+        run = Run(batch, content)
         batch.wall_us = self._clock.wall_us()
         batch.runs.append(run)
-        return Receipt(run.location, 0, len(run.bodies))
+        return Receipt(run, 0, len(run.bodies))
 
     # -- room, with the lock held -----------------------------------------------------------------------------
 

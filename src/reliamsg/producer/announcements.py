@@ -55,10 +55,12 @@ class Announcements:
 
     def run(self, now: float) -> None:
         """Send what is due."""
-        for stream, interval in self.timetable.due(now, MOST_AT_ONCE):
+        timetable = self.timetable
+        for stream, interval in timetable.due(now, MOST_AT_ONCE):
             self.announce(status_address(stream.topic, stream.partition), [stream], interval, now)
-        for group, streams in self.timetable.answers(now):
+        for group, streams in timetable.answers(now):
             self.answer(group, streams, now)
+        timetable.next_deadline()
 
     def answer(self, group: str, streams: Iterable[Stream], now: float) -> None:
         """Announce streams to one group."""
@@ -133,9 +135,7 @@ class Announcements:
                 site.transport.tell(to, frame)
         self._announced.update(dict.fromkeys(streams, now))
         for stream in streams if group else ():
-            member = shared.table.find(stream, group)
-            if member is not None:
-                member.answer(now, tuple(status.nonces))
+            shared.table.on_answer(stream, group, status.nonces, now)
 
     def _stream(self, stream: Stream, info: StreamInfo, group: str) -> StreamStatus:
         oldest = self._outbox.oldest(info.row.id)

@@ -35,7 +35,7 @@ from reliamsg.errors import ClosedError, ConfigError, ConfirmTimeout, FatalError
 from reliamsg.injection import injected
 from reliamsg.keys import KeyRing
 from reliamsg.message import MessageId
-from reliamsg.producer.accumulator import Content
+from reliamsg.producer.commit import Content
 from reliamsg.producer.confirmations import joined
 from reliamsg.producer.engine import ProducerEngine
 from reliamsg.producer.receipt import Receipt
@@ -434,7 +434,7 @@ def flush(engine: ProducerEngine, timeout: float | None) -> None:
         return None if timeout is None else max(0.0, timeout - (clock.now() - start))
 
     for batch in engine.accumulator.open_batches:
-        if not batch.commit.wait(left()):
+        if not batch.wait(left()):
             raise ConfirmTimeout(f"not everything was on the disk within {timeout} s")
     if engine.tracker.wait_for_all(left()):
         return

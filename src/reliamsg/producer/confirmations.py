@@ -15,7 +15,7 @@ from reliamsg.producer.retention import Retention
 from reliamsg.producer.state import Shared
 from reliamsg.producer.status import MessageState
 from reliamsg.protocol.ranges import RangeSet, Span
-from reliamsg.protocol.sender.window import Lane, LaneState, RowLike
+from reliamsg.protocol.sender.window import QueueState, RowLike, SendQueue
 from reliamsg.runtime.callbacks import CallbackThread
 from reliamsg.store.outbox import Outbox
 from reliamsg.store.rewriting import Taken
@@ -209,9 +209,9 @@ class ConfirmationTracker:
             return "released"
         if window.is_uncounted(row):
             return "unseen"
-        lane = self._parked_lane(name, messages.topic)
-        if lane is not None and lane.next <= row:
-            return _REFUSALS.get(lane.reason.partition(":")[0], "dropped")
+        queue = self._parked_queue(name, messages.topic)
+        if queue is not None and queue.next <= row:
+            return _REFUSALS.get(queue.reason.partition(":")[0], "dropped")
         if window.overdue_since is not None:
             return "timed out"
         if not window.connected:
@@ -222,23 +222,23 @@ class ConfirmationTracker:
         """The state of the messages at each site, and why."""
         found: dict[str, str] = {}
         for name, state in self._states(messages).items():
-            site, lane = self._connectivity[name], self._parked_lane(name, messages.topic)
+            site, queue = self._connectivity[name], self._parked_queue(name, messages.topic)
             why = ""
             if state == "confirmed":
                 pass
-            elif lane is not None and state in ("nacked", "returned", "refused", "dropped"):
-                why = lane.reason
+            elif queue is not None and state in ("nacked", "returned", "refused", "dropped"):
+                why = queue.reason
             elif site.error:
                 why = f"{site.state}: {site.error}"
             found[name] = f"{state} ({why})" if why else state
         return found
 
-    def _parked_lane(self, name: str, topic: str) -> Lane | None:
-        """The lane of a topic's stream, if it is parked at a site."""
+    def _parked_queue(self, name: str, topic: str) -> SendQueue | None:
+        """The queue of a topic's stream, if it is parked at a site."""
         shared = self._shared
         info = shared.streams.by_stream.get(Stream(shared.producer_id, topic, 0))
-        lane = None if info is None else shared.core.sites[name].lanes.get(info.row.id)
-        return None if lane is None or lane.state is LaneState.FLOWING else lane
+        queue = None if info is None else shared.core.sites[name].queues.get(info.row.id)
+        return None if queue is None or queue.state is QueueState.FLOWING else queue
 
     # -- what happens, with the lock held ---------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from math import inf
 
 from reliamsg.config import JournalExport, Site
 from reliamsg.errors import (
@@ -22,10 +23,11 @@ from reliamsg.errors import (
     ReliamsgError,
 )
 from reliamsg.message import MessageId, Stream
-from reliamsg.producer.accumulator import Accumulator, CommitBatch, Run
+from reliamsg.producer.accumulator import Accumulator
 from reliamsg.producer.admission import QUEUE_BYTES, Admission
 from reliamsg.producer.announcements import Announcements
 from reliamsg.producer.commands import WriterCommands
+from reliamsg.producer.commit import CommitBatch, Run
 from reliamsg.producer.confirmations import ConfirmationTracker
 from reliamsg.producer.connectivity import Connectivity
 from reliamsg.producer.control import ControlHandler
@@ -47,7 +49,7 @@ from reliamsg.producer.streams import StreamInfo
 from reliamsg.protocol.ranges import RangeSet, Span
 from reliamsg.protocol.sender.fencing import Verdict
 from reliamsg.protocol.sender.sender import Sender
-from reliamsg.protocol.sender.window import Lane, SiteLimits
+from reliamsg.protocol.sender.window import SendQueue, SiteLimits
 from reliamsg.runtime.callbacks import CallbackThread
 from reliamsg.runtime.environment import Environment
 from reliamsg.runtime.export_step import ExportStep, JournalSource
@@ -74,11 +76,9 @@ class ProducerEngine:
         source = JournalSource("producer", outbox.producer, outbox.path, outbox.exported)
         self.export = ExportStep(journal, source, environment)
         self._export_by = float("-inf")
-        self._announce_at: float | None = None
-        """When an announcement is due."""
         self._reported = False
         self._outbox, self._pages = outbox, PageCache(outbox.page)
-        self._requested: list[tuple[RowReader, Lane, int]] = []
+        self._requested: list[tuple[RowReader, SendQueue, int]] = []
         """Pages to read."""
         self._tail = TailCache()
         self._room = environment.room if environment.room is not None else Waiters()
@@ -187,7 +187,7 @@ class ProducerEngine:
                     window.confirmed.add(row, row)
                 else:
                     window.confirmed.remove(row, row)
-            window.restore_lane(parked.stream_id, parked.cursor, parked.attempts, parked.reason)
+            window.restore_queue(parked.stream_id, parked.cursor, parked.attempts, parked.reason)
 
     def _begin(self) -> None:
         core, now = self.shared.core, self.shared.clock.now()
@@ -362,7 +362,7 @@ class ProducerEngine:
             self.commands.refuse(shared.fatal)
             self._report_fatal()
             return None
-        if now >= shared.check_at:
+        if now >= shared.core.next_deadline():
             self._check_confirms(now)
         try:
             if self.groups.moved:
@@ -372,7 +372,7 @@ class ProducerEngine:
                 self.maintenance.run(now)
         except ReliamsgError as error:
             self._fail_or_retry(error)
-        return self._deadline(now, self._export(now) if self.export.has_target else None)
+        return self._deadline(now, self._export(now) if self.export.has_target else inf)
 
     def _check_confirms(self, now: float) -> None:
         """Reconnect where a confirm is overdue, and have parked streams tried again."""
@@ -382,7 +382,6 @@ class ProducerEngine:
             for name, parked in timed.overdue.items():
                 self.sites[name].overdue(parked)
             self.tracker.decided(timed.published)
-            self._next_check()
         for name in timed.overdue:
             self.sites[name].transport.reconnect("a confirm is overdue")
         for name in timed.retrying:
@@ -402,20 +401,12 @@ class ProducerEngine:
             self._listen(control.addresses(now))
         if not gate.is_settled and gate.hello_due(now):
             self.announcements.hello(now)
-        self._announce_at = self.announcements.timetable.next_deadline()
-        if self._announce_at is not None and self._announce_at <= now:
+        if self.announcements.timetable.due_at <= now:
             self.announcements.run(now)
-            self._announce_at = self.announcements.timetable.next_deadline()
-        if not self.repairs.is_idle:
-            self._repair(now)
+        if not self.repairs.is_idle and self.repairs.deadline(now) <= now:
+            self.repairs.run(now)
         if now >= control.forget_at:
             control.forget(now)
-
-    def _repair(self, now: float) -> None:
-        at = self.repairs.deadline(now)
-        if at is not None and at <= now:
-            self.repairs.run(now)
-            self._announce_at = self.announcements.timetable.next_deadline()
 
     def _judge(self, now: float) -> None:
         """Open the gate, renumber what is behind it, or stop."""
@@ -454,20 +445,20 @@ class ProducerEngine:
         for site in self.sites.values():
             site.transport.wake()
 
-    def _export(self, now: float) -> float | None:
+    def _export(self, now: float) -> float:
         """Export the journal; returns when there will be more."""
         if self.shared.fatal is not None:
-            return None
+            return inf
         try:
             stepped = self.export.step(now)
         except FatalError as error:
             self.fail(error)
-            return None
+            return inf
         if stepped.full_changed:
             self.accumulator.hold(self.export.full)
-        return stepped.deadline
+        return inf if stepped.deadline is None else stepped.deadline
 
-    def _deadline(self, now: float, exporting: float | None) -> float | None:
+    def _deadline(self, now: float, exporting: float) -> float | None:
         shared, control, gate, repairs = self.shared, self.control, self.gate, self.repairs
         with shared.lock:
             if (
@@ -479,24 +470,18 @@ class ProducerEngine:
                 or not self.accumulator.empty
             ):
                 return now
-            times = [self._next_check(), self.maintenance.deadline(now), self._announce_at, exporting]
+            times = [
+                shared.core.next_deadline(), self.maintenance.deadline(), self.announcements.timetable.due_at,
+                exporting,
+            ]  # fmt: skip
             if not gate.is_settled:
                 times.append(gate.deadline(now))
             if not repairs.is_idle:
                 times.append(repairs.deadline(now))
             if len(shared.streams.by_stream) != control.listened:
                 times.append(control.listen_at)
-        earliest: float | None = None
-        for time in times:
-            if time is not None and (earliest is None or time < earliest):
-                earliest = time
-        return earliest
-
-    def _next_check(self) -> float | None:
-        """When a confirm will be overdue, or a parked stream be tried again. With the lock held."""
-        at = self.shared.core.next_deadline()
-        self.shared.set_check(at)
-        return at
+        earliest = min(times)
+        return None if earliest == inf else max(earliest, now)
 
     # -- commits and pages ------------------------------------------------------------------------------------
 
@@ -560,9 +545,9 @@ class ProducerEngine:
         packed.stored(rows)
         return rows
 
-    def _request_page(self, reader: RowReader, lane: Lane, first: int) -> None:
+    def _request_page(self, reader: RowReader, queue: SendQueue, first: int) -> None:
         """A site is behind. Called with the lock held."""
-        self._requested.append((reader, lane, first))
+        self._requested.append((reader, queue, first))
         self.shared.wake()
 
     def _read_pages(self) -> None:
@@ -570,16 +555,16 @@ class ProducerEngine:
         with lock:
             requested, self._requested = self._requested, []
             top = self.shared.top
-        for reader, lane, first in requested:
+        for reader, queue, first in requested:
             try:
-                rows = self._pages.page(first, lane.stream_id)
+                rows = self._pages.page(first, queue.stream_id)
             except ReliamsgError as error:
                 self._fail_or_retry(error)
                 with lock:
-                    reader.forget(lane)
+                    reader.forget(queue)
                 continue
             with lock:
-                reader.loaded(lane, first, rows, top)
+                reader.loaded(queue, first, rows, top)
         self._wake_sites()
 
     # -- failing and closing ----------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from math import inf
 
 from reliamsg.errors import ProducerFenced
 from reliamsg.message import Stream
@@ -122,14 +123,12 @@ class EpochGate:
         """Whether a hello has to be sent now."""
         return self._fence.hello_due(now)
 
-    def deadline(self, now: float) -> float | None:
+    def deadline(self, now: float) -> float:
         """When :meth:`judge` or :meth:`hello_due` will have something to do."""
-        if self.is_settled:
-            return None
         at = self._fence.next_deadline(now, self._retry_at)
         if self._retry_at > now:
-            return self._retry_at if at is None else min(at, self._retry_at)
-        self.is_settled = at is None and self._shared.gate is None and not self._fence.awaited
+            return min(at, self._retry_at)
+        self.is_settled = at == inf and self._shared.gate is None and not self._fence.awaited
         return at
 
     def _offer(self) -> None:

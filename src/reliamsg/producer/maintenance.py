@@ -53,7 +53,7 @@ class Maintenance:
     def _has_progress(self) -> bool:
         shared = self._shared
         return bool(
-            shared.confirmed_rows
+            shared.core.confirmed_rows
             or not shared.journal.empty
             or not self._tracker.unjournalled.empty
             or self._groups.progressed
@@ -61,24 +61,23 @@ class Maintenance:
             or shared.presence.changed
         )
 
-    def deadline(self, now: float) -> float | None:
+    def deadline(self) -> float:
         """When :meth:`run` will have something to do. Called with the lock held."""
-        at = self._retention.deadline(now)
+        at = self._retention.due_at
         if self._has_progress():
-            progress = self._stored_at + PROGRESS_S
-            at = progress if at is None else min(at, progress)
-        return None if at is None else max(at, self._pause_until)
+            at = min(at, self._stored_at + PROGRESS_S)
+        return max(at, self._pause_until)
 
     def run(self, now: float) -> None:
         """Do what is due. What the disk refuses is raised, and tried again later."""
         shared, tracker = self._shared, self._tracker
-        is_early = now < self._stored_at + PROGRESS_S and now < self._retention.not_before
+        is_early = now < self._stored_at + PROGRESS_S and now < self._retention.due_at
         if now < self._pause_until or (
-            is_early and shared.confirmed_rows < PROGRESS_ROWS and not tracker.recount
+            is_early and shared.core.confirmed_rows < PROGRESS_ROWS and not tracker.recount
         ):
             return
         with shared.lock:
-            is_due = shared.confirmed_rows >= PROGRESS_ROWS or now >= self._stored_at + PROGRESS_S
+            is_due = shared.core.confirmed_rows >= PROGRESS_ROWS or now >= self._stored_at + PROGRESS_S
             store = is_due and self._has_progress()
             recount = tracker.take_recount()
         try:
@@ -117,7 +116,7 @@ class Maintenance:
             entries += progress
             proofs = shared.presence.take_changes()
             streams = shared.streams.by_stream
-            confirmed = shared.take_confirmed()
+            confirmed = shared.core.take_confirmed()
             cursor = shared.core.confirms.cursor
         try:
             self._outbox.progress(
@@ -133,7 +132,7 @@ class Maintenance:
                 shared.journal.put_back(entries)
                 self._groups.put_back(positions)
                 shared.presence.put_back(proofs)
-                shared.add_confirmed(confirmed)
+                shared.core.add_confirmed(confirmed)
                 self._tracker.put_back(published)
             raise
 
@@ -187,8 +186,8 @@ class Maintenance:
 
 def _cursors(window: SiteWindow) -> Cursors:
     parked = [
-        Parked(lane.stream_id, lane.cursor, lane.attempts, lane.reason)
-        for lane in window.lanes.values()
-        if lane.stream_id is not None
+        Parked(queue.stream_id, queue.cursor, queue.attempts, queue.reason)
+        for queue in window.queues.values()
+        if queue.stream_id is not None
     ]
     return Cursors(window.main.cursor, parked)

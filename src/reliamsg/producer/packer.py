@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
 from reliamsg.message import digest_sum
-from reliamsg.producer.accumulator import Run
+from reliamsg.producer.commit import Run
 from reliamsg.producer.settings import Settings
 from reliamsg.protocol.histogram import Histogram, bucket
 from reliamsg.store.journal import Entry
@@ -101,7 +101,7 @@ class Packed:
             epoch, seq = rows[at].epoch, first
             at += batches
             for run in runs:
-                run.location.stored(epoch, seq, starts, numbers)
+                run.stored(epoch, seq, starts, numbers)
                 seq += len(run.bodies)
 
 

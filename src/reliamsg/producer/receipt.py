@@ -2,82 +2,20 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Literal
 
 from reliamsg import forks
 from reliamsg.arguments import check_callback, check_choice, check_timeout, unrun
-from reliamsg.errors import ConfirmTimeout, ForkedError, ReliamsgError
+from reliamsg.errors import ForkedError
 from reliamsg.message import MessageId
+from reliamsg.producer.commit import CommitBatch, Run
 from reliamsg.producer.confirmations import ConfirmationTracker
 from reliamsg.producer.removals import Messages
 from reliamsg.producer.status import MessageState
-from reliamsg.runtime.wakeup import Waiters
 
-__all__ = ["Commit", "Location", "Receipt"]
-
-
-class Commit:
-    """One transaction of the outbox, and whether it has succeeded."""
-
-    __slots__ = ("done", "error", "tracker", "waiters")
-
-    def __init__(self, tracker: ConfirmationTracker) -> None:
-        self.tracker = tracker
-        self.done = False
-        """Whether the outcome is known."""
-        self.error: ReliamsgError | None = None
-        self.waiters = Waiters()
-
-    def wait(self, timeout: float | None) -> bool:
-        """Wait until the outcome is known, at most `timeout` seconds; returns whether it is."""
-        return self.done or self.waiters.wait(lambda: self.done, timeout)
-
-    def wait_durable(self, timeout: float | None) -> None:
-        """Wait until it has succeeded; raises its error, or :class:`ConfirmTimeout`."""
-        if not self.done and not self.wait(timeout):
-            raise ConfirmTimeout(f"not on the disk within {timeout} s; it may still be stored and sent")
-        if self.error is not None:
-            raise self.error
-
-    def finish(self, error: ReliamsgError | None) -> None:
-        """The outcome is known: wake all threads that wait for it."""
-        self.error = error
-        self.done = True
-        self.waiters.notify_all()
-
-
-class Location:
-    """Where consecutive messages of one topic are stored. Known once their commit has succeeded."""
-
-    __slots__ = ("_rows", "_seqs", "commit", "epoch", "seq", "topic")
-
-    epoch: int
-    seq: int
-    """The sequence number of the first message."""
-    _seqs: Sequence[int]
-    """The first sequence number of each row of the topic in this commit ..."""
-    _rows: Sequence[int]
-    """... and the row's id."""
-
-    def __init__(self, commit: Commit, topic: str) -> None:
-        self.commit = commit
-        self.topic = topic
-
-    def stored(self, epoch: int, seq: int, seqs: Sequence[int], rows: Sequence[int]) -> None:
-        """The messages were stored, by the transaction that is about to finish. `seqs` and `rows`: where each row of
-        the topic starts, and its id."""
-        self.epoch, self.seq, self._seqs, self._rows = epoch, seq, seqs, rows
-
-    def messages(self, offset: int, count: int) -> Messages:
-        """`count` of these messages from the one at `offset` on."""
-        first = self.seq + offset
-        last = first + count - 1
-        rows, seqs = self._rows, self._seqs
-        start, end = rows[bisect_right(seqs, first) - 1], rows[bisect_right(seqs, last) - 1]
-        return Messages(self.topic, self.epoch, first, last, start, end)
+__all__ = ["Receipt"]
 
 
 class Receipt:
@@ -87,34 +25,34 @@ class Receipt:
     process after ``fork()`` all but :attr:`durable`, :attr:`id` and :attr:`ids` raise :class:`ForkedError`.
     """
 
-    __slots__ = ("_count", "_location", "_offset")
+    __slots__ = ("_count", "_offset", "_run")
 
-    def __init__(self, location: Location, offset: int, count: int) -> None:
-        """It is for `count` messages, the first of which is at `offset` of `location`."""
-        self._location = location
+    def __init__(self, run: Run, offset: int, count: int) -> None:
+        """It is for `count` messages, the first of which is at `offset` of `run`."""
+        self._run = run
         self._offset = offset
         self._count = count
 
     @property
     def _tracker(self) -> ConfirmationTracker:
-        tracker = self._location.commit.tracker
+        tracker = self._run.commit.tracker
         if tracker.generation != forks.generation:  # nothing moves here, and a lock may be held forever
             raise ForkedError("this receipt is of a producer of the parent process")
         return tracker
 
     @property
     def _messages(self) -> Messages:
-        return self._location.messages(self._offset, self._count)
+        return self._run.messages(self._offset, self._count)
 
     @property
-    def commit(self) -> Commit:
+    def commit(self) -> CommitBatch:
         """The transaction that stores the messages."""
-        return self._location.commit
+        return self._run.commit
 
     @property
     def durable(self) -> bool:
         """Whether the messages are committed and fsynced."""
-        commit = self._location.commit
+        commit = self._run.commit
         return commit.done and commit.error is None
 
     @property
@@ -126,8 +64,8 @@ class Receipt:
         """
         if not self.durable:
             return None
-        location = self._location
-        return location.commit.tracker.identity(location.topic, location.epoch, location.seq + self._offset)
+        run = self._run
+        return run.commit.tracker.identity(run.topic, run.epoch, run.seq + self._offset)
 
     @property
     def ids(self) -> tuple[MessageId, ...]:
@@ -175,13 +113,13 @@ class Receipt:
         """
         check_choice("until", until, ("durable", "confirmed", "consumed"))
         check_timeout("timeout", timeout)
-        tracker, location = self._tracker, self._location
+        tracker, run = self._tracker, self._run
         start = tracker.now()
-        location.commit.wait_durable(timeout)
+        run.commit.wait_durable(timeout)
         if until == "durable":
             return
         left = None if timeout is None else max(0.0, timeout - (tracker.now() - start))
-        messages = location.messages(self._offset, self._count)
+        messages = run.messages(self._offset, self._count)
         if until == "confirmed":
             tracker.wait_published(messages, left)
         else:
@@ -200,7 +138,7 @@ class Receipt:
 
     def _call_when_done(self, callback: Callable[[Receipt], object]) -> None:
         """On the thread of callbacks."""
-        commit = self._location.commit
+        commit = self._run.commit
         commit.wait(None)  # a commit away, or an error when the producer is closed
         if commit.error is None and commit.tracker.watch(
             self._messages, partial(self._call_when_done, callback)
@@ -211,8 +149,8 @@ class Receipt:
             raise mistake
 
     def __repr__(self) -> str:
-        if self._location.commit.tracker.generation != forks.generation:
+        if self._run.commit.tracker.generation != forks.generation:
             state = "of the parent process"
         else:
             state = "done" if self.done else "durable" if self.durable else "not stored yet"
-        return f"<Receipt {self.id or self._location.topic} {state}>"
+        return f"<Receipt {self.id or self._run.topic} {state}>"

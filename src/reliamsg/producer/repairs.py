@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from math import inf
 
 from reliamsg.errors import StoreCorrupt
 from reliamsg.keys import KeyRing
@@ -50,13 +51,11 @@ class RepairSender:
         self.is_idle = True
         """Nothing is wanted."""
 
-    def deadline(self, now: float) -> float | None:
+    def deadline(self, now: float) -> float:
         """When there will be something to send."""
-        if self.is_idle:
-            return None
         due = self.queue.next_deadline(now)
-        self.is_idle = due is None
-        return None if due is None else max(due, self._pause_until)
+        self.is_idle = due == inf
+        return max(due, self._pause_until)
 
     def request(
         self, group: str, stream: Stream, wanted: Sequence[Span3], missing: Sequence[Span3], now: float, *,

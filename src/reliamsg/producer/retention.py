@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from reliamsg.message import Stream
 from reliamsg.producer.journalling import RULES
@@ -46,7 +47,7 @@ class Retention:
         self.released_to = 0
         """Every row up to here has left."""
         self._unsent = RangeSet()
-        self.not_before = float("-inf")
+        self.due_at = inf
         """Before this time nothing leaves."""
         self._checked_at = float("-inf")
         self._again = False
@@ -54,7 +55,7 @@ class Retention:
     def stored(self, size: int) -> None:
         """Batches of `size` bytes in all were stored."""
         self.stored_bytes += size
-        if self.stored_bytes > self._max_bytes:
+        if self.stored_bytes > self._max_bytes or self.due_at == inf:
             self._schedule()
 
     def counted(self, size: int) -> None:
@@ -64,19 +65,15 @@ class Retention:
 
     def _schedule(self) -> None:
         soon = self._again or self.stored_bytes > self._max_bytes
-        self.not_before = self._checked_at + (ROOM_EVERY_S if soon else EVERY_S)
+        self.due_at = self._checked_at + (ROOM_EVERY_S if soon else EVERY_S) if self.stored_bytes else inf
 
     def released_unsent(self, row: int) -> bool:
         """Whether the row left before every site had it."""
         return row in self._unsent
 
-    def deadline(self, now: float) -> float | None:
-        """When :meth:`due` may return something."""
-        return max(now, self.not_before) if self.stored_bytes else None
-
     def due(self, now: float, pending_bytes: int) -> Excess | None:
         """What should leave now; None for nothing yet."""
-        if now < self.not_before or not self.stored_bytes:
+        if now < self.due_at:
             return None
         self._checked_at, self._again = now, False
         self._schedule()

@@ -7,14 +7,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
 
-from reliamsg.protocol.sender.window import Lane
+from reliamsg.protocol.sender.window import SendQueue
 from reliamsg.store.outbox import Row
 
 __all__ = ["PageCache", "RowReader", "TailCache"]
 
 TAIL_BYTES = 16 * 1024 * 1024
 PAGE_BYTES = 1024 * 1024
-"""A site that is behind has at most about two pages of each lane in memory."""
+"""A site that is behind has at most about two pages of each queue in memory."""
 CACHED_PAGES = 8
 PREFETCH_ROWS = 8
 """When this few rows of a page are left, the next page is requested."""
@@ -47,10 +47,14 @@ class TailCache:
         """Whether every committed row from `number` on is here."""
         return self.first is not None and number >= self.first
 
-    def next(self, lane: Lane) -> Row | None:
-        """The first row of a stream's own lane, of those from ``lane.next`` on, which are here."""
-        rows = islice(self.rows, lane.next - self.rows[0].id, None)
-        return next((row for row in rows if row.stream_id == lane.stream_id), None)
+    def rows_of(self, queue: SendQueue, top: int, most: int) -> list[Row]:
+        """The next rows of a queue up to `top`, at most `most`; all from ``queue.next`` on are here."""
+        first = self.rows[0].id
+        if queue.stream_id is None:
+            start = queue.next - first
+            return list(islice(self.rows, start, min(start + most, top + 1 - first)))
+        rows = islice(self.rows, queue.next - first, top + 1 - first)
+        return list(islice((row for row in rows if row.stream_id == queue.stream_id), most))
 
 
 class PageCache:
@@ -79,72 +83,84 @@ class PageCache:
 
 
 class _Page:
-    """What was read for one lane, and not sent yet."""
+    """What was read for one queue, and not sent yet."""
 
-    __slots__ = ("end", "requested", "rows")
+    __slots__ = ("end", "requested", "rows", "start")
 
     def __init__(self, start: int) -> None:
+        self.start = start
+        """All rows of the queue from this one on, up to `end`, are here."""
         self.rows: deque[Row] = deque()
         self.end = start
         """The next row to load."""
         self.requested = False
 
+    def advance(self, number: int) -> None:
+        """Rows before this one are not needed any more."""
+        while self.rows and self.rows[0].id < number:
+            self.start = self.rows.popleft().id + 1
+
 
 class RowReader:
-    """Reads one site's lanes, each in order. Guarded by the lock."""
+    """Reads one site's queues, each in order. Guarded by the lock."""
 
-    def __init__(self, tail: TailCache, request: Callable[[RowReader, Lane, int], None]) -> None:
-        """`request(reader, lane, first)` has the writer read rows from `first` on, and then call :meth:`loaded`."""
+    def __init__(self, tail: TailCache, request: Callable[[RowReader, SendQueue, int], None]) -> None:
+        """`request(reader, queue, first)` has the writer read rows from `first` on, and then call :meth:`loaded`."""
         self._tail = tail
         self._request = request
-        self._pages: dict[Lane, _Page] = {}
+        self._pages: dict[SendQueue, _Page] = {}
 
-    def next(self, lane: Lane, top: int) -> Row | None:
-        """The lane's next row to look at; None if there is none up to `top`, or if it has to be loaded first."""
-        page = self._pages.get(lane)
-        if page is not None:
-            while page.rows and page.rows[0].id < lane.next:
-                page.rows.popleft()
+    def next(self, queue: SendQueue, top: int, most: int) -> list[Row]:
+        """The queue's next rows, at most `most`; none if there are none up to `top`, or if they have to be loaded
+        first."""
+        page = self._pages.get(queue) if self._pages else None
+        if page is not None and page.start <= queue.next:  # else the queue went back
+            page.advance(queue.next)
             if page.rows:
-                if len(page.rows) < PREFETCH_ROWS and page.end <= top and not self._tail.holds(page.end):
-                    self._load(lane, page)
-                return page.rows[0]
+                found = [row for row in islice(page.rows, most) if row.id <= top]
+                if (
+                    len(page.rows) - len(found) < PREFETCH_ROWS
+                    and page.end <= top
+                    and not self._tail.holds(page.end)
+                ):
+                    self._load(queue, page)
+                return found
             if page.requested:
-                return None
-        if lane.next > top:
-            return None
+                return []
+        if queue.next > top:
+            return []
         tail = self._tail
-        if tail.first is not None and lane.next >= tail.first:
+        if tail.first is not None and queue.next >= tail.first:
             if page is not None:
-                del self._pages[lane]
-            row = tail.rows[lane.next - tail.first] if lane.stream_id is None else tail.next(lane)
-            if row is None:
-                lane.skip_to(top + 1)
-            return row
-        page = self._pages[lane] = _Page(lane.next)
-        self._load(lane, page)
-        return None
+                del self._pages[queue]
+            rows = tail.rows_of(queue, top, most)
+            if not rows:
+                queue.skip_to(top + 1)
+            return rows
+        page = self._pages[queue] = _Page(queue.next)
+        self._load(queue, page)
+        return []
 
-    def loaded(self, lane: Lane, start: int, rows: Sequence[Row], top: int) -> None:
+    def loaded(self, queue: SendQueue, start: int, rows: Sequence[Row], top: int) -> None:
         """Rows from `start` on were read, when `top` was the highest row."""
-        page = self._pages.get(lane)
+        page = self._pages.get(queue)
         if page is None or page.end != start:
-            return  # the lane went back meanwhile
+            return  # the queue went back meanwhile
         page.requested = False
         page.rows.extend(rows)
         page.end = rows[-1].id + 1 if rows else top + 1
         if not page.rows:
-            lane.skip_to(page.end)
+            queue.skip_to(page.end)
 
-    def forget(self, lane: Lane) -> None:
-        """The lane went back, or is gone."""
-        self._pages.pop(lane, None)
+    def forget(self, queue: SendQueue) -> None:
+        """The queue is gone, or has to be read again."""
+        self._pages.pop(queue, None)
 
     def clear(self) -> None:
         """The outbox no longer has what was read."""
         self._pages.clear()
 
-    def _load(self, lane: Lane, page: _Page) -> None:
+    def _load(self, queue: SendQueue, page: _Page) -> None:
         if not page.requested:
             page.requested = True
-            self._request(self, lane, page.end)
+            self._request(self, queue, page.end)

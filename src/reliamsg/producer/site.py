@@ -18,7 +18,7 @@ from reliamsg.producer.rows import RowReader
 from reliamsg.producer.state import Shared
 from reliamsg.producer.status import ParkedStream, SenderSite, UnseenGroup
 from reliamsg.protocol.histogram import bucket
-from reliamsg.protocol.sender.window import Lane, LaneState
+from reliamsg.protocol.sender.window import QueueState, SendQueue
 from reliamsg.store.journal import Entry
 from reliamsg.store.outbox import Row
 from reliamsg.transport.base import Binding, Evidence, Mark, Outcome, Outgoing, Transports
@@ -29,7 +29,6 @@ __all__ = ["SiteParts", "SiteSender"]
 
 log = logging.getLogger("reliamsg.producer")
 
-NOW = float("-inf")
 PULL_ROWS = 64
 """Most rows given to a transport at once."""
 
@@ -70,7 +69,6 @@ class SiteSender:
         shared, name = self._shared, self.site.name
         with shared.lock:
             shared.core.connected(name, window)
-            shared.check_by(NOW)
             shared.presence.connected(name)
             shared.journal.add(Entry("connected", site=name, detail={"endpoint": endpoint}))
         self._connectivity.connected(endpoint)
@@ -83,7 +81,6 @@ class SiteSender:
         with shared.lock:
             was_connected = self._window.connected
             parked, published = shared.core.disconnected(name, shared.clock.now())
-            shared.check_by(NOW)
             self._reader.clear()
             if parked is not None:
                 self._note_parked(parked, "connection dropped")
@@ -102,7 +99,6 @@ class SiteSender:
         shared = self._shared
         with shared.lock:
             published = shared.core.blocked(self.site.name, reason, shared.clock.now())
-            shared.check_by(NOW)
             self._tracker.decided(published)
         self._connectivity.blocked(reason)
         shared.wake()
@@ -113,11 +109,7 @@ class SiteSender:
         with shared.lock:
             confirmed, published = shared.core.confirmed(self.site.name, tokens, shared.clock.now())
             wall_us = shared.clock.wall_us()
-            counting = list(confirmed.values())
-            if self._window.lanes:
-                shared.check_by(NOW)
-                counting = [row for row in counting if row.id in self._window.confirmed]
-            for row in counting:
+            for row in confirmed.values():
                 assert isinstance(row, Row)  # the core returns the rows that it was given
                 shared.journal.add(
                     Entry(
@@ -125,11 +117,10 @@ class SiteSender:
                         latency={bucket(wall_us - row.wall_us): 1},
                     )
                 )  # fmt: skip
-            shared.add_confirmed(len(counting))
             if published:
                 self._tracker.confirmed(published, confirmed)
         shared.probe("confirmed")
-        if shared.confirmed_rows >= PROGRESS_ROWS:
+        if shared.core.confirmed_rows >= PROGRESS_ROWS:
             shared.wake()
 
     def refused(self, token: int, outcome: Outcome, reason: str) -> None:
@@ -139,7 +130,6 @@ class SiteSender:
             row = shared.core.refused(self.site.name, token, f"{outcome.value}: {reason}", shared.clock.now())
             if row is None:
                 return
-            shared.check_by(NOW)
             assert isinstance(row, Row)  # the core returns the rows that it was given
             shared.journal.add(
                 Entry(
@@ -147,15 +137,13 @@ class SiteSender:
                     reason=reason[:200],
                 )
             )  # fmt: skip
-            lane = self._window.lanes[row.stream_id]
-            self._reader.forget(lane)
-            self._note_parked(lane, reason)
+            self._note_parked(self._window.queues[row.stream_id], reason)
         shared.wake()
 
-    def overdue(self, parked: Iterable[Lane]) -> None:
-        """A confirm is overdue, and these lanes are parked for it. Called with the lock held."""
-        for lane in parked:
-            self._note_parked(lane, lane.reason)
+    def overdue(self, parked: Iterable[SendQueue]) -> None:
+        """A confirm is overdue, and these queues are parked for it. Called with the lock held."""
+        for queue in parked:
+            self._note_parked(queue, queue.reason)
 
     def found(self, evidence: Mapping[Binding, Evidence | Mark]) -> None:
         """See :class:`~reliamsg.transport.base.SenderEvents`."""
@@ -238,51 +226,39 @@ class SiteSender:
         with shared.lock:
             if shared.stopped:
                 return ()
-            if window.lanes or window.rewound:
-                self._pull_lanes(rows)
+            if window.queues:
+                now = shared.clock.now()
+                for queue in window.ready(now):
+                    self._fill(queue, rows, now)
+                self._rejoin()
             elif window.connected and window.blocked is None and window.main.next <= shared.limit:
-                self._pull_lane(window.main, rows, shared.clock.now())
-            if not rows:
-                return ()
-            check_at = NOW if window.lanes else shared.clock.now() + self.site.confirm_timeout
-            if check_at < shared.check_at:
-                shared.check_by(check_at)
+                self._fill(window.main, rows, shared.clock.now())
+        if not rows:
+            return ()
         self._handed_over = True
         limit = self.site.max_frame_bytes
         if len(rows) == 1:
             return self._encoder.encode(rows[0], limit)
         return [message for row in rows for message in self._encoder.encode(row, limit)]
 
-    def _pull_lanes(self, rows: list[Row]) -> None:
-        """Some streams have lanes of their own."""
-        window, now = self._window, self._shared.clock.now()
-        for lane in window.rewound:
-            self._reader.forget(lane)
-        window.rewound.clear()
-        for lane in window.ready(now):
-            self._pull_lane(lane, rows, now)
-        self._rejoin()
-
-    def _pull_lane(self, lane: Lane, rows: list[Row], now: float) -> None:
-        limit = self._shared.limit
-        while lane.next <= limit and len(rows) < PULL_ROWS:
-            if self._encoder.plain and sum(row.count for row in rows) >= PLAIN_MESSAGES:
+    def _fill(self, queue: SendQueue, rows: list[Row], now: float) -> None:
+        """Append what may be sent of a queue, up to PULL_ROWS."""
+        limit, plain = self._shared.limit, self._encoder.plain
+        while queue.next <= limit and len(rows) < PULL_ROWS:
+            if plain and sum(row.count for row in rows) >= PLAIN_MESSAGES:
                 return
-            row = self._reader.next(lane, limit)
-            if row is None or row.id > limit:
-                return
-            if self._window.send(lane, row, now):
-                rows.append(row)
-            elif lane.next <= row.id:
-                return  # no room
+            found = self._reader.next(queue, limit, 1 if plain else PULL_ROWS - len(rows))
+            rows += self._window.send(queue, found, now)
+            if not found or queue.next <= found[-1].id:
+                return  # it has to be loaded, or there is no room
 
     def _rejoin(self) -> None:
         shared = self._shared
-        for lane in self._window.rejoin(shared.top):
-            self._reader.forget(lane)
-            assert lane.stream_id is not None  # the main lane does not rejoin itself
-            self._parked.discard(lane.stream_id)
-            stream = shared.streams.by_id[lane.stream_id].row.stream
+        for queue in self._window.rejoin(shared.top):
+            self._reader.forget(queue)
+            assert queue.stream_id is not None  # the main queue does not rejoin itself
+            self._parked.discard(queue.stream_id)
+            stream = shared.streams.by_id[queue.stream_id].row.stream
             shared.journal.add(Entry("resumed", stream, site=self.site.name))
 
     def forget_rows(self) -> None:
@@ -313,10 +289,10 @@ class SiteSender:
         """Called with the lock held."""
         shared, window = self._shared, self._window
         parked = []
-        for lane in window.lanes.values():
-            if lane.state is not LaneState.FLOWING and lane.stream_id is not None:
-                stream = shared.streams.by_id[lane.stream_id].row.stream
-                parked.append(ParkedStream(stream.topic, stream.partition, lane.reason, lane.attempts))
+        for queue in window.queues.values():
+            if queue.state is not QueueState.FLOWING and queue.stream_id is not None:
+                stream = shared.streams.by_id[queue.stream_id].row.stream
+                parked.append(ParkedStream(stream.topic, stream.partition, queue.reason, queue.attempts))
         unseen = tuple(
             UnseenGroup(group, stream.topic, stream.partition)
             for stream in shared.streams.by_stream
@@ -329,13 +305,13 @@ class SiteSender:
 
     # -- journal ------------------------------------------------------------------------------------------------
 
-    def _note_parked(self, lane: Lane, reason: str) -> None:
+    def _note_parked(self, queue: SendQueue, reason: str) -> None:
         """Log and journal that a stream is parked: once until it resumes, however often it is refused meanwhile."""
-        assert lane.stream_id is not None  # the main lane is never parked
-        if lane.stream_id in self._parked:
+        assert queue.stream_id is not None  # the main queue is never parked
+        if queue.stream_id in self._parked:
             return
-        self._parked.add(lane.stream_id)
+        self._parked.add(queue.stream_id)
         shared, name = self._shared, self.site.name
-        stream = shared.streams.by_id[lane.stream_id].row.stream
+        stream = shared.streams.by_id[queue.stream_id].row.stream
         log.warning("producer %s: %s is parked at site %s: %s", shared.producer_id, stream, name, reason)
         shared.journal.add(Entry("parked", stream, site=name, reason=reason[:200]))

@@ -42,8 +42,6 @@ class Shared:
         self.core, self.presence = core, presence
         self.streams, self.table = StreamIndex(), GroupTable()
         self.journal = JournalBuffer(RULES, MAX_WAITING_ROWS)
-        self.confirmed_rows = 0
-        """Rows confirmed since cursors were stored last."""
         self.top = 0
         """The highest row that is committed."""
         self.gate: int | None = None
@@ -52,8 +50,6 @@ class Shared:
         """The highest row that may be sent."""
         self.closing = False
         """Nothing more is accepted. Not guarded."""
-        self.check_at = float("-inf")
-        """Before this time no confirm is overdue, and no parked stream is to be tried again."""
         self.stopped = False
         """Nothing more is sent."""
         self.fatal: FatalError | None = None
@@ -80,14 +76,6 @@ class Shared:
         if self.stopped:
             raise ClosedError(f"this producer was closed before everything was {until}")
 
-    def check_by(self, time: float) -> None:
-        """A confirm may be overdue, or a parked stream be tried again, from `time` on."""
-        self.check_at = min(self.check_at, time)
-
-    def set_check(self, time: float | None) -> None:
-        """Nothing of that happens before `time` (None: at all), if nothing else does."""
-        self.check_at = float("inf") if time is None else time
-
     # -- rows -----------------------------------------------------------------------------------------------
 
     def extend(self, top: int) -> None:
@@ -99,15 +87,6 @@ class Shared:
         """Rows from this one on must not be sent (None: all may be)."""
         self.gate = row
         self.extend(self.top)
-
-    def add_confirmed(self, rows: int) -> None:
-        """This many more rows were confirmed at a site, or count differently from before."""
-        self.confirmed_rows += rows
-
-    def take_confirmed(self) -> int:
-        """How many rows were confirmed since this was called last."""
-        taken, self.confirmed_rows = self.confirmed_rows, 0
-        return taken
 
     # -- groups and sites -----------------------------------------------------------------------------------
 
@@ -134,7 +113,7 @@ class Shared:
             unseen, marked = self.unseen(site, stream), window.is_marked_unproven(stream_id)
             if unseen and not marked:
                 window.mark_unproven(stream_id)
-                self.add_confirmed(1)  # so that it is stored
+                self.core.add_confirmed(1)  # so that it is stored
             elif marked and not unseen:
                 window.mark_proven(stream_id)
                 log.info(

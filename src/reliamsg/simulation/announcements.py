@@ -36,12 +36,7 @@ class Announcements:
     """Observes one consumer: a :class:`~reliamsg.simulation.host.ControlWitness`."""
 
     def __init__(
-        self,
-        member: Member,
-        oracle: Oracle,
-        scheduler: Scheduler,
-        incidents: Incidents,
-        keys: KeyRing | None,
+        self, member: Member, oracle: Oracle, scheduler: Scheduler, incidents: Incidents, keys: KeyRing | None
     ) -> None:
         """`keys`: its key ring."""
         self._member, self._oracle, self._scheduler = member, oracle, scheduler

@@ -68,7 +68,7 @@ class Attacker:
             for name, attack in attacks.items():
                 # Dice are thrown even if the attack is impossible, so that their number does not depend on other
                 # events.
-                if faults.bites(name) and broker.up:
+                if faults.bites(name) and broker.model.up:
                     attack(broker, faults.random(name))
 
     def _struck(self, name: str, broker: Broker, what: str, producer: str = "") -> None:

@@ -1,11 +1,10 @@
-"""A simulated broker: queues for groups, confirms, deliveries, control frames, and what it does wrong."""
+"""A simulated broker: the shared model of a broker over simulated connections, and what it does wrong."""
 
 from __future__ import annotations
 
 import random
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
@@ -13,31 +12,28 @@ import msgspec
 from reliamsg.simulation.clock import Scheduler
 from reliamsg.simulation.faults import Chances
 from reliamsg.simulation.hole import Hole
+from reliamsg.simulation.message_faults import SimulatedMessageFaults
 from reliamsg.simulation.network import Connection
 from reliamsg.simulation.trace import Trace
 from reliamsg.simulation.traffic import Traffic
-from reliamsg.transport.base import Binding, Delivery, Evidence, Mark, Outcome, Outgoing
-from reliamsg.wire.address import created_address, is_created, is_group, topic_address
+from reliamsg.transport.base import Binding, Delivery, Evidence, Mark, Outgoing
+from reliamsg.transport.memory.model import BrokerModel, BrokerSession, Copy, QueueKey, Refusal, queue_of
+from reliamsg.wire.address import is_created, is_group, topic_address
 from reliamsg.wire.control import is_control_frame
 
-__all__ = ["UNLIMITED", "Broker", "BrokerTraits", "Reader", "Session"]
+__all__ = [
+    "UNLIMITED", "Answered", "Blocked", "Broker", "BrokerEvent", "BrokerTraits", "ControlArrived", "Delivered",
+    "Drained", "Session",
+]  # fmt: skip
 
-QueueKey = tuple[str, int, str]
-"""Topic, partition and group of a queue."""
 UNLIMITED = 1 << 30
 Tells = Literal["always", "wrongly", "never"]
 Refuses = Literal["closing", "answering"]
 WRONG_ANSWER = 0.2
 """How often a broker that tells wrongly does so."""
-REORDER_WITHIN = 6
-LATE_STORE_S = (0.2, 3.0)
 GHOST_S = (1.0, 10.0)
 TAIL = 6
 """Most messages of a queue that a broker loses when it comes back without its tail."""
-REFUSALS = {
-    "amqp": {"return": Outcome.RETURNED, "nack": Outcome.NACKED, "refuse": Outcome.REFUSED},
-    "mqtt": {"refuse": Outcome.REFUSED},
-}
 
 
 @dataclass(frozen=True)
@@ -56,62 +52,62 @@ class BrokerTraits:
     connection."""
 
 
-@dataclass(slots=True)
-class Stored:
-    """A message in a queue."""
+class Delivered(msgspec.Struct, frozen=True):
+    """Messages for a reader."""
 
-    number: int
-    delivery: Delivery
+    deliveries: Sequence[Delivery]
 
 
-class Session:
-    """One client's connection, as the broker sees it. Calls to the client go through `connection.client`."""
+class Drained(msgspec.Struct, frozen=True):
+    """AMQP: a reader's queues are empty."""
+
+
+class ControlArrived(msgspec.Struct, frozen=True):
+    """A control frame for a listener."""
+
+    address: str
+    body: bytes
+
+
+class Answered(msgspec.Struct, frozen=True):
+    """The outcome of a batch: a confirm, or a refusal."""
+
+    token: int
+    refusal: Refusal | None
+
+
+class Blocked(msgspec.Struct, frozen=True):
+    """A sender is to stop, or (None) may resume."""
+
+    reason: str | None
+
+
+BrokerEvent = Answered | Delivered | Drained | ControlArrived | Blocked
+
+
+class Session(BrokerSession):
+    """One client's connection, as the broker sees it."""
 
     def __init__(
         self,
         connection: Connection,
         client: str,
-        mqtt_version: str = "auto",
-        hear: Callable[[str, bytes], object] = lambda address, body: None,
+        notify: Callable[[BrokerEvent], object] = lambda event: None,
+        *,
+        sends: bool = False,
+        prefetch: int = 0,
+        can_be_refused: bool = True,
     ) -> None:
-        """`hear` is called at the client with the address and body of each control frame for it."""
+        """`notify` is called at the client with what the broker sends to it. `sends`: whether it is asked to stop when
+        the broker is short of something. `prefetch`: how many unacknowledged deliveries it allows."""
+        super().__init__(client, can_be_refused)
         self.connection = connection
-        self.client = client
-        self.mqtt_version = mqtt_version
-        self.hear = hear
-        self.addresses: frozenset[str] = frozenset()
-        """Control addresses that it listens to."""
-        self.reader: Reader | None = None
-        """What it reads with, if it does."""
-        self.ghost = False
-        """Its client is gone, and the broker has not noticed."""
-        self.tell_blocked: Callable[[str | None], object] | None = None
-        """Asks a sender to stop, or (None) to resume."""
-        self.partial: dict[int, tuple[list[Outgoing], tuple[Outcome, str] | None]] = {}
-        """By token, the messages of a batch that is not complete yet, and what is to be answered to it."""
+        self.sends, self.prefetch = sends, prefetch
+        self._notify = notify
 
-    def listen(self, addresses: Iterable[str]) -> None:
-        """Listen to these control addresses, and no others."""
-        self.addresses = frozenset(addresses)
-
-    def when_blocked(self, call: Callable[[str | None], object]) -> None:
-        """Have `call` made at the client with the reason when it is to stop sending, or (None) when it may resume."""
-        self.tell_blocked = call
-
-
-@dataclass(eq=False, slots=True)
-class Reader:
-    """What a session reads with, for a group."""
-
-    keys: tuple[QueueKey, ...]
-    prefetch: int
-    deliver: Callable[[Sequence[Delivery]], object]
-    drained: Callable[[], object]
-    unacknowledged: dict[int, tuple[QueueKey, Stored]] = field(default_factory=dict)
-    acknowledged: set[int] = field(default_factory=set)
-    """MQTT: tokens that wait for earlier ones."""
-    told_empty: bool = False
-    tokens: int = 0
+    def tell(self, event: BrokerEvent) -> None:
+        """Send something to the client."""
+        self.connection.client.send(self._notify, event)
 
 
 class Broker:
@@ -128,281 +124,142 @@ class Broker:
         hole: Hole | None = None,
     ) -> None:
         self.name, self.protocol = traits.name, traits.protocol
-        self.up = True
-        self.login_refused = False
-        self.blocked: str | None = None
-        """Why senders are asked to stop, if they are."""
+        message_faults = SimulatedMessageFaults(traits.protocol, faults, trace, traffic, hole)
+        self.model = BrokerModel[Session](traits.protocol, message_faults)
         self.sends_all = False
         """MQTT: it ignores how much clients allow it to send ahead."""
         self.addresses: dict[str, None] = {}
         """Control addresses that were used."""
         self.refused: set[str] = set()
         """MQTT: control addresses that nobody may use."""
-        self.marks: dict[str, bytes] = {}
-        """What groups left there when they were created, by address."""
-        self.queues: dict[QueueKey, deque[Stored]] = {}
-        self.sessions: dict[Session, None] = {}
-        self.readers: dict[Reader, Session] = {}
         self._tells, self._refuses = traits.tells, traits.refuses
         self._inflight = UNLIMITED if traits.inflight is None or self.protocol == "amqp" else traits.inflight
         self._scheduler, self._faults, self._trace, self._traffic = scheduler, faults, trace, traffic
         self._random, self._hole = chance, hole
-        self._has_leader = True
-        """Whether its queues have a leader. Otherwise nothing is stored, confirmed or delivered, but connections
-        stand."""
-        self._waiting_for_leader: list[tuple[Session, Outgoing, Callable[..., object]]] = []
-        self._numbers = 0
-        self._snapshot: dict[QueueKey, deque[Stored]] = {}
+        self._waiting_for_leader: list[tuple[Session, Outgoing]] = []
+        """What was published while its queues had no leader: connections stand, and nothing is stored, confirmed or
+        delivered."""
         self._life = 0
 
     # -- sessions -------------------------------------------------------------------------------------------
 
-    def admit(self) -> str | None:
-        """Why clients can't log in, or None."""
-        if not self.up:
-            return "connection refused"
-        return "login refused" if self.login_refused else None
-
     def open(self, session: Session) -> None:
         """A client connected."""
-        self.sessions[session] = None
+        self.model.open(session)
         session.connection.site.when_lost(lambda reason: self._gone(session))
 
     def _gone(self, session: Session) -> None:
         """A client is gone. A broker whose nodes can't see each other may not notice for a while, and let its successor
         in beside it."""
-        if session.reader is None or not self._faults.bites("two_sessions", 5):
+        if not session.queues or not self._faults.bites("two_sessions", 5):
             self.close(session)
             return
-        session.ghost = True
+        session.abandon()
         self._trace.note("broker", self.name, f"keeps the session of {session.client}, which is gone")
         self._scheduler.after(self._faults.random("two_sessions").uniform(*GHOST_S), self.close, session)
 
     def close(self, session: Session) -> None:
-        """Close a session: what its client had not acknowledged is delivered again."""
-        self.sessions.pop(session, None)
-        for reader in [each for each, its in self.readers.items() if its is session]:
-            del self.readers[reader]
-            for key, stored in reversed(reader.unacknowledged.values()):
-                if key in self.queues:
-                    again = msgspec.structs.replace(stored.delivery, redelivered=True)
-                    self.queues[key].appendleft(Stored(stored.number, again))
+        """Close a session: deliveries that its client had not acknowledged are delivered again."""
+        if self.model.close(session):
             self.feed()
 
-    def declare(self, bindings: Iterable[Binding]) -> None:
-        """Create these groups' queues unless they exist. At MQTT sites only a group's own client can do that."""
-        for binding in bindings if self.protocol == "amqp" else ():
-            self.queues.setdefault((binding.topic, binding.partition, binding.group), deque())
+    def _disconnect(self, session: Session, reason: str) -> None:
+        self.close(session)
+        session.connection.site.close(reason)
 
-    def _holder(self, keys: Sequence[QueueKey]) -> Session | None:
-        """Who reads any of these queues."""
-        return next(
-            (session for reader, session in self.readers.items() if set(reader.keys) & set(keys)), None
-        )
-
-    def read(self, session: Session, reader: Reader) -> bool | str:
+    def read(self, session: Session, queues: Sequence[QueueKey]) -> bool | str:
         """A client starts to read. Returns whether all its queues existed, or the client that keeps it from reading."""
-        other = self._holder(reader.keys)
-        if other is not None and other.ghost:
+        other = self.model.reader_of(queues)
+        if other is not None and other.abandoned:
             self._faults.strikes("two_sessions")
-            other = None
-        if other is not None and self.protocol == "amqp":
+        elif other is not None and self.protocol == "amqp":
             return other.client
-        if other is not None:  # a client id is taken over
+        elif other is not None:  # a client id is taken over
             other.connection.site.close("session taken over")
             self.close(other)
-        existed = all(key in self.queues for key in reader.keys)
-        for key in reader.keys:
-            self.queues.setdefault(key, deque())
-        self.readers[reader] = session
-        session.reader = reader
-        return existed
-
-    def create(self, key: QueueKey, mark: bytes) -> None:
-        """Someone creates a group."""
-        self.queues.setdefault(key, deque())
-        self.marks[created_address(*key)] = mark
+        return self.model.read(session, queues)
 
     def evidence(self, bindings: Iterable[Binding]) -> dict[Binding, Evidence | Mark]:
         """MQTT: what the broker shows of groups."""
+        tells = self._tells != "never"
         return {
-            binding: self._evidence((binding.topic, binding.partition, binding.group)) for binding in bindings
+            binding: self.model.evidence(
+                queue_of(binding),
+                tells=tells,
+                wrongly=self._tells == "wrongly" and self._random.random() < WRONG_ANSWER,
+            )
+            for binding in bindings
         }
 
-    def _evidence(self, key: QueueKey) -> Evidence | Mark:
-        if self._tells == "never":
-            return self.marks.get(created_address(*key), Evidence.NOT_MARKED)
-        wrong = self._tells == "wrongly" and self._random.random() < WRONG_ANSWER
-        return Evidence.SUBSCRIBED if key in self.queues and not wrong else Evidence.NOT_SUBSCRIBED
+    # -- messages -------------------------------------------------------------------------------------------
 
-    # -- publishing -----------------------------------------------------------------------------------------
-
-    def publish(self, session: Session, message: Outgoing, confirm: Callable[..., object]) -> None:
-        """A message arrived. `confirm(token, refusal)` is called at the client, unless a fault prevents it."""
-        if session not in self.sessions:
+    def publish(self, session: Session, message: Outgoing) -> None:
+        """A message arrived."""
+        if session not in self.model.sessions:
             return
-        if not self._has_leader:
-            self._waiting_for_leader.append((session, message, confirm))
+        if not self.model.delivers:
+            self._waiting_for_leader.append((session, message))
             return
         self._traffic.published(self.name, message, orphaned=not session.connection.client.alive)
-        parts, answer = session.partial.pop(message.token, ([], None))
-        silent, refusal, delay = self._take(session, message)
-        if silent:
+        copies, answer = self.model.publish(session, message)
+        for copy in copies or ():
+            if copy.delay:
+                self._scheduler.after(copy.delay, self._store_late, copy, self._life)
+            else:
+                self._store(copy)
+        if copies is not None:
+            self.feed()  # once more: a reader whose queues are empty now is notified
+        if answer is None:
             return
-        parts, answer = [*parts, message], answer or refusal
-        if message.parts_left:
-            session.partial[message.token] = parts, answer
-            return
-        for part in parts if answer is None else ():
+        for part in answer.parts if answer.refusal is None else ():
             self._traffic.confirmed(self.name, part)
-        client = session.connection.client
-        if delay:
+        answered = Answered(answer.token, answer.refusal)
+        if answer.delay:
             self._faults.strikes("confirm_disorder")
-            self._scheduler.after(delay, client.send, confirm, message.token, answer)
+            self._scheduler.after(answer.delay, session.tell, answered)
         else:
-            client.send(confirm, message.token, answer)
+            session.tell(answered)
 
-    def _take(self, session: Session, message: Outgoing) -> tuple[bool, tuple[Outcome, str] | None, float]:
-        """Whether there is no answer, what is answered instead of a confirm, and how much later."""
-        faults = self._faults
-        if message.parts_left == 0 and faults.bites("swallow"):
-            faults.strikes("swallow")
-            self._trace.note("broker", self.name, f"swallows {message.message_id}")
-            return True, None, 0.0
-        keys = [key for key in self.queues if key[:2] == (message.topic, message.partition)]
-        if not keys and self.protocol == "amqp":
-            return False, (Outcome.RETURNED, "no queue is bound to this topic"), 0.0
-        delivery = Delivery(
-            0, topic_address(message.topic, message.partition), message.body, message.content_type,
-            dict(message.headers or {}),
-        )  # fmt: skip
-        refusal = self._refusal(session, message)
-        if refusal is not None:
-            if refusal[0] is Outcome.NACKED:  # one of several queues may have taken it
-                self._keep(keys[:1], delivery, message.message_id)
-            return False, refusal, 0.0
-        self._keep(keys, delivery, message.message_id)
-        if message.parts_left == 0 and faults.bites("confirm_lost"):
-            faults.strikes("confirm_lost")
-            self._trace.note("broker", self.name, f"does not confirm {message.message_id}")
-            return True, None, 0.0
-        late = faults.bites("confirm_disorder")
-        return False, None, faults.random("confirm_disorder").uniform(0.0, 0.5) if late else 0.0
-
-    def _refusal(self, session: Session, message: Outgoing) -> tuple[Outcome, str] | None:
-        faults = self._faults
-        if self.protocol == "mqtt" and session.mqtt_version == "3.1.1":
-            return None  # that version has no refusals
-        for name, outcome in REFUSALS[self.protocol].items():
-            if faults.bites(name):
-                faults.strikes(name)
-                self._trace.note("broker", self.name, f"answers {message.message_id} with {outcome.value}")
-                return outcome, "as simulated"
-        return None
-
-    def _keep(self, keys: Sequence[QueueKey], delivery: Delivery, what: str) -> None:
-        faults = self._faults
-        if keys and self._hole is not None and self._hole.swallows(self._traffic.frame(delivery)):
-            self._trace.note("broker", self.name, f"loses {what}, as all sites do")
-            return
-        if keys and faults.bites("confirm_and_lose"):
-            faults.strikes("confirm_and_lose")
-            self._trace.note("broker", self.name, f"loses {what}")
-            return
-        if faults.bites("damage") and delivery.body:
-            faults.strikes("damage")
-            self._trace.note("broker", self.name, f"damages {what}")
-            delivery = msgspec.structs.replace(
-                delivery, body=_flipped(delivery.body, faults.random("damage"))
-            )
-        for key in keys:
-            if faults.bites("misroute"):
-                faults.strikes("misroute")
-                self._trace.note("broker", self.name, f"does not route {what} to {key[2]}")
-                continue
-            self._put(key, delivery)
-            if faults.bites("duplicate"):
-                faults.strikes("duplicate")
-                self._put(key, delivery)
-        self.feed()
-
-    def _put(self, key: QueueKey, delivery: Delivery) -> None:
-        if self._faults.bites("early_confirm"):
-            self._faults.strikes("early_confirm")
-            delay = self._faults.random("early_confirm").uniform(*LATE_STORE_S)
-            self._scheduler.after(delay, self._store, key, delivery, self._life)
-        else:
-            self._store(key, delivery, self._life)
-
-    def _store(self, key: QueueKey, delivery: Delivery, life: int) -> None:
-        if key in self.queues and life == self._life and self.up:
-            self._numbers += 1
-            self.queues[key].append(Stored(self._numbers, delivery))
+    def _store(self, copy: Copy) -> None:
+        if self.model.store(copy):
             self.feed()
+
+    def _store_late(self, copy: Copy, life: int) -> None:
+        if life == self._life:
+            self._store(copy)
 
     def inject(self, topic: str, body: bytes, content_type: str | None) -> None:
         """Someone else publishes something."""
         delivery = Delivery(0, topic_address(topic, 0), body, content_type)
-        for key in [key for key in self.queues if key[0] == topic]:
-            self._store(key, delivery, self._life)
-
-    # -- delivering -----------------------------------------------------------------------------------------
+        for queue in self.model.queues_of(topic, 0):
+            self._store(Copy(queue, delivery))
 
     def feed(self) -> None:
         """Deliver what readers have room for."""
-        for reader, session in list(self.readers.items()) if self._has_leader else ():
-            found: list[Delivery] = []
-            most = UNLIMITED if self.sends_all else min(reader.prefetch, self._inflight)
-            for key in reader.keys:
-                queue = self.queues.get(key)
-                while queue and len(reader.unacknowledged) < most:
-                    found.append(self._next(reader, key, queue))
+        for session in self.model.readers:
+            prefetch, before = session.prefetch, session.unacknowledged
+            most = UNLIMITED if self.sends_all else min(prefetch, self._inflight)
+            found = self.model.take(session, most)
+            for _ in range(before + len(found) - max(before, prefetch)):
+                self._faults.strikes("over_send")
             if found:
-                reader.told_empty = False
-                session.connection.client.send(reader.deliver, found)
-            elif self.protocol == "amqp" and not (
-                reader.told_empty or any(map(self.queues.get, reader.keys))
-            ):
-                reader.told_empty = True
-                session.connection.client.send(reader.drained)
+                session.tell(Delivered(found))
+            elif self.model.turned_empty(session):
+                session.tell(Drained())
 
-    def _next(self, reader: Reader, key: QueueKey, queue: deque[Stored]) -> Delivery:
-        at = 0
-        if len(queue) > 1 and self._faults.bites("reorder"):
-            self._faults.strikes("reorder")
-            at = self._faults.random("reorder").randrange(1, min(len(queue), REORDER_WITHIN))
-        stored = queue[at]
-        del queue[at]
-        if len(reader.unacknowledged) >= reader.prefetch:
-            self._faults.strikes("over_send")
-        reader.tokens += 1
-        reader.unacknowledged[reader.tokens] = key, stored
-        return msgspec.structs.replace(stored.delivery, token=(reader, reader.tokens))
-
-    def acknowledge(self, reader: Reader, numbers: Iterable[int]) -> None:
+    def acknowledge(self, session: Session, numbers: Iterable[int]) -> None:
         """A reader acknowledges deliveries."""
-        if reader not in self.readers:
+        if session not in self.model.sessions:
             return
-        waiting = reader.unacknowledged
-        reader.acknowledged.update(numbers)
-        if self.protocol == "amqp":
-            done = [number for number in waiting if number in reader.acknowledged]
-        else:
-            done = []
-            for number in waiting:  # PUBACKs are sent in the order of the PUBLISHes
-                if number not in reader.acknowledged:
-                    break
-                done.append(number)
-        for number in done:
-            key, stored = waiting.pop(number)
-            self._traffic.acknowledged(self.name, key[2], stored.delivery)
+        for queue, delivery in self.model.acknowledge(session, numbers):
+            self._traffic.acknowledged(self.name, queue[2], delivery)
         self.feed()
 
     # -- control frames -------------------------------------------------------------------------------------
 
     def subscribe(self, session: Session, addresses: Sequence[str], answer: Callable[..., object]) -> None:
         """MQTT: a client subscribes to more addresses. `answer` is called with those that are refused."""
-        if session not in self.sessions:
+        if session not in self.model.sessions:
             return
         self.addresses.update(dict.fromkeys(addresses))
         refused = [address for address in addresses if address in self.refused]
@@ -412,16 +269,16 @@ class Broker:
             session.connection.site.close("not authorized")
             self.close(session)
             return
-        session.addresses |= set(addresses) - set(refused)
+        session.listen(session.addresses | set(addresses) - set(refused))
         answer(refused)
 
     def unsubscribe(self, session: Session, addresses: Iterable[str]) -> None:
         """MQTT: a client unsubscribes."""
-        session.addresses -= set(addresses)
+        session.listen(session.addresses.difference(addresses))
 
     def receive_control(self, session: Session, address: str, body: bytes) -> None:
         """MQTT: a control frame arrived over a client's second connection."""
-        if session not in self.sessions:
+        if session not in self.model.sessions:
             return
         self.addresses[address] = None
         if address not in self.refused:
@@ -450,7 +307,7 @@ class Broker:
             faults.strikes("control_lost")
             copies = 0
         elif is_created(address) and self.protocol == "mqtt":
-            self.marks[address] = body
+            self.model.keep_mark(address, body)
         elif faults.bites("control_twice"):
             faults.strikes("control_twice")
             copies = 2
@@ -465,71 +322,43 @@ class Broker:
 
     def send_control(self, address: str, body: bytes) -> None:
         """Send a control frame, from whomever, to everyone who listens now."""
-        for session in self.sessions:
-            if address in session.addresses:
-                session.connection.client.send(session.hear, address, body)
+        for session in self.model.listeners(address):
+            session.tell(ControlArrived(address, body))
 
     # -- as a whole -----------------------------------------------------------------------------------------
 
-    def waiting(self) -> int:
-        """How many messages are here, including delivered ones."""
-        return sum(map(len, self.queues.values())) + sum(len(r.unacknowledged) for r in self.readers)
-
-    def stored(self) -> Iterator[tuple[str, Delivery]]:
-        """Groups and what waits for them here, including what is delivered and not acknowledged."""
-        for key, queue in self.queues.items():
-            yield from ((key[2], stored.delivery) for stored in queue)
-        for reader in self.readers:
-            yield from ((key[2], stored.delivery) for key, stored in reader.unacknowledged.values())
-
-    def take_snapshot(self) -> None:
-        """Copy what is stored now, to come back with it later."""
-        self._snapshot = {key: deque(queue) for key, queue in self.queues.items()}
-        for reader in self.readers:
-            for key, stored in reader.unacknowledged.values():
-                if key in self._snapshot:
-                    self._snapshot[key].append(stored)
-
     def go_down(self, reason: str) -> None:
         """Drop every connection, and accept no new one."""
-        self.up = False
+        self.model.set_up(False)
         self._waiting_for_leader.clear()
         self._life += 1
-        for session in list(self.sessions):
-            self.close(session)
-            session.connection.site.close(reason)
+        for session in list(self.model.sessions):
+            self._disconnect(session, reason)
 
     def come_up(self, how: str) -> int:
         """Accept connections again. Returns how many messages appeared or disappeared."""
-        changed = 0
+        changed, model = 0, self.model
         if how == "broker_empty":
-            changed = self.waiting() or len(self.queues)
-            self.queues.clear()
-            self.marks.clear()
+            queues = len(model.queues)
+            changed = model.wipe() or queues
         elif how == "broker_stale":
-            changed = sum(map(len, self._snapshot.values())) + self.waiting()
-            self.queues = {key: deque(queue) for key, queue in self._snapshot.items()}
-            there = {created_address(*key) for key in self.queues}
-            self.marks = {address: mark for address, mark in self.marks.items() if address in there}
+            changed = model.restore_snapshot()
         elif how == "broker_tail":
-            for queue in self.queues.values():
-                for _ in range(min(len(queue), self._faults.random(how).randrange(1, TAIL + 1))):
-                    queue.pop()
-                    changed += 1
-        self.up = True
+            for queue in model.queues:
+                changed += model.drop_latest(queue, self._faults.random(how).randrange(1, TAIL + 1))
+        model.set_up(True)
         return changed
 
-    def forget_group(self, key: QueueKey) -> int:
-        """Lose one group's queue or session, with what is in it, and disconnect its reader."""
-        while (session := self._holder([key])) is not None:
-            self.close(session)
-            session.connection.site.close("the queue was deleted")
-        return len(self.queues.pop(key, ())) + 1
+    def forget_group(self, queue: QueueKey) -> None:
+        """Lose one group's queue or session, with what is in it, and disconnect its readers."""
+        while (session := self.model.reader_of([queue])) is not None:
+            self._disconnect(session, "the queue was deleted")
+        self.model.delete(queue)
 
-    def refuse_logins(self, refuse: bool) -> None:
+    def refuse_logins(self, refused: bool) -> None:
         """Refuse logins, and drop the connections that there are, or accept logins again."""
-        self.login_refused = refuse
-        for session in list(self.sessions) if refuse else ():
+        self.model.refuse_logins(refused)
+        for session in list(self.model.sessions) if refused else ():
             session.connection.reset("login expired")
 
     def refuse_address(self, address: str) -> None:
@@ -548,22 +377,15 @@ class Broker:
 
     def set_leader(self, has_leader: bool) -> None:
         """Its quorum queues have a leader again, or lose it."""
-        self._has_leader = has_leader
+        self.model.deliver(has_leader)
         waiting, self._waiting_for_leader = self._waiting_for_leader, []
-        for session, message, confirm in waiting:
-            self.publish(session, message, confirm)
+        for session, message in waiting:
+            self.publish(session, message)
         self.feed()
 
     def block(self, reason: str | None) -> None:
         """Ask senders to stop, or (None) to resume."""
-        self.blocked = reason
-        for session in self.sessions:
-            if session.tell_blocked is not None:
-                session.connection.client.send(session.tell_blocked, reason)
-
-
-def _flipped(body: bytes, chance: random.Random) -> bytes:
-    changed = bytearray(body)
-    bit = chance.randrange(len(changed) * 8)
-    changed[bit // 8] ^= 1 << bit % 8
-    return bytes(changed)
+        self.model.block(reason)
+        for session in self.model.sessions:
+            if session.sends:
+                session.tell(Blocked(reason))

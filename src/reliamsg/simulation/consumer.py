@@ -208,7 +208,7 @@ class ConsumerProcess(Process):
         engine = self.engine
         if engine is None:
             return None
-        deadline = engine.step(self.scheduler.now)
+        deadline = engine.step_when_due(self.scheduler.now)
         if engine.shared.health.may_write and self.faults.bites("streams_forgotten"):
             self._forget_streams(engine)
         errors = engine.shared.health.take_errors()

@@ -109,22 +109,22 @@ class BrokerFaults:
 
     def _act_on(self, broker: Broker, site: Site) -> None:
         faults = self._faults.at(broker.name)
-        if self._random.random() < SNAPSHOT and broker.up:
-            broker.take_snapshot()
+        if self._random.random() < SNAPSHOT and broker.model.up:
+            broker.model.take_snapshot()
         for name in ("broker_down", "broker_empty", "broker_stale", "broker_tail"):
-            if faults.bites(name) and broker.up:
+            if faults.bites(name) and broker.model.up:
                 self._go_down(broker, name)
-        if faults.bites("session_forgotten") and broker.queues:
-            key = faults.random("session_forgotten").choice(list(broker.queues))
+        if faults.bites("session_forgotten") and broker.model.queues:
+            key = faults.random("session_forgotten").choice(list(broker.model.queues))
             self._note(broker, f"forgets group {key[2]}")
             broker.forget_group(key)
             faults.strikes("session_forgotten")
-        if faults.bites("blocked") and broker.blocked is None and broker.up:
+        if faults.bites("blocked") and broker.model.blocked is None and broker.model.up:
             self._note(broker, "asks senders to stop")
             faults.strikes("blocked")
             broker.block("low on memory")
             self._last(broker, "blocked", lambda: broker.block(None))
-        if faults.bites("login_refused") and not broker.login_refused:
+        if faults.bites("login_refused") and not broker.model.login_refused:
             self._note(broker, "refuses logins")
             faults.strikes("login_refused")
             broker.refuse_logins(True)
@@ -132,7 +132,7 @@ class BrokerFaults:
         quorum = site.queue_type == "quorum" and broker.protocol == "amqp"
         if (
             faults.bites("no_leader")
-            and broker.up
+            and broker.model.up
             and quorum
             and ("no_leader", broker.name) not in self._conditions
         ):

@@ -192,11 +192,11 @@ class ControlConnection:
 
     def _handshake(self, connection: Connection, attempt: int) -> None:
         """At the site."""
-        refusal = self._broker.admit()
+        refusal = self._broker.model.login_refusal
         if refusal is not None:
             connection.client.send(self._executor.call, self._give_up, attempt)
             return
-        session = Session(connection, self._client, self._site.mqtt_version)
+        session = Session(connection, self._client)
         self._broker.open(session)
         connection.client.send(self._executor.call, self._up, connection, session, attempt)
 

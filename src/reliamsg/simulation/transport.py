@@ -11,7 +11,17 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from reliamsg.config import Site
-from reliamsg.simulation.broker import UNLIMITED, Broker, Reader, Session
+from reliamsg.simulation.broker import (
+    UNLIMITED,
+    Answered,
+    Blocked,
+    Broker,
+    BrokerEvent,
+    ControlArrived,
+    Delivered,
+    Drained,
+    Session,
+)
 from reliamsg.simulation.host import Host
 from reliamsg.simulation.mqtt import SECOND, THREAD_S, ControlConnection, Subscriptions
 from reliamsg.simulation.network import Connection
@@ -28,8 +38,9 @@ from reliamsg.transport.base import (
     SenderTransport,
     Token,
 )
+from reliamsg.transport.memory.model import Refusal, queue_of
 from reliamsg.transport.mqtt.control import CHECK_SECONDS, ControlListener
-from reliamsg.transport.mqtt.receive_window import AckOrder, ReceiveWindow, window_of
+from reliamsg.transport.mqtt.receive_window import ReceiveWindow, window_of
 from reliamsg.wire.address import is_created
 
 __all__ = ["SimulatedReceiver", "SimulatedSender", "SimulatedTransports"]
@@ -44,6 +55,9 @@ is."""
 
 class _Transport:
     """Connecting, disconnecting and control frames, the same in both directions."""
+
+    _sends = False
+    """Whether the broker may ask it to stop."""
 
     def __init__(
         self, host: Host, site: Site, broker: Broker, client: str, events: SenderEvents | ReceiverEvents
@@ -123,6 +137,11 @@ class _Transport:
             self._mqtt.sender.end()
         self.close(0.0)
 
+    @property
+    def _prefetch(self) -> int:
+        """How many deliveries the broker may send ahead."""
+        return 0
+
     # -- connecting -----------------------------------------------------------------------------------------
 
     def _endpoint(self) -> str:
@@ -145,10 +164,10 @@ class _Transport:
 
     def _handshake(self, connection: Connection) -> None:
         """At the site: a client connects."""
-        refusal = self.broker.admit()
+        refusal = self.broker.model.login_refusal
         session = Session(
-            connection, self.client, self.site.mqtt_version,
-            lambda address, body: self._call(self._on_control, connection, address, body),
+            connection, self.client, lambda event: self._call(self._on_event, connection, event), sends=self._sends,
+            prefetch=self._prefetch, can_be_refused=self.site.protocol == "amqp" or self.site.mqtt_version != "3.1.1",
         )  # fmt: skip
         client = connection.client
         attempt = self._attempts
@@ -241,10 +260,18 @@ class _Transport:
         self._notify_disconnected(reason, renewing)
         self._executor.after(self._executor.uniform(0.0, 2.0) * self.site.backoff_min, self._connect)
 
-    def _on_control(self, connection: Connection, address: str, body: bytes) -> None:
-        if self.connection is connection and address in self._addresses:
-            self._host.witness.received(address, body)
-            self._events.heard(address, body)
+    def _on_event(self, connection: Connection, event: BrokerEvent) -> None:
+        """The broker sent something."""
+        if self.connection is not connection:
+            return
+        if not isinstance(event, ControlArrived):
+            self._on_message_event(connection, event)
+        elif event.address in self._addresses:
+            self._host.witness.received(event.address, event.body)
+            self._events.heard(event.address, event.body)
+
+    def _on_message_event(self, connection: Connection, event: BrokerEvent) -> None:
+        raise NotImplementedError
 
 
 class _MqttControl:
@@ -313,6 +340,7 @@ class SimulatedSender(_Transport):
     """Publishes to a simulated broker."""
 
     _events: SenderEvents
+    _sends = True
 
     def __init__(
         self,
@@ -339,17 +367,16 @@ class SimulatedSender(_Transport):
     def bind(self, bindings: Sequence[Binding]) -> None:
         self._bindings = tuple(bindings)
         if self.connection is not None:
-            self.connection.site.send(self.broker.declare, self._bindings)
+            self.connection.site.send(self.broker.model.declare, self._bindings)
             self._ask(self.connection)
 
     def _enter(self, session: Session) -> tuple[str, bool]:
-        self.broker.declare(self._bindings)
-        session.when_blocked(lambda reason: self._call(self._block, session, reason))
+        self.broker.model.declare(self._bindings)
         return "", True
 
     def _entered(self, session: Session) -> None:
-        if self.broker.blocked is not None and session.tell_blocked is not None:
-            session.connection.client.send(session.tell_blocked, self.broker.blocked)
+        if self.broker.model.blocked is not None:
+            session.tell(Blocked(self.broker.model.blocked))
 
     def _notify_connected(self, existed: bool) -> None:
         self._blocked = False
@@ -390,10 +417,12 @@ class SimulatedSender(_Transport):
             self._held = False
             self.wake()
 
-    def _block(self, session: Session, reason: str | None) -> None:
-        if session is self._session:
-            self._blocked = reason is not None
-            self._events.blocked(reason)
+    def _on_message_event(self, connection: Connection, event: BrokerEvent) -> None:
+        if isinstance(event, Answered):
+            self._answer(connection, event.token, event.refusal)
+        elif isinstance(event, Blocked):
+            self._blocked = event.reason is not None
+            self._events.blocked(event.reason)
             self.wake()
 
     def _pull(self) -> None:
@@ -412,13 +441,9 @@ class SimulatedSender(_Transport):
             refusal = Outcome.REFUSED, f"{len(message.body)} bytes are more than the site takes"
             self._executor.after(0.0, self._answer, connection, message.token, refusal)
             return
+        connection.site.send(self.broker.publish, session, message)
 
-        def answered(token: int, refusal: tuple[Outcome, str] | None) -> None:
-            self._call(self._answer, connection, token, refusal)
-
-        connection.site.send(self.broker.publish, session, message, answered)
-
-    def _answer(self, connection: Connection, token: int, refusal: tuple[Outcome, str] | None) -> None:
+    def _answer(self, connection: Connection, token: int, refusal: Refusal | None) -> None:
         if self.connection is not connection:
             return
         if refusal is None:
@@ -443,13 +468,11 @@ class SimulatedReceiver(_Transport):
         events: ReceiverEvents,
     ) -> None:
         super().__init__(host, site, broker, client, events)
-        self._keys = tuple((b.topic, b.partition, b.group) for b in bindings)
-        self._reader: Reader | None = None
-        self._held = AckOrder()
-        self._receive_window = ReceiveWindow(window_of(site), self._held)
+        self._queues = tuple(map(queue_of, bindings))
+        self._window = ReceiveWindow(window_of(site))
 
     @property
-    def _window(self) -> int:
+    def _prefetch(self) -> int:
         """How many deliveries the broker may send ahead. MQTT 3.1.1 has no way to tell it."""
         if self.site.protocol == "mqtt" and self.site.mqtt_version == "3.1.1":
             return UNLIMITED
@@ -459,19 +482,19 @@ class SimulatedReceiver(_Transport):
         connection = self.connection
         if connection is None:
             return
-        mine = [token[1] for token in tokens if isinstance(token, tuple) and token[0] is self._reader]
+        mine = [token[1] for token in tokens if isinstance(token, tuple) and token[0] is self._session]
         if self._mqtt is not None:
             for number in mine:
-                self._held.acknowledge(number)
-            mine = self._held.release()
+                self._window.acknowledge(number)
+            mine = self._window.release()
             self._executor.after(0.0, self._check_room, connection)
-        connection.site.send(self.broker.acknowledge, self._reader, mine)
+        connection.site.send(self.broker.acknowledge, self._session, mine)
 
     def _check_room(self, connection: Connection) -> None:
         """MQTT: there may be room again."""
         if self.connection is connection:
             connection.client.read(self._reads)
-            if self._receive_window.has_room_again:
+            if self._window.has_room_again:
                 self._renew(connection, "there is room again for messages that were not taken")
 
     @property
@@ -484,25 +507,14 @@ class SimulatedReceiver(_Transport):
         """The model's queues keep their bindings: there is nothing to renew."""
 
     def _enter(self, session: Session) -> tuple[str, bool]:
-        connection = session.connection
-        reader = Reader(
-            self._keys, self._window,
-            lambda deliveries: self._call(self._received, connection, deliveries),
-            lambda: self._call(self._drained, connection),
-        )  # fmt: skip
-        found = self.broker.read(session, reader)
-        if isinstance(found, str):
-            return found, False
-        return "", found
+        found = self.broker.read(session, self._queues)
+        return (found, False) if isinstance(found, str) else ("", found)
 
     def _entered(self, session: Session) -> None:
         self.broker.feed()
 
     def _notify_connected(self, existed: bool) -> None:
-        assert self._session is not None  # there is a connection
-        self._reader = self._session.reader
-        self._held = AckOrder()
-        self._receive_window = ReceiveWindow(window_of(self.site), self._held, self._host.held_bytes)
+        self._window = ReceiveWindow(window_of(self.site), self._host.held_bytes)
         self._events.connected(self._endpoint(), existed)
 
     def _notify_disconnected(self, reason: str, renewing: bool) -> None:
@@ -511,9 +523,13 @@ class SimulatedReceiver(_Transport):
     def _notify_busy(self, holder: str) -> None:
         self._events.busy(holder)
 
-    def _received(self, connection: Connection, deliveries: Sequence[Delivery]) -> None:
-        if self.connection is not connection:
-            return
+    def _on_message_event(self, connection: Connection, event: BrokerEvent) -> None:
+        if isinstance(event, Delivered):
+            self._on_deliveries(connection, event.deliveries)
+        elif isinstance(event, Drained):
+            self._events.drained()
+
+    def _on_deliveries(self, connection: Connection, deliveries: Sequence[Delivery]) -> None:
         if self._mqtt is not None:
             deliveries = self._accept(deliveries)
             connection.client.read(self._reads)
@@ -525,17 +541,13 @@ class SimulatedReceiver(_Transport):
         found = []
         for delivery in deliveries:
             size = len(delivery.body)
-            if self._receive_window.admits(size):
-                assert isinstance(delivery.token, tuple)  # the broker's
-                number = self._held.received(delivery.token[1], size)
-                found.append(msgspec.structs.replace(delivery, token=(self._reader, number)))
-            else:
+            assert isinstance(delivery.token, tuple)  # the broker's
+            number = self._window.receive(delivery.token[1], size)
+            if number is None:
                 self._host.note("drops a message: it holds too many")
+            else:
+                found.append(msgspec.structs.replace(delivery, token=(self._session, number)))
         return found
-
-    def _drained(self, connection: Connection) -> None:
-        if self.connection is connection:
-            self._events.drained()
 
 
 class SimulatedTransports:

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Literal
 
 from reliamsg.config import Site
-from reliamsg.transport.memory.broker import MemoryBroker
+from reliamsg.testing.memory_broker import MemoryBroker
 from reliamsg.transport.memory.host import MemoryHost
 from reliamsg.transport.memory.registry import network_names, register, unregister
 
@@ -16,7 +16,7 @@ __all__ = ["MemoryNetwork"]
 
 
 class MemoryNetwork:
-    """Sites whose brokers are in the memory of this process, and fail when told to.
+    """Sites whose brokers are in the memory of this process, and fail on demand.
 
     ::
 
@@ -68,7 +68,7 @@ class MemoryNetwork:
         for host in self._hosts:
             host.rested()
         for rounds in range(max_rounds):
-            # A list, not any(): everybody has a turn in each round.
+            # A list, not any(): each transport has a turn in each round.
             if not any([host.step() for host in self._hosts]):  # noqa: C419
                 return rounds
         raise RuntimeError(f"still not quiet after {max_rounds} rounds")

@@ -14,7 +14,7 @@ __all__ = ["memory_network", "memory_sites"]
 
 @pytest.fixture
 def memory_network() -> Iterator[MemoryNetwork]:
-    """Two brokers in memory, ``dc1`` and ``dc2``, that fail when told to: ``memory_network["dc1"].down()``."""
+    """Two brokers in memory, ``dc1`` and ``dc2``, that fail on demand: ``memory_network["dc1"].down()``."""
     with MemoryNetwork("dc1", "dc2") as network:
         yield network
 

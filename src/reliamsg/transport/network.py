@@ -183,12 +183,7 @@ def _handshake(
 
 
 def _until(
-    sock: socket.socket,
-    read: bool,
-    write: bool,
-    deadline: float,
-    waker: Waker,
-    stopping: Callable[[], bool],
+    sock: socket.socket, read: bool, write: bool, deadline: float, waker: Waker, stopping: Callable[[], bool]
 ) -> None:
     """Wait until `sock` is ready; raise if the time is up or the transport is being closed."""
     while True:

@@ -28,7 +28,15 @@ from tenacity import (
 from reliamsg.config import Credentials, Endpoint, Site
 from reliamsg.transport.base import ReceiverEvents, SenderEvents
 
-__all__ = ["GOODBYE_SECONDS", "Ended", "EventGate", "SiteSession", "retry_until_steady", "shortest_pause"]
+__all__ = [
+    "GOODBYE_SECONDS",
+    "Ended",
+    "EventGate",
+    "SiteSession",
+    "log_in",
+    "retry_until_steady",
+    "shortest_pause",
+]
 
 log = logging.getLogger(__name__)
 
@@ -50,11 +58,20 @@ class Ended:
     credentials: bool = False
     """The broker refused the login."""
     reported: bool = False
-    """The events were told already (a busy group, for example)."""
+    """The events were called already (a busy group, for example)."""
     renewing: bool = False
     """The transport closed the connection itself, to open a new one."""
     steady: bool = False
     """The connection was of use: the next pause is a short one."""
+
+
+def log_in(site: Site) -> Credentials | Ended | None:
+    """Return the login to use at a site, or why there is none: the application's callable may raise anything."""
+    try:
+        return site.login()
+    except Exception as error:  # noqa: BLE001
+        # Only its type: the text could contain what the callable works with.
+        return Ended(f"the credentials callable raised {type(error).__name__}", credentials=True)
 
 
 def retry_until_steady(site: Site, stopping: threading.Event) -> Retrying:
@@ -89,7 +106,7 @@ def _result(state: RetryCallState) -> Ended:
 
 
 class EventGate(Generic[E]):
-    """Where a transport's events go, and whether they were last told of a connection or of its end."""
+    """Where a transport's events go, and whether the latest one reported a connection or its end."""
 
     def __init__(self, events: E) -> None:
         self.events: E = events
@@ -195,11 +212,9 @@ class SiteSession(ABC, Generic[E]):
         return ended
 
     def _attempt(self, endpoint: Endpoint) -> Ended:
-        try:
-            login = self.site.login()
-        except Exception as error:  # noqa: BLE001 - the application's callable may raise anything
-            # Only its type: the text could contain what the callable works with.
-            return Ended(f"the credentials callable raised {type(error).__name__}", credentials=True)
+        login = log_in(self.site)
+        if isinstance(login, Ended):
+            return login
         try:
             return self.attempt(endpoint, login, time.monotonic() + self.site.connect_timeout)
         except Exception as error:

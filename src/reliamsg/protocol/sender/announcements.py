@@ -86,6 +86,8 @@ class Announcer:
         self._requests: tuple[_Requests, _Requests] = ({}, {})
         """Those of named groups, and those of others."""
         self._others_at = -inf
+        self.due_at = inf
+        """Nothing is due before this time: a lower bound of :meth:`next_deadline`."""
         self._answered: dict[str, float] = {}
         """When each group was answered last, unless that was long ago."""
 
@@ -133,6 +135,7 @@ class Announcer:
                 return
             at = max(now, self._answered.get(group, -inf) + self._spacing)
             request = requests[group] = (at, {})
+            self.due_at = min(self.due_at, at)
         wanted = request[1]
         for stream in streams:
             if len(wanted) >= MAX_ASKED:
@@ -180,14 +183,16 @@ class Announcer:
             return 0.0
         return (self._busy + self._quiet if pace.published is not None else pace.wait) + TRAFFIC_SLACK_S
 
-    def next_deadline(self) -> float | None:
-        """When :meth:`due` or :meth:`answers` will have something, if nothing else happens before."""
+    def next_deadline(self) -> float:
+        """When :meth:`due` or :meth:`answers` will have something, if nothing else happens; infinite for never. From
+        now on, :attr:`due_at` is the same."""
         deadline = self._earliest()
         if any(self._requests):
             named, others = self._requests
             deadline = min([deadline, *(at for at, _ in named.values())])
             deadline = min([deadline, *(max(at, self._others_at) for at, _ in others.values())])
-        return None if deadline == inf else deadline
+        self.due_at = deadline
+        return deadline
 
     # -- the schedule --------------------------------------------------------------------------------------
 
@@ -219,6 +224,7 @@ class Announcer:
 
     def _push(self, stream: Stream, pace: _Pace) -> None:
         self._pushed += 1
+        self.due_at = min(self.due_at, pace.at)
         heapq.heappush(self._heap, (pace.at, self._pushed, stream))
         if len(self._heap) > 64 + 2 * len(self._paces):  # most entries are void
             self._heap = [(p.at, i, s) for i, (s, p) in enumerate(self._paces.items())]

@@ -19,8 +19,10 @@ class Confirms:
 
     def __init__(self, policy: Confirm, sites: Sequence[SiteWindow], published: int) -> None:
         """Rows below `published` are published already."""
-        self._policy = policy
         self._sites = tuple(sites)
+        self._active_only = policy == "all-active"
+        self._needed = _needed(policy, len(sites))
+        """At least so many sites must have confirmed."""
         self.published = RangeSet()
         """Rows whose policy is met."""
         if published > 1:
@@ -36,18 +38,22 @@ class Confirms:
         """Which of `rows`, whose confirms have changed, are published from now on."""
         decided = []
         for row in rows:
-            if row in self.published:
+            counted: list[str] = []
+            for site in self._sites:
+                if row in site.confirmed:
+                    counted.append(site.name)
+            if len(counted) < self._needed or row in self.published:
                 continue
-            counted = self._confirmed_at(row)
-            if self._is_met(counted):
-                self.published.add(row, row)
-                self._remember(row, counted)
-                decided.append(row)
+            if self._active_only and not all(site.name in counted for site in self._sites if site.up):
+                continue
+            self.published.add(row, row)
+            self._remember(row, tuple(counted))
+            decided.append(row)
         return decided
 
     def reconsider(self) -> list[int]:
         """:meth:`decide` for all rows that some site has confirmed: a site that was waited for is down."""
-        if self._policy != "all-active":
+        if not self._active_only:
             return []
         rows: list[int] = []
         for first, last in self.candidates():
@@ -74,7 +80,7 @@ class Confirms:
         for first, last, names in reversed(self._counted):
             if first <= row <= last:
                 return names
-        return self._confirmed_at(row)
+        return tuple(site.name for site in self._sites if row in site.confirmed)
 
     def everywhere(self) -> RangeSet:
         """Published rows that every site has confirmed."""
@@ -82,22 +88,6 @@ class Confirms:
         for site in self._sites:
             found = RangeSet(part for span in site.confirmed for part in found.overlap(*span))
         return found
-
-    def _confirmed_at(self, row: int) -> tuple[str, ...]:
-        return tuple([site.name for site in self._sites if row in site.confirmed])
-
-    def _is_met(self, counted: tuple[str, ...]) -> bool:
-        if not counted:
-            return False
-        match self._policy:
-            case "all":
-                return len(counted) == len(self._sites)
-            case "any":
-                return True
-            case Quorum(k):
-                return len(counted) >= k
-            case _:
-                return all(site.name in counted for site in self._sites if site.up)
 
     def _remember(self, row: int, counted: tuple[str, ...]) -> None:
         if self._counted:
@@ -108,3 +98,14 @@ class Confirms:
         self._counted.append((row, row, counted))
         if len(self._counted) > MAX_COUNTED:
             del self._counted[0]
+
+
+def _needed(policy: Confirm, sites: int) -> int:
+    """How many of `sites` must have confirmed at least."""
+    match policy:
+        case "all":
+            return sites
+        case Quorum(k):
+            return k
+        case _:
+            return 1

@@ -34,6 +34,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
+from math import inf
 
 from reliamsg.message import Stream
 from reliamsg.protocol.horizon import FAR_MS
@@ -278,8 +279,9 @@ class Fence:
         self._hello_at = now + HELLO_EVERY_S if waiting else None
         return True
 
-    def next_deadline(self, now: float, judged_at: float = 0.0) -> float | None:
-        """When :meth:`verdict` or :meth:`hello_due` will have something new, if nothing else happens before.
+    def next_deadline(self, now: float, judged_at: float = 0.0) -> float:
+        """When :meth:`verdict` or :meth:`hello_due` will have something new, if nothing else happens; infinite for
+        never.
 
         `judged_at`: the caller does not ask for a verdict before.
         """
@@ -290,7 +292,7 @@ class Fence:
         waits = self.fenced_by is None and bool(self._unanswered or self.above or self._claims)
         if waits and self._until is not None and self._until > now:
             times.append(max(self._until, judged_at))
-        return min(times, default=None)
+        return min(times, default=inf)
 
     def _is_over(self, now: float) -> bool:
         """Whether nothing is waited for any more."""

@@ -58,10 +58,6 @@ class Member:
     gap: Span3 | None = None
     """Epoch, first and last number of the gap that held it up at its latest report."""
 
-    def answer(self, now: float, nonces: tuple[bytes, ...]) -> None:
-        """It was sent its own position, in answer to `nonces`."""
-        self.answered_at, self.nonces = now, nonces
-
     @property
     def held_up_by(self) -> Span3 | None:
         """The gap that holds it up: everything before it is settled, and its messages have not arrived."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from reliamsg.message import Stream
 from reliamsg.protocol.announced import Span3
@@ -222,10 +223,10 @@ class Repairs:
         if size:
             known.remember(piece.stream, piece.epoch, first, last, now)
 
-    def next_deadline(self, now: float) -> float | None:
-        """When :meth:`next` will have something; None if nothing is wanted."""
+    def next_deadline(self, now: float) -> float:
+        """When :meth:`next` will have something; infinite if nothing is wanted."""
         if not self._groups or not any(known.queued for known in self._groups.values()):
-            return None
+            return inf
         return max(now, self._paid_at)
 
     def queued(self) -> Iterator[tuple[str, Stream, int, list[Span]]]:

@@ -8,12 +8,13 @@ thread-safe: the caller holds one lock around every call. Times are monotonic se
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import inf
 from typing import NamedTuple
 
 from reliamsg.config import Confirm
 from reliamsg.protocol.ranges import RangeSet, Span
 from reliamsg.protocol.sender.confirms import Confirms
-from reliamsg.protocol.sender.window import Lane, RowLike, SiteLimits, SiteWindow
+from reliamsg.protocol.sender.window import RowLike, SendQueue, SiteLimits, SiteWindow
 
 __all__ = ["Sender", "Timed"]
 
@@ -24,8 +25,8 @@ MAX_RELEASABLE = 1_000
 class Timed(NamedTuple):
     """What :meth:`Sender.on_deadline` asks its caller to do."""
 
-    overdue: dict[str, list[Lane]]
-    """Sites whose connection must be dropped because a confirm is overdue, and the lanes that this parks."""
+    overdue: dict[str, list[SendQueue]]
+    """Sites whose connection must be dropped because a confirm is overdue, and the queues that this parks."""
     published: list[int]
     """Rows that this publishes (``all-active``)."""
     retrying: list[str]
@@ -41,15 +42,14 @@ class Sender:
         """`cursors`: each site's lowest unconfirmed row. Rows below `published` are published already."""
         self.sites = {name: SiteWindow(name, limits, cursors[name]) for name, limits in sites.items()}
         self.confirms = Confirms(policy, list(self.sites.values()), published)
-        self.top = 0
-        """The highest committed row."""
+        self.confirmed_rows = 0
+        """Rows confirmed at some site since :meth:`take_confirmed` was called last."""
         self._dropping: set[str] = set()
         """Sites whose connection the caller was asked to drop."""
 
     def opened(self, top: int, held: Iterable[Span]) -> None:
         """`held`: the rows up to `top`, the highest there ever was, that the outbox still has. The others need no
         confirm: they were removed, or were released as published before an earlier row was."""
-        self.top = top
         for span in RangeSet(held).missing(1, top) if top else ():
             for window in self.sites.values():
                 window.confirmed.add(*span)
@@ -61,12 +61,12 @@ class Sender:
         self._dropping.discard(site)
         self.sites[site].connect(window)
 
-    def disconnected(self, site: str, now: float) -> tuple[Lane | None, list[int]]:
-        """Returns the lane that this parks, if any, and the rows that this publishes (``all-active``)."""
+    def disconnected(self, site: str, now: float) -> tuple[SendQueue | None, list[int]]:
+        """Returns the queue that this parks, if any, and the rows that this publishes (``all-active``)."""
         asked = site in self._dropping
         self._dropping.discard(site)
-        lane = self.sites[site].disconnect(now, asked)
-        return lane, self.confirms.reconsider()
+        queue = self.sites[site].disconnect(now, asked)
+        return queue, self.confirms.reconsider()
 
     def blocked(self, site: str, reason: str | None, now: float) -> list[int]:
         """The broker asked us to pause or, with None, to go on. Returns the rows that this publishes."""
@@ -76,8 +76,10 @@ class Sender:
     # -- answers ------------------------------------------------------------------------------------------
 
     def confirmed(self, site: str, rows: Sequence[int], now: float) -> tuple[dict[int, RowLike], list[int]]:
-        """The site has `rows`. Returns those that were in flight, by id, and the ids of those published now."""
+        """The site has `rows`. Returns those that were in flight and whose confirm counts, by id, and the ids of those
+        that are published now."""
         confirmed = self.sites[site].confirm(rows, now)
+        self.confirmed_rows += len(confirmed)
         return confirmed, self.confirms.decide(confirmed)
 
     def refused(self, site: str, row: int, reason: str, now: float) -> RowLike | None:
@@ -108,30 +110,39 @@ class Sender:
 
     def on_deadline(self, now: float) -> Timed:
         """Handle what is due; nothing is before :meth:`next_deadline`."""
-        overdue: dict[str, list[Lane]] = {}
+        overdue: dict[str, list[SendQueue]] = {}
         retrying: list[str] = []
         for name, window in self.sites.items():
             if not window.connected:
                 continue
-            deadline = window.next_deadline()
-            if deadline is None or now < deadline:
+            if now < window.due_at:
                 continue
             if name not in self._dropping and window.is_overdue(now):
                 overdue[name] = window.give_up(now)
                 self._dropping.add(name)
             if window.probe(now):
                 retrying.append(name)
+            window.next_deadline()
         return Timed(overdue, self.confirms.reconsider() if overdue else [], retrying)
 
-    def next_deadline(self) -> float | None:
-        """When :meth:`on_deadline` is to be called, if nothing else happens before."""
-        found: float | None = None
+    def next_deadline(self) -> float:
+        """Before this time :meth:`on_deadline` has nothing to do, if nothing else happens; infinite for never."""
+        earliest = inf
         for name, window in self.sites.items():
-            if window.connected and name not in self._dropping:
-                deadline = window.next_deadline()
-                if deadline is not None and (found is None or deadline < found):
-                    found = deadline
-        return found
+            if window.due_at < earliest and window.connected and name not in self._dropping:
+                earliest = window.due_at
+        return earliest
+
+    # -- what has to be stored ----------------------------------------------------------------------------
+
+    def add_confirmed(self, rows: int) -> None:
+        """This many rows more count differently from before, or could not be stored."""
+        self.confirmed_rows += rows
+
+    def take_confirmed(self) -> int:
+        """How many rows were confirmed since this was called last."""
+        taken, self.confirmed_rows = self.confirmed_rows, 0
+        return taken
 
     # -- retention ----------------------------------------------------------------------------------------
 

@@ -1,40 +1,40 @@
 """One site's send window: which rows are in flight, which are confirmed, and which may be sent next.
 
-Rows of the outbox are sent in the order of their ids. A *lane* is a sequence of rows that is sent in order. All
-streams share the main lane, except those that have a lane of their own: each parked stream, whose first row is retried
-alone, with backoff, until the stream has caught up and rejoins the main lane. So the rows of one stream are always sent
-in order, and a stream that a site refuses does not hold up any other.
+Rows of the outbox are sent in the order of their ids. A *send queue* is a sequence of rows that is sent in order. All
+streams share the main queue, except those that have one of their own: each parked stream, whose first row is retried
+alone, with backoff, until the stream has caught up and rejoins the main queue. So the rows of one stream are always
+sent in order, and a stream that a site refuses does not hold up any other.
 
-States of a lane::
+States of a queue::
 
     flowing ── refused / dropped ──▶ parked ── retry_at reached ──▶ probing ── confirmed ──▶ flowing
                 / unanswered           ▲                              │
                                        └─ refused/dropped/unanswered ─┘
 
 A retried row does not count against the window's limits: a broker may never answer it.
-A parked stream whose rows have all been removed has nothing to retry, and rejoins the main lane at once.
+A parked stream whose rows have all been removed has nothing to retry, and rejoins the main queue at once.
 
-A stream also has a lane of its own, in any of these states, while one of its named groups is not proven to exist at the
-site (rules P15 to P17). Confirms do not count there: confirmed rows are recorded as *uncounted*. Once all groups are
-proven, and nothing is in flight, the lane goes back to the first of these rows and sends them again.
+A stream also has a queue of its own, in any of these states, while one of its named groups is not proven to exist at
+the site (rules P15 to P17). Confirms do not count there: confirmed rows are recorded as *uncounted*. Once all groups
+are proven, and nothing is in flight, the queue goes back to the first of these rows and sends them again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from math import inf
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from reliamsg.protocol.ranges import RangeSet
 
-__all__ = ["UNSEEN", "InFlight", "Lane", "LaneState", "RowLike", "SiteLimits", "SiteWindow"]
+__all__ = ["UNSEEN", "InFlight", "QueueState", "RowLike", "SendQueue", "SiteLimits", "SiteWindow"]
 
 UNSEEN = "unseen"
-"""The reason of a lane that exists because a named group of its stream is not proven."""
+"""The reason of a queue that exists because a named group of its stream is not proven."""
 UNANSWERED = "no confirm in time"
-"""The reason of a lane whose first row was not confirmed in time."""
+"""The reason of a queue whose first row was not confirmed in time."""
 
 PARK_MIN_S = 0.5
 PARK_MAX_S = 30.0
@@ -57,6 +57,9 @@ class RowLike(Protocol):
     def size(self) -> int: ...
 
 
+R = TypeVar("R", bound=RowLike)
+
+
 @dataclass(frozen=True)
 class SiteLimits:
     """The most rows and bytes that may be unconfirmed at once, and the confirm timeout in seconds."""
@@ -66,14 +69,14 @@ class SiteLimits:
     confirm_timeout: float
 
 
-class LaneState(Enum):
+class QueueState(Enum):
     FLOWING = "flowing"
     PARKED = "parked"
     PROBING = "probing"
 
 
-class Lane:
-    """Rows in order: those in flight, and the next one. `stream_id` is None for the main lane."""
+class SendQueue:
+    """Rows in order: those in flight, and the next one. `stream_id` is None for the main queue."""
 
     __slots__ = (
         "attempts",
@@ -92,7 +95,7 @@ class Lane:
         self.next = cursor
         """The lowest row that may still have to be sent."""
         self.in_flight: set[int] = set()
-        self.state = LaneState.FLOWING
+        self.state = QueueState.FLOWING
         self.retry_at = 0.0
         self.attempts = 0
         self.reason = ""
@@ -103,13 +106,13 @@ class Lane:
 
     @property
     def cursor(self) -> int:
-        """All rows of the lane below it are confirmed, and their confirms count."""
+        """All rows of the queue below it are confirmed, and their confirms count."""
         first = None if self.uncounted is None else self.uncounted.first
         return self.unanswered if first is None else min(self.unanswered, first)
 
     @property
     def unanswered(self) -> int:
-        """All rows of the lane below it are confirmed, whether or not that counts."""
+        """All rows of the queue below it are confirmed, whether or not that counts."""
         return min(min(self.in_flight, default=self.next), self.next)
 
     def skip_to(self, row: int) -> None:
@@ -118,7 +121,7 @@ class Lane:
 
     def park(self, row: int, reason: str, now: float) -> None:
         """Pause before `row` is retried."""
-        self.state = LaneState.PARKED
+        self.state = QueueState.PARKED
         self.next = min(self.next, row)
         self.reason = reason
         self.retry_at = now + min(PARK_MAX_S, PARK_MIN_S * 2 ** min(self.attempts, 10))
@@ -130,7 +133,7 @@ class InFlight:
     """A row that was passed to a site's transport and is not answered yet."""
 
     row: RowLike
-    lane: Lane
+    queue: SendQueue
     at: float
     trial: bool = False
     """It retries a parked stream, and does not count against the window's limits."""
@@ -142,8 +145,8 @@ class SiteWindow:
     def __init__(self, name: str, limits: SiteLimits, cursor: int) -> None:
         self.name = name
         self.limits = limits
-        self.main = Lane(None, cursor)
-        self.lanes: dict[int, Lane] = {}
+        self.main = SendQueue(None, cursor)
+        self.queues: dict[int, SendQueue] = {}
         self.in_flight: dict[int, InFlight] = {}
         """All rows in flight, oldest first."""
         self._regular: dict[int, InFlight] = {}
@@ -154,8 +157,8 @@ class SiteWindow:
         """The total size of the rows in flight that count against the limits."""
         self.confirmed = RangeSet()
         """Rows that the site has confirmed and whose confirms count."""
-        self.rewound: list[Lane] = []
-        """Lanes that went back to rows they had passed; the caller that feeds them clears this."""
+        self.due_at = inf
+        """Nothing is due before this time: a lower bound of :meth:`next_deadline`."""
         if cursor > 1:
             self.confirmed.add(1, cursor - 1)
         self.connected = False
@@ -167,7 +170,7 @@ class SiteWindow:
         self._oldest_at = 0.0
         """When the oldest regular row in flight became the oldest, if a confirm made it so."""
         self._retry_at = inf
-        """The earliest time at which a parked lane is retried."""
+        """The earliest time at which a parked queue is retried."""
         self._suspect = 0
         self._drops = 0
         self._overdue: set[int] = set()
@@ -190,41 +193,44 @@ class SiteWindow:
         """A new connection: nothing is in flight. `window` is the broker's own limit, if it has one."""
         self.connected = True
         self.blocked = None
+        self.due_at = self._retry_at
         self._batches = self.limits.batches if window is None else max(1, min(self.limits.batches, window))
 
-    def disconnect(self, now: float, asked: bool) -> Lane | None:
+    def disconnect(self, now: float, asked: bool) -> SendQueue | None:
         """The connection is gone: everything that was in flight is sent again, in order.
 
-        `asked`: we closed it ourselves, so no row is suspected. Returns a lane that was parked because of it.
+        `asked`: we closed it ourselves, so no row is suspected. Returns a queue that was parked because of it.
         """
         was_connected, self.connected = self.connected, False
         self.blocked = None
-        probing = [lane for lane in self.lanes.values() if lane.state is LaneState.PROBING and lane.in_flight]
+        probing = [
+            queue for queue in self.queues.values() if queue.state is QueueState.PROBING and queue.in_flight
+        ]
         suspect = self._first_regular()
-        for lane in (self.main, *self.lanes.values()):
-            lane.next = lane.unanswered
-            lane.in_flight.clear()
-            self._settle(lane)
+        for queue in (self.main, *self.queues.values()):
+            queue.next = queue.unanswered
+            queue.in_flight.clear()
+            self._settle(queue)
         self.in_flight.clear()
         self._regular.clear()
         self._trials.clear()
         self.bytes = 0
         if not was_connected or asked:
-            for lane in probing:
-                lane.state = LaneState.PARKED
-                self._retry_at = min(self._retry_at, lane.retry_at)
+            for queue in probing:
+                queue.state = QueueState.PARKED
+                self._retry_by(queue.retry_at)
             return None
         if probing:  # the retried row is the likelier cause
-            for lane in probing:
-                self._park(lane, lane.next, "connection dropped", now)
+            for queue in probing:
+                self._park(queue, queue.next, "connection dropped", now)
             return None
         if suspect is None:
             self._drops = 0
             return None
         if suspect.id == self._suspect and self._drops >= DROPS:
             self._drops = 0
-            lane = self.lanes.get(suspect.stream_id) or self._separate(suspect.stream_id, suspect.id)
-            return self._park(lane, suspect.id, "connection dropped", now)
+            queue = self.queues.get(suspect.stream_id) or self._separate(suspect.stream_id, suspect.id)
+            return self._park(queue, suspect.id, "connection dropped", now)
         self._drops = self._drops + 1 if suspect.id == self._suspect else 1
         self._suspect = suspect.id
         return None
@@ -235,128 +241,134 @@ class SiteWindow:
             self._oldest_at = now
             for flight in self._trials.values():
                 flight.at = now
+            self.due_at = min(self.due_at, now + self.limits.confirm_timeout)
         self.blocked = reason
 
     # -- sending --------------------------------------------------------------------------------------------
 
-    def ready(self, now: float) -> list[Lane]:
-        """Lanes that may send something now, those of single streams first."""
+    def ready(self, now: float) -> list[SendQueue]:
+        """Queues that may send something now, those of single streams first."""
         if not self.connected or self.blocked is not None:
             return []
-        if not self.lanes:  # the common case: nothing is parked
-            return [self.main]
         self.probe(now)
         ready = [
-            lane
-            for lane in self.lanes.values()
-            if lane.state is LaneState.FLOWING or (lane.state is LaneState.PROBING and not lane.in_flight)
+            queue
+            for queue in self.queues.values()
+            if queue.state is QueueState.FLOWING
+            or (queue.state is QueueState.PROBING and not queue.in_flight)
         ]
         return [*ready, self.main]
 
     def probe(self, now: float) -> bool:
-        """Have parked lanes whose pause is over retry; returns whether there are any."""
+        """Have parked queues whose pause is over retry; returns whether there are any."""
         if now < self._retry_at:
             return False
         self._retry_at = inf
         found = False
-        for lane in self.lanes.values():
-            if lane.state is not LaneState.PARKED:
+        for queue in self.queues.values():
+            if queue.state is not QueueState.PARKED:
                 continue
-            if lane.retry_at <= now:
-                lane.state = LaneState.PROBING
+            if queue.retry_at <= now:
+                queue.state = QueueState.PROBING
                 found = True
             else:
-                self._retry_at = min(self._retry_at, lane.retry_at)
+                self._retry_at = min(self._retry_at, queue.retry_at)
         return found
 
-    def send(self, lane: Lane, row: RowLike, now: float) -> bool:
-        """Whether `row` may be sent on `lane` now; if so it is in flight, and the caller must send it.
+    def send(self, queue: SendQueue, rows: Sequence[R], now: float) -> list[R]:
+        """Which of `rows`, the next ones of `queue`, are sent now. They are in flight, and the caller must send them.
 
-        Otherwise either ``lane.next`` is beyond the row, which need not be sent on this lane, or there is no room for
-        it yet.
+        Afterwards ``queue.next`` is beyond all of `rows`, or at the first one for which there is no room yet.
         """
-        if (
-            row.id in self.in_flight
-            or row.id in self.confirmed
-            or (self.lanes and self.lanes.get(row.stream_id, self.main) is not lane)
-            or (lane.uncounted is not None and row.id in lane.uncounted)
-        ):
-            lane.next = row.id + 1
-            return False
-        if not self._has_room(lane, row.size):
-            return False
-        trial = lane.state is LaneState.PROBING
-        flight = InFlight(row, lane, now, trial)
-        self.in_flight[row.id] = flight
-        lane.in_flight.add(row.id)
-        if trial:
-            self._trials[row.id] = flight
-        else:
-            self._regular[row.id] = flight
-            self.bytes += row.size
-        lane.next = row.id + 1
-        return True
+        trial = queue.state is QueueState.PROBING
+        most, size = self._room(queue)
+        sent: list[R] = []
+        for row in rows:
+            if (
+                row.id in self.in_flight
+                or row.id in self.confirmed
+                or (self.queues and self.queues.get(row.stream_id, self.main) is not queue)
+                or (queue.uncounted is not None and row.id in queue.uncounted)
+            ):
+                queue.next = row.id + 1  # it need not be sent on this queue
+                continue
+            if len(sent) >= most or (
+                row.size > size and self._regular
+            ):  # a row larger than the window is sent alone
+                break
+            flight = self.in_flight[row.id] = InFlight(row, queue, now, trial)
+            queue.in_flight.add(row.id)
+            if trial:
+                self._trials[row.id] = flight
+            else:
+                self._regular[row.id] = flight
+                self.bytes += row.size
+            size -= row.size
+            queue.next = row.id + 1
+            sent.append(row)
+        if sent:
+            self.due_at = min(self.due_at, now + self.limits.confirm_timeout)
+        return sent
 
-    def _has_room(self, lane: Lane, size: int) -> bool:
-        if lane.proven:
-            return False
-        if lane.state is LaneState.PROBING:
-            return not lane.in_flight
-        if self._drops >= DROPS and self._is_regular(lane):
-            return self._first_regular() is None
-        if not self._regular:
-            return True  # a row larger than the window is sent alone
-        return len(self._regular) < self._batches and self.bytes + size <= self.limits.bytes
+    def _room(self, queue: SendQueue) -> tuple[int, float]:
+        """How many more rows of the queue may be in flight, and their total size."""
+        if queue.proven:
+            return 0, 0
+        if queue.state is QueueState.PROBING:
+            return int(not queue.in_flight), inf
+        if self._drops >= DROPS and self._is_regular(queue):
+            return int(self._first_regular() is None), inf
+        return self._batches - len(self._regular), self.limits.bytes - self.bytes
 
-    def _is_regular(self, lane: Lane) -> bool:
-        """Whether many rows of the lane may be in flight, each of which may be the one that breaks connections."""
-        return lane is self.main or (lane.uncounted is not None and lane.state is LaneState.FLOWING)
+    def _is_regular(self, queue: SendQueue) -> bool:
+        """Whether many rows of the queue may be in flight, each of which may be the one that breaks connections."""
+        return queue is self.main or (queue.uncounted is not None and queue.state is QueueState.FLOWING)
 
     def _first_regular(self) -> RowLike | None:
-        """The lowest row in flight on such lanes."""
-        rows = (flight.row for flight in self.in_flight.values() if self._is_regular(flight.lane))
+        """The lowest row in flight on such queues."""
+        rows = (flight.row for flight in self.in_flight.values() if self._is_regular(flight.queue))
         return min(rows, key=lambda row: row.id, default=None)
 
-    def rejoin(self, top: int) -> list[Lane]:
-        """Merge lanes that have caught up into the main lane, and lanes that have nothing to retry up to `top`, the
+    def rejoin(self, top: int) -> list[SendQueue]:
+        """Merge queues that have caught up into the main queue, and queues that have nothing to retry up to `top`, the
         last row; returns them."""
         back = [
-            lane
-            for lane in self.lanes.values()
-            if not lane.in_flight
-            and lane.uncounted is None
+            queue
+            for queue in self.queues.values()
+            if not queue.in_flight
+            and queue.uncounted is None
             and (
-                (lane.state is LaneState.FLOWING and lane.next >= self.main.next)
-                or (lane.state is LaneState.PROBING and lane.next > top)
+                (queue.state is QueueState.FLOWING and queue.next >= self.main.next)
+                or (queue.state is QueueState.PROBING and queue.next > top)
             )
         ]
-        for lane in back:
-            assert lane.stream_id is not None  # the main lane is not among them
-            del self.lanes[lane.stream_id]
+        for queue in back:
+            assert queue.stream_id is not None  # the main queue is not among them
+            del self.queues[queue.stream_id]
         return back
 
     # -- answers --------------------------------------------------------------------------------------------
 
     def confirm(self, row_ids: Iterable[int], now: float) -> dict[int, RowLike]:
-        """The site has these rows. Returns those that were in flight, by id; :attr:`confirmed` has those that count."""
-        rows: dict[int, RowLike] = {}
-        for row_id in row_ids:
-            flight = self._complete(row_id, now)
-            if flight is not None:
-                rows[row_id] = flight.row
-                self._answered = max(self._answered, flight.at)
-        if rows:
+        """The site has these rows. Returns those that were in flight and whose confirm counts, by id."""
+        counted: dict[int, RowLike] = {}
+        landed = self._complete(row_ids, now)
+        for flight in landed:
+            self._answered = max(self._answered, flight.at)
+            if not self.queues or flight.row.id in self.confirmed:
+                counted[flight.row.id] = flight.row
+        if landed:
             self.overdue_since = None
             self._note_answer(now)
-        return rows
+        return counted
 
     def discard(self, row_id: int, now: float) -> None:
         """The row no longer exists, so the site need not confirm it."""
-        self._complete(row_id, now)
+        self._complete((row_id,), now)
         self.confirmed.add(row_id, row_id)
-        for lane in self.lanes.values():
-            if lane.uncounted is not None:
-                lane.uncounted.remove(row_id, row_id)
+        for queue in self.queues.values():
+            if queue.uncounted is not None:
+                queue.uncounted.remove(row_id, row_id)
 
     def replace(self, row: RowLike) -> None:
         """The row has changed but keeps its id; if it is in flight, that counts for the new row."""
@@ -373,14 +385,14 @@ class SiteWindow:
             return None
         self._answered = max(self._answered, flight.at)
         self._note_answer(now)
-        lane = flight.lane
-        if lane.state is LaneState.PARKED:
-            lane.next = min(lane.next, row_id)  # it was already in flight: no reason for a longer pause
+        queue = flight.queue
+        if queue.state is QueueState.PARKED:
+            queue.next = min(queue.next, row_id)  # it was already in flight: no reason for a longer pause
         else:
-            if lane is self.main:
-                lane = self._separate(flight.row.stream_id, row_id)
-            self._park(lane, row_id, reason, now)
-        self._settle(lane)
+            if queue is self.main:
+                queue = self._separate(flight.row.stream_id, row_id)
+            self._park(queue, row_id, reason, now)
+        self._settle(queue)
         return flight.row
 
     def _land(self, row_id: int, now: float) -> InFlight | None:
@@ -388,7 +400,7 @@ class SiteWindow:
         flight = self.in_flight.pop(row_id, None)
         if flight is None:
             return None
-        flight.lane.in_flight.discard(row_id)
+        flight.queue.in_flight.discard(row_id)
         if flight.trial:
             del self._trials[row_id]
         else:
@@ -399,80 +411,86 @@ class SiteWindow:
         self._overdue.discard(row_id)
         return flight
 
-    def _complete(self, row_id: int, now: float) -> InFlight | None:
-        """The row need not be sent again."""
-        flight = self._land(row_id, now)
-        if flight is None:
-            return None
-        lane = flight.lane
-        (self.confirmed if lane.uncounted is None else lane.uncounted).add(row_id, row_id)
-        if not self._regular:
-            self._patience = 1
-        if row_id == self._suspect:
-            self._drops = 0
-        if lane.state is LaneState.PROBING and not lane.in_flight:  # else it was in flight before the retry
-            lane.state = LaneState.FLOWING
-            lane.attempts = 0
-        if lane.proven:
-            self._settle(lane)
-        return flight
+    def _complete(self, row_ids: Iterable[int], now: float) -> list[InFlight]:
+        """These rows need not be sent again. Returns those that were in flight."""
+        landed: list[InFlight] = []
+        for row_id in row_ids:
+            flight = self._land(row_id, now)
+            if flight is None:
+                continue
+            queue = flight.queue
+            (self.confirmed if queue.uncounted is None else queue.uncounted).add(row_id, row_id)
+            if not self._regular:
+                self._patience = 1
+            if row_id == self._suspect:
+                self._drops = 0
+            if (
+                queue.state is QueueState.PROBING and not queue.in_flight
+            ):  # else it was in flight before the retry
+                queue.state = QueueState.FLOWING
+                queue.attempts = 0
+            if queue.proven:
+                self._settle(queue)
+            landed.append(flight)
+        return landed
 
     def _note_answer(self, now: float) -> None:
         """The site is not silent, so streams that were parked for its silence retry."""
         self._answered_at = now
         for stream_id in self._silenced:
-            lane = self.lanes.get(stream_id)
-            if lane is not None and lane.state is LaneState.PARKED:
-                lane.retry_at = min(lane.retry_at, now)
-                self._retry_at = min(self._retry_at, now)
+            queue = self.queues.get(stream_id)
+            if queue is not None and queue.state is QueueState.PARKED:
+                queue.retry_at = min(queue.retry_at, now)
+                self._retry_by(now)
         self._silenced.clear()
 
     # -- streams whose groups are not proven ------------------------------------------------------------------
 
     def mark_unproven(self, stream_id: int) -> None:
         """A named group of the stream is not proven: confirms do not count from now on."""
-        lane = self.lanes.get(stream_id)
-        if lane is None:
-            lane = self._separate(stream_id, self.main.next)
-            lane.reason = UNSEEN
-        lane.proven = False
-        if lane.uncounted is None:
-            lane.uncounted = RangeSet()
+        queue = self.queues.get(stream_id)
+        if queue is None:
+            queue = self._separate(stream_id, self.main.next)
+            queue.reason = UNSEEN
+        queue.proven = False
+        if queue.uncounted is None:
+            queue.uncounted = RangeSet()
 
     def mark_proven(self, stream_id: int) -> None:
         """All named groups of the stream are proven: rows that did not count are sent again, and confirms count from
         then on. First the rows in flight must be answered, as they may have reached the site before the group did."""
-        lane = self.lanes.get(stream_id)
-        if lane is not None and lane.uncounted is not None:
-            lane.proven = True
-            self._settle(lane)
+        queue = self.queues.get(stream_id)
+        if queue is not None and queue.uncounted is not None:
+            queue.proven = True
+            self._settle(queue)
 
     def is_marked_unproven(self, stream_id: int) -> bool:
         """Whether confirms of the stream neither count now nor will as soon as nothing is in flight."""
-        lane = self.lanes.get(stream_id)
-        return lane is not None and lane.uncounted is not None and not lane.proven
+        queue = self.queues.get(stream_id)
+        return queue is not None and queue.uncounted is not None and not queue.proven
 
     def is_uncounted(self, row_id: int) -> bool:
         """Whether the site has confirmed the row and that does not count."""
-        return any(lane.uncounted is not None and row_id in lane.uncounted for lane in self.lanes.values())
+        return any(
+            queue.uncounted is not None and row_id in queue.uncounted for queue in self.queues.values()
+        )
 
-    def _settle(self, lane: Lane) -> None:
-        """Have confirms count again on a lane that waited for this, if nothing is in flight."""
-        if not lane.proven or lane.in_flight or lane.uncounted is None:
+    def _settle(self, queue: SendQueue) -> None:
+        """Have confirms count again on a queue that waited for this, if nothing is in flight."""
+        if not queue.proven or queue.in_flight or queue.uncounted is None:
             return
-        lane.next = lane.cursor
-        lane.uncounted, lane.proven = None, False
-        self.rewound.append(lane)
+        queue.next = queue.cursor
+        queue.uncounted, queue.proven = None, False
 
     # -- overdue confirms -------------------------------------------------------------------------------------
 
-    def next_deadline(self) -> float | None:
-        """When a confirm will be overdue or a parked lane will retry, if nothing else happens before."""
-        deadline = self._retry_at
-        if self.in_flight and self.blocked is None:
-            for due, _ in self._oldest():
-                deadline = min(deadline, due)
-        return None if deadline == inf else deadline
+    def next_deadline(self) -> float:
+        """When a confirm will be overdue or a parked queue will retry, if nothing else happens; infinite for never.
+        From now on, :attr:`due_at` is the same."""
+        self.due_at = self._retry_at
+        if self.blocked is None:
+            self.due_at = min([self.due_at, *(due for due, _ in self._oldest())])
+        return self.due_at
 
     def is_overdue(self, now: float) -> bool:
         """Whether the oldest row in flight should have been confirmed by now.
@@ -482,30 +500,30 @@ class SiteWindow:
         """
         return self.blocked is None and any(due <= now for due, _ in self._oldest())
 
-    def give_up(self, now: float) -> list[Lane]:
+    def give_up(self, now: float) -> list[SendQueue]:
         """A confirm is overdue, and the caller is about to drop the connection. The next confirm gets more time:
-        otherwise a row that takes longer than the timeout would be sent again and again. Returns lanes that are parked
+        otherwise a row that takes longer than the timeout would be sent again and again. Returns queues that are parked
         because of it (P18)."""
         late = [flight for due, flight in self._oldest() if due <= now]
         self.overdue_since = now
         if not all(flight.trial for flight in late):  # the timeout of retried rows has its own backoff
             self._patience = min(2 * self._patience, MAX_PATIENCE)
-        return [lane for flight in late if (lane := self._park_late(flight, now)) is not None]
+        return [queue for flight in late if (queue := self._park_late(flight, now)) is not None]
 
-    def _park_late(self, flight: InFlight, now: float) -> Lane | None:
+    def _park_late(self, flight: InFlight, now: float) -> SendQueue | None:
         """Park the stream of an overdue row, if the row rather than the site is the likely cause."""
-        row, lane = flight.row, flight.lane
+        row, queue = flight.row, flight.queue
         if self._answered <= flight.at and not flight.trial and row.id not in self._overdue:
             self._overdue.add(row.id)
             return None
         self._overdue.discard(row.id)
         if self._answered_at <= flight.at:
             self._silenced.add(row.stream_id)
-        if lane is self.main:
-            lane = self._separate(row.stream_id, row.id)
-        elif lane.state is LaneState.PARKED:
+        if queue is self.main:
+            queue = self._separate(row.stream_id, row.id)
+        elif queue.state is QueueState.PARKED:
             return None
-        return self._park(lane, row.id, UNANSWERED, now)
+        return self._park(queue, row.id, UNANSWERED, now)
 
     def _oldest(self) -> list[tuple[float, InFlight]]:
         """The oldest regular row and the oldest retried row, each with the time when its confirm is overdue."""
@@ -516,31 +534,36 @@ class SiteWindow:
             found.append((max(flight.at, self._oldest_at) + timeout * self._patience, flight))
         if self._trials:
             flight = next(iter(self._trials.values()))
-            backoff = min(2 ** min(flight.lane.attempts + 1, 10), MAX_PATIENCE)
+            backoff = min(2 ** min(flight.queue.attempts + 1, 10), MAX_PATIENCE)
             found.append((flight.at + timeout * backoff, flight))
         return found
 
-    # -- lanes ------------------------------------------------------------------------------------------------
+    # -- queues ------------------------------------------------------------------------------------------------
 
-    def restore_lane(self, stream_id: int, cursor: int, attempts: int, reason: str) -> None:
-        """Restore the lane of a stream that was parked or not proven when the outbox was closed; it retries at once."""
-        lane = self.lanes[stream_id] = Lane(stream_id, cursor)
+    def restore_queue(self, stream_id: int, cursor: int, attempts: int, reason: str) -> None:
+        """Restore the queue of a stream that was parked or unproven when the outbox was closed; it retries at once."""
+        queue = self.queues[stream_id] = SendQueue(stream_id, cursor)
         if reason != UNSEEN:
-            lane.state = LaneState.PARKED
-            self._retry_at = lane.retry_at
-        lane.attempts, lane.reason = attempts, reason
+            queue.state = QueueState.PARKED
+            self._retry_by(queue.retry_at)
+        queue.attempts, queue.reason = attempts, reason
 
-    def _park(self, lane: Lane, row_id: int, reason: str, now: float) -> Lane:
-        lane.park(row_id, reason, now)
-        self._retry_at = min(self._retry_at, lane.retry_at)
-        return lane
+    def _park(self, queue: SendQueue, row_id: int, reason: str, now: float) -> SendQueue:
+        queue.park(row_id, reason, now)
+        self._retry_by(queue.retry_at)
+        return queue
 
-    def _separate(self, stream_id: int, first: int) -> Lane:
-        """Give a stream a lane of its own, from row `first` on, with its rows in flight."""
-        lane = self.lanes[stream_id] = Lane(stream_id, first)
+    def _retry_by(self, at: float) -> None:
+        """A parked queue retries at this time."""
+        self._retry_at = min(self._retry_at, at)
+        self.due_at = min(self.due_at, at)
+
+    def _separate(self, stream_id: int, first: int) -> SendQueue:
+        """Give a stream a queue of its own, from row `first` on, with its rows in flight."""
+        queue = self.queues[stream_id] = SendQueue(stream_id, first)
         for flight in self.in_flight.values():
             if flight.row.stream_id == stream_id:
                 self.main.in_flight.discard(flight.row.id)
-                lane.in_flight.add(flight.row.id)
-                flight.lane = lane
-        return lane
+                queue.in_flight.add(flight.row.id)
+                flight.queue = queue
+        return queue

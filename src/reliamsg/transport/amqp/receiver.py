@@ -116,6 +116,9 @@ class _Consuming(ActiveConnection):
         self._generation = next(_generations)
         self._channel: Any = None
         self._arrived: list[Delivery] = []
+        self._routing_key: object = None
+        """Of the latest delivery; most are the same."""
+        self._address = ""
         self._order: deque[int] = deque()
         """Delivery tags, starting with the oldest unacknowledged one."""
         self._held: set[int] = set()
@@ -264,14 +267,16 @@ class _Consuming(ActiveConnection):
             self.connection.drop(Ended(f"queue {queue} is a stream: it is to be read from its start"))
             return
         damaged = getattr(properties, "damaged", None)
-        headers, unread = readable_headers(properties.headers)
+        headers, unread = readable_headers(properties.headers) if properties.headers else ({}, None)
+        if method.routing_key != self._routing_key:
+            self._routing_key, self._address = method.routing_key, text(method.routing_key)
         content_type = properties.content_type
         self._order.append(tag)
         self._held.add(tag)
         self._arrived.append(
             Delivery(
                 token=(self._generation, tag),
-                address=text(method.routing_key),
+                address=self._address,
                 body=body,
                 content_type=content_type if isinstance(content_type, str) else None,
                 headers=headers,

@@ -13,14 +13,14 @@ __all__ = ["create_group", "delete_group"]
 
 
 def create_group(site: Site, bindings: Sequence[Binding], keys: KeyRing | None) -> None:
-    """Have the broker keep messages for the groups in `bindings` from now on."""
+    """Have the broker store messages for the groups in `bindings` from now on."""
     broker = find_host(site).broker
     for binding in bindings:
         broker.create_group(binding.topic, binding.group, binding.partition, keys=keys)
 
 
 def delete_group(site: Site, bindings: Sequence[Binding]) -> None:
-    """Have the broker forget the groups in `bindings`, with all that it has for them."""
+    """Delete the groups in `bindings`, with everything stored for them."""
     broker = find_host(site).broker
     for binding in bindings:
         broker.delete_group(binding.topic, binding.group, binding.partition)

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from reliamsg.config import Site
 from reliamsg.transport.base import Binding, ReceiverEvents, SenderEvents
-from reliamsg.transport.memory.broker import MemoryBroker
+from reliamsg.transport.memory.broker import LocalBroker
 from reliamsg.transport.memory.receiver import MemoryReceiver
 from reliamsg.transport.memory.sender import MemorySender
 
@@ -19,7 +19,7 @@ T = TypeVar("T", bound="MemorySender | MemoryReceiver")
 class MemoryHost:
     """One broker in memory, and the transports to it."""
 
-    def __init__(self, broker: MemoryBroker, *, threaded: bool = True) -> None:
+    def __init__(self, broker: LocalBroker, *, threaded: bool = True) -> None:
         self.broker = broker
         self._threaded = threaded
         self._transports: list[MemorySender | MemoryReceiver] = []
@@ -40,13 +40,13 @@ class MemoryHost:
         return self._opened(MemoryReceiver(site, self.broker, bindings, events, threaded=self._threaded))
 
     def rested(self) -> None:
-        """Let stepped transports that dropped their connection themselves connect again."""
+        """Let stepped transports that dropped their connection themselves reconnect."""
         for transport in list(self._transports):
             transport.rested()
 
     def step(self) -> bool:
         """Give each stepped transport one turn; return whether any had something to do."""
-        # A list, not any(): everybody has a turn.
+        # A list, not any(): each has a turn.
         return any([transport.step() for transport in list(self._transports)])  # noqa: C419
 
     def close(self, timeout: float) -> None:

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 from reliamsg.config import Site
 from reliamsg.transport.base import Binding, ReceiverEvents, Token
-from reliamsg.transport.memory.broker import Connection, MemoryBroker, Refused
+from reliamsg.transport.memory.broker import LocalBroker, Refused
+from reliamsg.transport.memory.connection import Connection
 from reliamsg.transport.memory.session import MemorySession
-from reliamsg.transport.mqtt.receive_window import AckOrder, ReceiveWindow, window_of
+from reliamsg.transport.mqtt.receive_window import ReceiveWindow, window_of
 
 __all__ = ["MemoryReceiver"]
 
@@ -20,7 +21,7 @@ class MemoryReceiver(MemorySession[ReceiverEvents]):
     def __init__(
         self,
         site: Site,
-        broker: MemoryBroker,
+        broker: LocalBroker,
         bindings: Sequence[Binding],
         events: ReceiverEvents,
         *,
@@ -32,12 +33,11 @@ class MemoryReceiver(MemorySession[ReceiverEvents]):
         self._hold_none()
 
     def _hold_none(self) -> None:
-        self._held = AckOrder()
-        self._window = ReceiveWindow(window_of(self.site), self._held)
+        self._window = ReceiveWindow(window_of(self.site))
         self._numbers: dict[Token, int] = {}
 
     def acknowledge(self, tokens: Sequence[Token]) -> None:
-        """Let the broker forget these messages."""
+        """Let the broker delete these messages."""
         connection = self._connection
         if connection is not None:
             if self.broker.protocol == "mqtt":
@@ -64,30 +64,33 @@ class MemoryReceiver(MemorySession[ReceiverEvents]):
             super()._refused(refused)
 
     def _flow(self, connection: Connection) -> bool:
-        heard = self._hear(connection)
+        received = self._receive_control(connection)
         if self.broker.protocol == "mqtt":
-            return self._flow_mqtt(connection) or heard
+            return self._flow_mqtt(connection) or received
         deliveries = self.broker.fetch(connection, self.site.prefetch)
         if deliveries:
             self._events.received(deliveries)
         elif self.broker.turned_empty(connection):
             self._events.drained()
-        return bool(heard or deliveries)
+        return bool(received or deliveries)
 
     def _flow_mqtt(self, connection: Connection) -> bool:
         """Read whatever the broker sends, and keep as much of it as the real transport does."""
         while self._acknowledged:
             for token in self._acknowledged.popleft():
                 if (number := self._numbers.pop(token, None)) is not None:
-                    self._held.acknowledge(number)
-        self._held.release()
+                    self._window.acknowledge(number)
+        self._window.release()
         if self._window.has_room_again:
             self.reconnect("there is room again for messages that were not taken")
             return True
         sent = self.broker.fetch(connection, self.broker.max_inflight or self.site.prefetch)
-        taken = [delivery for delivery in sent if self._window.admits(len(delivery.body))]
-        for delivery in taken:
-            self._numbers[delivery.token] = self._held.received(0, len(delivery.body))
+        taken = []
+        for delivery in sent:
+            number = self._window.receive(0, len(delivery.body))
+            if number is not None:
+                self._numbers[delivery.token] = number
+                taken.append(delivery)
         if taken:
             self._events.received(taken)
         return bool(sent)

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from reliamsg.config import Site
 from reliamsg.errors import ConfigError
-from reliamsg.transport.memory.broker import MemoryBroker
+from reliamsg.transport.memory.broker import LocalBroker, NoFaults
 from reliamsg.transport.memory.host import MemoryHost
 
 __all__ = ["find_host", "network_names", "register", "unregister"]
@@ -58,7 +58,7 @@ def find_host(site: Site) -> MemoryHost:
                 f"site {site.name}: the MemoryNetwork of {site.url} is closed, or no longer exists"
             )
         # Several threads may get here with the same name: all of them take what the first one put there.
-        host = _hosts.setdefault(name, MemoryHost(MemoryBroker(name, protocol=site.protocol)))
+        host = _hosts.setdefault(name, MemoryHost(LocalBroker(name, site.protocol, NoFaults())))
         log.info("site %s: a broker in memory, which keeps nothing when the process exits", site.name)
     if host.broker.protocol != site.protocol:
         raise ConfigError(

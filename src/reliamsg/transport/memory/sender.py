@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
 
 from reliamsg.config import Site
-from reliamsg.transport.base import Binding, Outcome, SenderEvents
-from reliamsg.transport.memory.broker import Connection, MemoryBroker
+from reliamsg.transport.base import Binding, SenderEvents
+from reliamsg.transport.memory.broker import LocalBroker
+from reliamsg.transport.memory.connection import Connection
+from reliamsg.transport.memory.model import Refusal
 from reliamsg.transport.memory.session import MemorySession
 
 __all__ = ["MemorySender"]
@@ -18,7 +22,7 @@ class MemorySender(MemorySession[SenderEvents]):
     def __init__(
         self,
         site: Site,
-        broker: MemoryBroker,
+        broker: LocalBroker,
         producer_id: str,
         bindings: Sequence[Binding],
         events: SenderEvents,
@@ -27,12 +31,12 @@ class MemorySender(MemorySession[SenderEvents]):
     ) -> None:
         super().__init__(site, broker, events, producer_id, threaded=threaded)
         self._bindings = tuple(bindings)
-        self._told_blocked: str | None = None
-        self._asked: object = None
-        """The connection and the groups that the broker was asked for, and when that was."""
+        self._reported_blocked: str | None = None
+        self._looked: object = None
+        """The connection, the groups and the state of the broker of the latest look at its evidence."""
 
     def wake(self) -> None:
-        """Have ``pull()`` asked soon."""
+        """Have ``pull()`` called soon."""
         self._wake()
 
     def bind(self, bindings: Sequence[Binding]) -> None:
@@ -46,50 +50,45 @@ class MemorySender(MemorySession[SenderEvents]):
         self._connection = self.broker.connect_sender(self.client, self._wake)
         self._declare()
         self._listen()
-        self._told_blocked = None
+        self._reported_blocked = None
         self._events.connected(str(self.site.endpoints[0]), self.broker.window)
-        self._ask_for_groups()
+        self._look_for_groups()
 
-    def _ask_for_groups(self) -> None:
-        """At MQTT sites, whenever a real transport would find out sooner or later that something has changed."""
+    def _look_for_groups(self) -> None:
+        """At MQTT sites: report the evidence of groups whenever it may have changed."""
         bindings = self._bindings
         if self.broker.protocol != "mqtt" or self.site.declare == "none" or not bindings:
             return
         now = self._connection, bindings, self.broker.groups_changed
-        if now != self._asked:
-            self._asked = now
+        if now != self._looked:
+            self._looked = now
             self._events.found(self.broker.evidence(bindings))
 
     def _declare(self) -> None:
-        # At MQTT sites only a group's own client can make its session.
-        if self.broker.protocol == "amqp" and self.site.declare == "create":
+        if self.site.declare == "create":
             self.broker.declare(self._bindings)
 
     def _flow(self, connection: Connection) -> bool:
         blocked = self.broker.blocked_reason()
-        if blocked != self._told_blocked:
-            self._told_blocked = blocked
+        if blocked != self._reported_blocked:
+            self._reported_blocked = blocked
             self._events.blocked(blocked)
-        heard = self._hear(connection)
-        self._ask_for_groups()
+        received = self._receive_control(connection)
+        self._look_for_groups()
         sent = False
         while blocked is None and (outgoing := self._events.pull()):
             self.broker.publish(connection, outgoing, self.site.max_frame_bytes)
             sent = True
         results = self.broker.results(connection)
-        self._tell(results)
-        return bool(heard or sent or results)
+        self._report(results)
+        return bool(received or sent or results)
 
-    def _tell(self, results: Sequence[tuple[int, tuple[Outcome, str] | None]]) -> None:
-        """Confirms that follow each other go in one call, everything in the broker's order."""
-        confirmed: list[int] = []
-        for token, refusal in results:
+    def _report(self, results: Sequence[tuple[int, Refusal | None]]) -> None:
+        """Report outcomes in the broker's order, successive confirms in one call."""
+        for refusal, group in groupby(results, key=itemgetter(1)):
+            tokens = [token for token, _ in group]
             if refusal is None:
-                confirmed.append(token)
-                continue
-            if confirmed:
-                self._events.confirmed(confirmed)
-                confirmed = []
-            self._events.refused(token, *refusal)
-        if confirmed:
-            self._events.confirmed(confirmed)
+                self._events.confirmed(tokens)
+            else:
+                for token in tokens:
+                    self._events.refused(token, *refusal)

@@ -1,8 +1,8 @@
 """Transports to brokers in memory: the port of :mod:`reliamsg.transport.base` without any network.
 
-They come in two kinds. Threaded ones have an I/O thread each, as the real ones do, and suit an application's
-tests. Stepped ones have none: everything happens inside :meth:`MemoryHost.step`, on the caller's thread and in the
-same order every time, so that a test decides what happens when, without sleeping.
+There are two kinds. Threaded transports have an I/O thread each, as real ones do. Stepped transports have none:
+everything happens inside :meth:`MemoryHost.step`, on the caller's thread and always in the same order, so a test
+decides what happens when, without sleeping.
 """
 
 from __future__ import annotations
@@ -15,24 +15,25 @@ from typing import Generic, TypeVar
 
 from reliamsg.config import Site
 from reliamsg.transport.base import ReceiverEvents, SenderEvents
-from reliamsg.transport.memory.broker import Connection, MemoryBroker, Refused
+from reliamsg.transport.memory.broker import LocalBroker, Refused
+from reliamsg.transport.memory.connection import Connection
 
 __all__ = ["MemorySession"]
 
 REST_SECONDS = 0.01
-"""Before a thread connects again after it dropped the connection of itself."""
+"""How long a thread pauses before it reconnects after it dropped the connection itself."""
 
 E = TypeVar("E", SenderEvents, ReceiverEvents)
 
 
 class MemorySession(ABC, Generic[E]):
-    """Connecting, disconnecting and the thread; subclasses know what flows.
+    """Connecting, disconnecting and the thread. Subclasses send and receive.
 
-    A refused attempt to connect is repeated when the broker's state changes, not after a time: in memory,
-    nothing else can make it succeed.
+    A refused attempt to connect is repeated when the broker's state changes, not after a pause: nothing else can make
+    it succeed.
     """
 
-    def __init__(self, site: Site, broker: MemoryBroker, events: E, client: str, *, threaded: bool) -> None:
+    def __init__(self, site: Site, broker: LocalBroker, events: E, client: str, *, threaded: bool) -> None:
         self.site = site
         self.broker = broker
         self.client = client
@@ -40,11 +41,11 @@ class MemorySession(ABC, Generic[E]):
         self._connection: Connection | None = None
         self._addresses: tuple[str, ...] = ()
         self._listening = threading.Lock()
-        """Held while the broker is told of addresses, so that the newest are told last."""
+        """Held while addresses are passed to the broker, so that the newest are passed last."""
         self._pending = threading.Event()
         self._resting = False
-        """It dropped the connection of itself, and connects again a moment later. Nothing else would end it if whoever
-        asks for that does so again and again."""
+        """It dropped the connection itself, and reconnects a moment later: otherwise a caller that drops each new
+        connection would keep it in a loop."""
         self._paused = False
         self._stopping = False
         self._killed = False
@@ -80,19 +81,19 @@ class MemorySession(ABC, Generic[E]):
             self._thread.start()
 
     def listen(self, addresses: Sequence[str]) -> None:
-        """Replace the control addresses whose frames are heard."""
+        """Replace the control addresses whose frames are received."""
         self._addresses = tuple(addresses)
         self._listen()
 
     def tell(self, address: str, body: bytes) -> bool:
-        """Have the broker hand a control frame to whoever listens now; False where it does not."""
+        """Publish a control frame to everyone who listens now; returns False if it is dropped."""
         connection = self._connection
         if connection is None or len(body) > self.site.max_frame_bytes:
             return False
         return self.broker.tell(connection, address, body)
 
     def refused_addresses(self) -> Sequence[str]:
-        """None: a broker in memory carries all control frames, or none."""
+        """Always empty: a broker in memory carries all control frames, or none."""
         return ()
 
     def _listen(self) -> None:
@@ -100,11 +101,12 @@ class MemorySession(ABC, Generic[E]):
             if self._connection is not None:
                 self.broker.listen(self._connection, self._addresses)
 
-    def _hear(self, connection: Connection) -> bool:
-        heard = self.broker.control.heard(connection)
-        for address, body in heard:
+    def _receive_control(self, connection: Connection) -> bool:
+        """Pass on control frames; returns whether there were any."""
+        frames = self.broker.take_control(connection)
+        for address, body in frames:
             self._events.heard(address, body)
-        return bool(heard)
+        return bool(frames)
 
     def reconnect(self, reason: str) -> None:
         """Drop the connection, if there is one, and connect again."""
@@ -115,13 +117,13 @@ class MemorySession(ABC, Generic[E]):
         self._wake()
 
     def rested(self) -> None:
-        """It may connect again, though it dropped its connection of itself. Not for threaded transports."""
+        """It may reconnect after it dropped its connection itself. Called by threaded transports themselves."""
         if self._resting and not self._paused:
             self._resting = False
             self._wake()
 
     def close(self, timeout: float) -> None:
-        """Disconnect, and end the thread."""
+        """Disconnect and terminate the thread."""
         if not self._started or self._stopping:
             return
         self._stopping = True
@@ -132,7 +134,7 @@ class MemorySession(ABC, Generic[E]):
             self._thread.join(max(0.0, timeout))
 
     def kill(self) -> None:
-        """End as if the process had died: the connection breaks, and no event is called any more."""
+        """Terminate as if the process had died: the connection breaks, and no event is called any more."""
         self._killed = self._stopping = True
         connection = self._connection
         if connection is not None:
@@ -149,7 +151,7 @@ class MemorySession(ABC, Generic[E]):
         self._paused = False
 
     def step(self) -> bool:
-        """Do what there is to do now; return whether there was anything. Not for threaded transports."""
+        """Do what is due; return whether anything was. Not for threaded transports."""
         if not self._started or self._killed or self._paused or not self._pending.is_set():
             return False
         self._pending.clear()

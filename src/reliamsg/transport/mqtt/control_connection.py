@@ -19,7 +19,7 @@ from reliamsg.transport.mqtt.connection import MqttConnection
 from reliamsg.transport.mqtt.connector import Connector
 from reliamsg.transport.mqtt.control_sender import ControlSender, SentFrames
 from reliamsg.transport.network import Waker
-from reliamsg.transport.session import Ended, retry_until_steady, shortest_pause
+from reliamsg.transport.session import Ended, log_in, retry_until_steady, shortest_pause
 
 __all__ = ["ControlConnection"]
 
@@ -126,10 +126,9 @@ class ControlConnection:
         return ended
 
     def _attempt(self, endpoint: Endpoint) -> Ended:
-        try:
-            login = self._site.login()
-        except Exception as error:  # noqa: BLE001 - the application's callable may raise anything
-            return Ended(f"the credentials callable raised {type(error).__name__}", credentials=True)
+        login = log_in(self._site)
+        if isinstance(login, Ended):
+            return login
         connection = self._connector.open(endpoint, login, time.monotonic() + self._site.connect_timeout)
         if isinstance(connection, Ended):
             self._log_failure(connection.reason)

@@ -77,12 +77,7 @@ def _mark_of(binding: Binding) -> str:
 
 
 def _for_each_group(
-    site: Site,
-    bindings: Sequence[Binding],
-    timeout: float,
-    what: str,
-    work: Work,
-    keep: bool,
+    site: Site, bindings: Sequence[Binding], timeout: float, what: str, work: Work, keep: bool
 ) -> None:
     """Connect as each group in turn and do its `work`, which returns what is wrong. Without `keep` the group's session
     ends with the connection."""

@@ -148,11 +148,7 @@ class PahoClient(paho.Client):
             # A larger message would be ignored here; brokers drop it instead of sending it.
             properties.MaximumPacketSize = MAX_FRAME_BYTES + PACKET_OVERHEAD
         self.connect(
-            endpoint.host,
-            endpoint.port,
-            keepalive,
-            clean_start=not self._persistent,
-            properties=properties,
+            endpoint.host, endpoint.port, keepalive, clean_start=not self._persistent, properties=properties
         )
 
     def ping(self) -> None:

@@ -14,7 +14,7 @@ from collections import deque
 
 from reliamsg.config import Site
 
-__all__ = ["HELD_BYTES", "AckOrder", "ReceiveWindow", "window_of"]
+__all__ = ["HELD_BYTES", "ReceiveWindow", "window_of"]
 
 _HELD_PER_PREFETCH = 4
 
@@ -26,23 +26,37 @@ MESSAGE_OVERHEAD = 1024
 """More than a held message uses in memory beside its body."""
 
 
-class AckOrder:
-    """Passes acknowledgements on in the order of receipt, whatever order they come in (MQTT-4.6.0-2)."""
+class ReceiveWindow:
+    """The messages that arrived on one connection and are not acknowledged to the broker yet. Not thread-safe.
 
-    def __init__(self) -> None:
+    Decides which messages are accepted, and passes acknowledgements on in the order of receipt, whatever order they
+    come in (MQTT-4.6.0-2).
+    """
+
+    def __init__(self, window: int, held_bytes: int | None = None) -> None:
+        """`window`: how many messages are accepted regardless of their size. `held_bytes`: overrides
+        :data:`HELD_BYTES`."""
+        self.dropped = 0
+        """Messages that were dropped; the next connection delivers them again."""
+        self.bytes = 0
+        """Of all messages received and not yet released, with their overhead."""
+        self._window = window
+        self._held_bytes = HELD_BYTES if held_bytes is None else held_bytes
         self._first = 0
         self._mids: deque[tuple[int, int]] = deque()
         """Packet id and size."""
-        self.bytes = 0
-        """Of all messages received and not yet released, with their overhead."""
         self._done: set[int] = set()
 
     def __len__(self) -> int:
         """How many messages were received and not yet released."""
         return len(self._mids)
 
-    def received(self, mid: int, size: int = 0) -> int:
-        """Add a message with packet id `mid` and a body of `size` bytes; return the number to acknowledge it by."""
+    def receive(self, mid: int, size: int = 0) -> int | None:
+        """A message with packet id `mid` and a body of `size` bytes arrived. Returns the number to acknowledge it by;
+        None if it is dropped."""
+        if self.dropped or (len(self._mids) >= self._window and self.bytes + size > self._held_bytes):
+            self.dropped += 1
+            return None
         size += MESSAGE_OVERHEAD
         self._mids.append((mid, size))
         self.bytes += size
@@ -64,30 +78,10 @@ class AckOrder:
             out.append(mid)
         return out
 
-
-class ReceiveWindow:
-    """Decides which messages of one connection are accepted. Not thread-safe."""
-
-    def __init__(self, window: int, held: AckOrder, held_bytes: int | None = None) -> None:
-        """`window`: how many messages are accepted regardless of their size. `held`: the unacknowledged ones.
-        `held_bytes`: overrides :data:`HELD_BYTES`."""
-        self.dropped = 0
-        """Messages that were dropped; the next connection delivers them again."""
-        self._window = window
-        self._held_bytes = HELD_BYTES if held_bytes is None else held_bytes
-        self._held = held
-
-    def admits(self, size: int) -> bool:
-        """Whether a message that arrived is accepted; otherwise it counts as dropped."""
-        held = self._held
-        if self.dropped or (len(held) >= self._window and held.bytes + size > self._held_bytes):
-            self.dropped += 1
-        return not self.dropped
-
     @property
     def has_room_again(self) -> bool:
         """Whether something was dropped and there is room to have it delivered again."""
-        return bool(self.dropped) and len(self._held) <= self._window // 2
+        return bool(self.dropped) and len(self) <= self._window // 2
 
 
 def window_of(site: Site) -> int:

@@ -10,20 +10,14 @@ from collections.abc import Sequence
 
 from reliamsg.config import Credentials, Endpoint, Site
 from reliamsg.errors import ConfigError
-from reliamsg.transport.base import (
-    Binding,
-    Delivery,
-    ReceiverEvents,
-    Token,
-)
-from reliamsg.transport.mqtt.codec import Publish
+from reliamsg.transport.base import Binding, Delivery, ReceiverEvents, Token
 from reliamsg.transport.mqtt.connection import MqttConnection
 from reliamsg.transport.mqtt.connector import Connector
 from reliamsg.transport.mqtt.fallback_session import FallbackSession
-from reliamsg.transport.mqtt.receive_window import AckOrder, ReceiveWindow, window_of
+from reliamsg.transport.mqtt.receive_window import ReceiveWindow, window_of
 from reliamsg.transport.mqtt.session import MqttSession
 from reliamsg.transport.mqtt.topology import proofs_of, subscribe, topics_of
-from reliamsg.transport.session import Ended
+from reliamsg.transport.session import Ended, log_in
 from reliamsg.wire.address import client_id, control_id, is_control, substitute_id
 
 __all__ = ["MqttReceiver"]
@@ -73,8 +67,7 @@ class MqttReceiver(MqttSession[ReceiverEvents]):
         """How many connections in a row ended before the broker had answered that subscription."""
         self._acknowledged: deque[Sequence[Token]] = deque()
         self._generation = 0
-        self._held = AckOrder()
-        self._window = ReceiveWindow(self._most, self._held)
+        self._window = ReceiveWindow(self._most)
         self._logged_dropped = False
 
     def acknowledge(self, tokens: Sequence[Token]) -> None:
@@ -145,10 +138,9 @@ class MqttReceiver(MqttSession[ReceiverEvents]):
         """Request the session during the fallback; return whether it can be read again."""
 
         def session(endpoint: Endpoint, until: float) -> MqttConnection | Ended:
-            try:
-                login = self.site.login()
-            except Exception as error:  # noqa: BLE001 - the application's callable may raise anything
-                return Ended(type(error).__name__, credentials=True)
+            login = log_in(self.site)
+            if isinstance(login, Ended):
+                return login
             return self._subscribed(self._connector, endpoint, login, until)
 
         self._found = self._fallback.check(session)
@@ -159,7 +151,7 @@ class MqttReceiver(MqttSession[ReceiverEvents]):
         end = time.monotonic() + self.site.heartbeat / 2
         connection.unsubscribe(self._topics)
         busy = alive = True
-        while alive and (busy or len(self._held)) and time.monotonic() < end and not self.stopping.is_set():
+        while alive and (busy or len(self._window)) and time.monotonic() < end and not self.stopping.is_set():
             alive = connection.turn(0.5)
             busy = bool(connection.arrived)
             self._deliver(connection)
@@ -173,8 +165,7 @@ class MqttReceiver(MqttSession[ReceiverEvents]):
 
     def _serve(self, connection: MqttConnection, endpoint: Endpoint) -> Ended:
         self._generation += 1
-        self._held = AckOrder()
-        self._window = ReceiveWindow(self._most, self._held)
+        self._window = ReceiveWindow(self._most)
         self._listener.begin(connection)
         # A separate subscription: if it is refused, producers only know less of this group. Over MQTT 3.1.1 they learn
         # nothing from it, and some brokers close the connection over what they do not permit.
@@ -221,46 +212,41 @@ class MqttReceiver(MqttSession[ReceiverEvents]):
             if control:
                 self._on_control(publish)
             # Control frames at QoS 0 are not counted: they include repairs, for which held messages may wait.
-            if (control and not publish.qos) or not self._admits(publish):
+            if control and not publish.qos:
                 continue
-            number = self._held.received(publish.mid, len(publish.body))
+            number = self._window.receive(publish.mid, len(publish.body))
+            if number is None:
+                self._warn_dropped()
+                continue
             if control or not publish.qos:
-                self._held.acknowledge(number)
+                self._window.acknowledge(number)
             if not control:
-                deliveries.append(self._delivery(publish, number))
+                token = self._generation, number
+                deliveries.append(
+                    Delivery(
+                        token, publish.topic, publish.body, publish.content_type, publish.headers, publish.dup,
+                        publish.retain, publish.damaged,
+                    )
+                )  # fmt: skip
         if deliveries:
             self.gate.events.received(deliveries)
 
-    def _admits(self, publish: Publish) -> bool:
-        admitted = self._window.admits(len(publish.body))
-        if not admitted and not self._logged_dropped:
+    def _warn_dropped(self) -> None:
+        if not self._logged_dropped:
             self._logged_dropped = True
             log.warning(
                 "site %s: the broker sends more than can be kept while %d messages are not acknowledged: the rest is"
                 " read again later. Limit what it sends ahead of acknowledgements (Mosquitto: max_inflight_messages)",
                 self.site.name,
-                len(self._held),
+                len(self._window),
             )
-        return admitted
-
-    def _delivery(self, publish: Publish, number: int) -> Delivery:
-        return Delivery(
-            (self._generation, number),
-            publish.topic,
-            publish.body,
-            publish.content_type,
-            publish.headers,
-            publish.dup,
-            publish.retain,
-            publish.damaged,
-        )
 
     def _send_acks(self, connection: MqttConnection) -> None:
         """Send the acknowledgements that are due."""
         while self._acknowledged:
             for token in self._acknowledged.popleft():
                 if isinstance(token, tuple) and token[0] == self._generation:
-                    self._held.acknowledge(token[1])
-        for mid in self._held.release():
+                    self._window.acknowledge(token[1])
+        for mid in self._window.release():
             if mid:
                 connection.acknowledge(mid)

@@ -12,14 +12,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from reliamsg.config import Endpoint, Site
-from reliamsg.transport.base import (
-    Binding,
-    Evidence,
-    Mark,
-    Outcome,
-    Outgoing,
-    SenderEvents,
-)
+from reliamsg.transport.base import Binding, Evidence, Mark, Outcome, Outgoing, SenderEvents
 from reliamsg.transport.mqtt.codec import encode_properties, forbidden
 from reliamsg.transport.mqtt.connection import MqttConnection
 from reliamsg.transport.mqtt.group_prober import GroupProber
@@ -32,6 +25,8 @@ __all__ = ["MqttSender"]
 
 _MOST_IN_FLIGHT = 32_000
 """Most messages unconfirmed at once, well below the 65,535 packet ids: a free one is always close."""
+
+_MOST_CACHED = 10_000
 
 
 @dataclass(slots=True)
@@ -58,6 +53,8 @@ class MqttSender(MqttSession[SenderEvents]):
         super().__init__(site, events, f"reliamsg-send-{site.name}", name, None, control_id(name))
         self._groups = GroupProber(site, self._waker, bindings, self._found)
         self._types: dict[str, bytes] = {}
+        self._addresses: dict[tuple[str, int], str] = {}
+        """By topic and partition, those that brokers accept."""
         self._forget()
 
     def wake(self) -> None:
@@ -117,13 +114,13 @@ class MqttSender(MqttSession[SenderEvents]):
 
     def _send(self, connection: MqttConnection) -> bool:
         """Publish what the windows and the socket accept; return whether there may be more to do at once."""
-        pulled = False
-        if not self._queue and self._room > 0 and connection.can_write:
+        pulled, room = False, self._room
+        if not self._queue and room > 0 and connection.can_write:
             outgoing = self.gate.events.pull()
             pulled = bool(outgoing)
             for token, parts in groupby(outgoing, key=lambda part: part.token):
                 self._enqueue(token, list(parts), connection.version)
-        while self._queue and self._room > 0 and connection.can_write:
+        while self._queue and room > 0 and connection.can_write:
             batch, topic, body, properties = self._queue.popleft()
             if batch.refused:
                 continue
@@ -131,6 +128,7 @@ class MqttSender(MqttSession[SenderEvents]):
             if mid is None:
                 return False
             self._in_flight[mid] = batch
+            room -= 1
         return pulled
 
     def _enqueue(self, token: int, parts: list[Outgoing], version: Version) -> None:
@@ -147,9 +145,7 @@ class MqttSender(MqttSession[SenderEvents]):
         limit = self.site.max_frame_bytes
         if len(part.body) > limit:
             raise _Unsendable(f"{len(part.body)} bytes are over the site's max_frame_bytes of {limit}")
-        topic = topic_address(part.topic, part.partition)
-        if forbidden(topic):
-            raise _Unsendable(f"topic {topic!a} holds characters that MQTT brokers refuse")
+        topic = self._addresses.get((part.topic, part.partition)) or self._address(part.topic, part.partition)
         properties = b"\0"
         if version == "5":
             properties = self._pack(part)
@@ -162,6 +158,15 @@ class MqttSender(MqttSession[SenderEvents]):
                 f"{size} bytes are over the broker's Maximum Packet Size of {self._largest_packet}"
             )
         return topic, part.body, properties
+
+    def _address(self, topic: str, partition: int) -> str:
+        address = topic_address(topic, partition)
+        if forbidden(address):
+            raise _Unsendable(f"topic {address!a} holds characters that MQTT brokers refuse")
+        if len(self._addresses) >= _MOST_CACHED:
+            self._addresses.clear()
+        self._addresses[topic, partition] = address
+        return address
 
     def _pack(self, part: Outgoing) -> bytes:
         try:
