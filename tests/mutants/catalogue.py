@@ -633,11 +633,10 @@ MUTANTS = (
     Mutant(
         "late-message-delivered",
         "protocol/receiver/stream.py",
-        "            late = self.gaps.closed.arrived(known.epoch, first, last)\n        new",
-        "            late = self.gaps.closed.arrived(known.epoch, first, last)\n"
-        "            for span in late:\n"
-        "                known.place_at(span[0])\n"
-        "        new",
+        "        new = known.place(first, top) if first <= top else []\n",
+        "        for span in late:\n"
+        "            known.place_at(span[0])\n"
+        "        new = known.place(first, top) if first <= top else []\n",
         "P3: a message that arrives after its gap was declared is delivered behind later messages",
         BySimulator("redelivered_after_ack", "out_of_order", "delivered_after_gap", seed=1),
     ),
@@ -764,17 +763,15 @@ MUTANTS = (
     Mutant(
         "dedupe-forgets-settled",
         "protocol/receiver/reorder_buffer.py",
-        "        if not self.settled.empty:\n"
-        "            new = [part for span in new for part in self.settled.missing(*span)]\n"
-        "        for span in new:\n",
-        "        for span in new:\n",
+        "        if self.settled.empty:\n            new",
+        "        if True:\n            new",
         "P4: a duplicate of a message that was acknowledged out of order is delivered again",
         BySimulator("redelivered_after_ack", "duplicate", seed=6),
     ),
     Mutant(
         "settled-ranges-not-stored",
         "protocol/receiver/stream.py",
-        "known.position, high, list(known.settled), known.last",
+        "known.position, high, settled, known.last",
         "known.position, high, [], known.last",
         "P4: messages that were acknowledged out of order are delivered again after a crash",
         BySimulator("redelivered_after_ack", seed=1),
@@ -870,7 +867,7 @@ MUTANTS = (
     Mutant(
         "failed-commit-forgotten",
         "protocol/receiver/group.py",
-        "            self.effects.mark(change.stream)\n            self.streams[change.stream].change_failed(change)",
+        "            self.context.mark(change.stream)\n            self.streams[change.stream].change_failed(change)",
         "            self.streams[change.stream].change_failed(change)",
         "P4: the contents of a failed commit are left out of the next one, and count as durable",
         ByTest(
@@ -881,7 +878,7 @@ MUTANTS = (
     Mutant(
         "retired-stream-begins-anew",
         "consumer/loading.py",
-        "                        core.restore_retired(restored(row, core.group), now)\n",
+        "                        core.restore_retired(restored(row, core.context), now)\n",
         "                        pass\n",
         "P4: a stream that left memory starts over, and its messages are delivered again",
         ByTest(
@@ -905,7 +902,7 @@ MUTANTS = (
     Mutant(
         "recording-taken-for-new",
         "protocol/receiver/joining.py",
-        "        proven = self._heard.proof is not None or not self._rules.signed\n",
+        "        proven = self._view.proof is not None or not self._rules.signed\n",
         "        proven = True\n",
         "P4: recorded frames that are replayed to a new group are delivered as new",
         ByTest(
@@ -963,7 +960,7 @@ MUTANTS = (
     Mutant(
         "not-challenged",
         "protocol/receiver/stream.py",
-        "                    self._challenges.want(self.stream, now)\n",
+        "                    self._context.challenges.want(self.stream, now)\n",
         "                    pass\n",
         "P4: a group without a position does not ask what is new to it",
         ByTest(
@@ -988,16 +985,16 @@ MUTANTS = (
     Mutant(
         "consumer-cursor-too-far",
         "protocol/receiver/stream.py",
-        "                    known, known.position, high, list(known.settled)",
-        "                    known, known.cursor, high, list(known.settled)",
+        "known, known.position, high, settled",
+        "known, known.cursor, high, settled",
         "P5: after a crash delivered messages count as acknowledged",
         BySimulator("redelivered_after_ack", "lost", "let_go_unsafe", "skipped", seed=11),
     ),
     Mutant(
         "acknowledged-before-commit",
         "protocol/receiver/reorder_buffer.py",
-        "        first = max(first, self.safe_position)\n        last = ",
-        "        first = max(first, self.cursor)\n        last = ",
+        "        first = max(first, self.safe_position)\n        if self.last",
+        "        first = max(first, self.cursor)\n        if self.last",
         "P5: the broker is told that a message is safe before its acknowledgement is committed",
         ByTest(
             "consumer/test_engine.py::test_nothing_is_acknowledged_to_the_broker_before_it_is_safe",
@@ -1007,7 +1004,7 @@ MUTANTS = (
     Mutant(
         "unsafe-duplicate-acknowledged",
         "protocol/receiver/stream.py",
-        "    release = not new and not late and known.is_safe(first, last)",
+        "    release = not new and not late and (last < known.safe_position or known.is_safe(first, last))",
         "    release = not new and not late",
         "P5: the broker may forget a duplicate although the first copy exists only in memory",
         BySimulator("let_go_unsafe", seed=0),
@@ -1432,8 +1429,8 @@ MUTANTS = (
     ),
     Mutant(
         "hold-not-reported",
-        "protocol/receiver/effects.py",
-        "        self.held_up.append(gap)\n",
+        "protocol/receiver/stream.py",
+        "            self._context.emit(GapHeld(gap))\n",
         "",
         "P5: nobody is told that a stream is held, or by which gap",
         ByTest(
@@ -1606,7 +1603,7 @@ MUTANTS = (
     Mutant(
         "told-of-what-is-over-ignored",
         "protocol/receiver/stream.py",
-        "        self._left.supersede_told(whole)\n",
+        "        self._past.supersede_announced(whole)\n",
         "",
         "P5: messages that are published in a finished epoch, and lost by every broker, are never declared",
         ByTest(
@@ -1680,10 +1677,8 @@ MUTANTS = (
     Mutant(
         "lost-history-not-flagged",
         "protocol/receiver/takeover.py",
-        "        if not (known.told or own == self.link or (known.prev is not None and known.prev[:2] == self.link)):\n"
-        "            return True\n",
-        "        if not (known.told or own == self.link or (known.prev is not None and known.prev[:2] == self.link)):\n"
-        "            return False\n",
+        "            return True\n        self.link = own\n",
+        "            return False\n        self.link = own\n",
         "P4: a standby delivers messages of a lost history again without the flag",
         ByTest(
             "protocol/test_status_standby.py::test_so_is_all_of_a_history_that_its_producer_has_lost",
@@ -1752,8 +1747,8 @@ MUTANTS = (
     Mutant(
         "no-room-no-takeover",
         "protocol/receiver/group.py",
-        "                said += [told] if len(said) < MAX_PUT_OFF else []\n",
-        "                said += [told] if far and len(said) < MAX_PUT_OFF else []\n",
+        "                put_off += [report] if len(put_off) < MAX_PUT_OFF else []\n",
+        "                put_off += [report] if far and len(put_off) < MAX_PUT_OFF else []\n",
         "P5: a standby without room for a stream forgets where the other consumer was in it",
         ByTest(
             "protocol/test_status_standby.py::test_where_there_is_no_room_for_the_stream_that_happens_once_there_is",
@@ -1868,8 +1863,8 @@ MUTANTS = (
     Mutant(
         "asked-only-once",
         "protocol/receiver/repair_requests.py",
-        "        due = requests.asked_to is None or now >= requests.next_at\n",
-        "        due = requests.asked_to is None\n",
+        "        due = requests.requested_to is None or now >= requests.next_at\n",
+        "        due = requests.requested_to is None\n",
         "P6: a repair request that was lost is not repeated",
         ByTest(
             "protocol/test_status_asks.py::test_progress_ends_the_backoff",
@@ -2267,7 +2262,7 @@ MUTANTS = (
     Mutant(
         "held-streams-keep-others-out",
         "protocol/receiver/group.py",
-        "        return min(len(self.effects.holding), self.rules.max_streams)\n",
+        "        return min(len(self.context.held), self.rules.max_streams)\n",
         "        return 0\n",
         "P7: streams held by gaps use up max_streams for all others",
         ByTest(
@@ -2392,7 +2387,7 @@ MUTANTS = (
     ),
     Mutant(
         "beyond-the-end-no-fork",
-        "protocol/receiver/left_epochs.py",
+        "protocol/receiver/past_epochs.py",
         "            self._find_fork_before(Finished(epoch, incarnation, span[1]))\n",
         "",
         "P9: where a copy of an outbox is just as old as what a group was given, nothing tells of that",

@@ -46,7 +46,7 @@ class _HeldStreamsRoom:
 
     def look(self) -> bool:
         """Count the bytes in the inbox; returns whether there are such streams."""
-        streams = self._core.effects.holding.keys() | self._quarantine.held.keys()
+        streams = self._core.context.held.keys() | self._quarantine.held.keys()
         looked = (self._inbox.held_bytes, len(streams)) if streams else (-1, -1)
         if looked != self._looked:
             self._looked = looked
@@ -129,7 +129,7 @@ class Admission:
     def has_room_for_repair(self, frame: Frame, now: float) -> bool:
         """Whether a repair can be taken in. No broker keeps it meanwhile, so it would stay in memory."""
         envelope = frame.envelope
-        if envelope.stream in self._core.effects.holding and not self.has_room_behind_hold(
+        if envelope.stream in self._core.context.held and not self.has_room_behind_hold(
             envelope.stream, frame
         ):
             return False
@@ -155,7 +155,7 @@ class Admission:
             self._health.report(
                 TooManyStreams(
                     f"there is no room for another stream ({len(self._core.streams):,} are in use, of which gaps hold"
-                    f" {len(self._core.effects.holding):,}, and {self._core.known_elsewhere:,} more are known):"
+                    f" {len(self._core.context.held):,}, and {self._core.known_elsewhere:,} more are known):"
                     " messages of others wait in the quarantine"
                 )
             )
@@ -215,9 +215,11 @@ class Admission:
             if self._quarantine.holds(stream, FAR_EPOCH):
                 self._quarantine.replay(Selection(reason=FAR_EPOCH, stream=stream, up_to_epoch=limit))
                 if self._quarantine.is_admitting(stream, FAR_EPOCH):
-                    self._core.far[stream] = limit  # what is not stored yet can't be marked: look again
+                    self._core.look_for_far(
+                        stream, limit
+                    )  # what is not stored yet can't be marked: look again
             else:
-                del self._core.far[stream]
+                self._core.look_for_far(stream, None)
 
     def quarantine_comes_first(self, stream: Stream) -> bool:
         """Whether the group must begin with what the quarantine holds of a stream: with anything else, it might begin

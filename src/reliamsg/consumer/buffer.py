@@ -425,23 +425,10 @@ class StreamBuffers:
         if buffer not in self.slices:
             self.ready.setdefault(buffer)
 
-    def queue_touched(self) -> None:
-        """Queue the streams for which calls of the core may have led to something to deliver."""
-        touched = self._core.effects.touched
-        if touched:
-            for stream in touched:
-                buffer = self.by_stream.get(stream) or self.of(stream)
-                if buffer not in self.slices:
-                    self.ready.setdefault(buffer)
-            touched.clear()
-            if self.ready:
-                self._changed.notify_all()
-
     def queue_all(self) -> None:
         """Any stream may have something to deliver."""
         for stream in self._core.streams:
-            self._core.effects.touch(stream)
-        self.queue_touched()
+            self.queue(self.of(stream))
         self._changed.notify_all()
 
     def unqueue_idle(self) -> None:
@@ -482,7 +469,7 @@ class StreamBuffers:
         while queue:
             buffer = queue.popleft()
             for epoch, first, last in buffer.take_acks():
-                self._core.acknowledge(buffer.state.stream, epoch, first, last, now)
+                buffer.state.acknowledge(epoch, first, last, now)
                 self.prune(buffer, epoch)
 
     def settled_elsewhere(self, stream: Stream) -> None:
@@ -515,14 +502,9 @@ class StreamBuffers:
         )  # fmt: skip
 
     def report_all(self) -> None:
-        """Journal what was delivered of all slices so far, and then what the core wants journalled."""
+        """Journal what was delivered of all slices so far."""
         for portion in self.slices.values():
             self.report(portion)
-        notes = self._core.effects.notes
-        if notes:
-            for note in notes:
-                self._journal.add_note(note)
-            notes.clear()
 
     # -- frames that the inbox has as well ----------------------------------------------------------------
 
