@@ -151,7 +151,7 @@ class Deliveries:
                 # Without a producer it came from an ordinary client, whose messages are not bound by our limits.
                 records = batch.records(trusted=bool(offer.retry) or not state.stream.producer)
             except FrameError as error:
-                self._fetch_again(buffer, batch, offer, error, now)
+                self._discard_unreadable(buffer, batch, offer, error, now)
                 return None
             if offer.spent:
                 self._dead_letters.bury_spent(buffer, batch, offer, now)
@@ -183,7 +183,7 @@ class Deliveries:
             self._buffers.queue(portion.buffer)
             shared.changed.notify_all()
 
-    def _fetch_again(
+    def _discard_unreadable(
         self, buffer: StreamBuffer, batch: BufferedBatch, offer: Offer, error: FrameError, now: float
     ) -> None:
         """A batch is unreadable: get another copy of it."""
