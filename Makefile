@@ -16,7 +16,7 @@ test test-integrations test-full test-full-most test-full-integrations evidence 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
-setup:  ## Debian packages (as root) and the virtual environment; skips what is up to date
+setup:  ## Debian packages (as root) and the virtual environment; skips completed steps
 	@bash .ci/setup
 
 demo: setup  ## Kill a site and a consumer, and count the lost messages (none)
@@ -45,9 +45,9 @@ test-full-integrations:
 	@mkdir -p build
 	@$(MAKE) --no-print-directory --keep-going SIZE=--full WORKERS=2 integrations-side-by-side integrations-with-spark
 
-evidence: setup  ## Collect all evidence for this state, in several sessions: ONLY=seeds,fuzz MINUTES=30 JOBS=2
+evidence: setup  ## Collect all evidence for this state, in several sessions: ONLY=seeds,fuzz MINUTES=30 JOBS=2 SHARE=1/2
 	@VIRTUAL_ENV=$(CURDIR)/.venv $$(command -v uv || echo $(BIN)/uv) pip install -q --group fuzz
-	@$(BIN)/python -m tests.evidence.run $(if $(ONLY),--only $(ONLY)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(JOBS),--jobs $(JOBS))
+	@$(BIN)/python -m tests.evidence.run $(if $(ONLY),--only $(ONLY)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(JOBS),--jobs $(JOBS)) $(if $(SHARE),--share $(SHARE)) $(if $(EVIDENCE),--records $(EVIDENCE))
 
 # Most tests spend most of their time waiting, so there are more workers than processors. The journals of the runs on
 # real brokers are kept for one of the Spark tests, which runs last and waits for the file `complete`. It is written by

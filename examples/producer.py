@@ -5,7 +5,7 @@ An MQTT broker keeps messages only for groups that it knows, so create these fir
     $ reliamsg group create billing --topic orders --site dc2=mqtt://localhost
     $ seq 3 | python producer.py orders dc1=amqp://localhost dc2=mqtt://localhost --group billing
 
-Repeat --group for more groups. Without any group, brokers would keep the messages for nobody.
+Repeat --group for more groups. Without any group, brokers would not keep the messages.
 """
 
 import argparse

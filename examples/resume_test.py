@@ -1,12 +1,12 @@
-"""The run that brokers fail: a subscriber leaves, its broker forgets, the subscriber returns.
+"""The run that brokers fail: a subscriber leaves, its broker loses its state, the subscriber returns.
 
     python resume_test.py --lab mosquitto
     python resume_test.py dc1=mqtt://host1 dc2=amqp://host2
 
-A; the subscriber leaves; B, C; dc1's broker is killed and loses its state; the subscriber returns; D, E; dc1
-returns, empty. A plain subscriber at one Mosquitto gets A alone. With two sites it gets A B C D E, once each and
-in order. With --lab the brokers are started and killed here, and the plain client goes through the same; with
-URLs you are asked to do the killing.
+A; the subscriber leaves; B, C; dc1's broker is killed and loses its state; the subscriber returns; D, E; dc1 returns,
+empty. A plain subscriber at one Mosquitto gets A alone. With two sites it gets A B C D E, once each and in order. With
+--lab the brokers are started and killed here, and the plain client runs through the same faults; with URLs you are
+asked to kill and restart your own.
 """
 
 import argparse

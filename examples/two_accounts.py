@@ -3,10 +3,10 @@
     python two_accounts.py --lab mosquitto
     python two_accounts.py --messages 60000 dc1=amqp://host1 dc2=amqp://host2
 
-Producers A and B publish numbered messages with their account in a header; the groups `ledger` and `fraud` are
-slow, so messages pile up at the sites. Half-way dc1 is killed, loses what it held, and returns empty. At the end
-each group must have every number once, in order for each account. With --lab the brokers are started and killed
-here, and plain paho goes through the same at one broker; with URLs you are asked to do the killing.
+Producers A and B publish numbered messages with their account in a header; the groups `ledger` and `fraud` are slow, so
+messages pile up at the sites. Midway, dc1 is killed, loses its messages, and returns empty. At the end each group must
+have every number once, in order for each account. With --lab the brokers are started and killed here, and plain paho
+runs through the same faults at one broker; with URLs you are asked to kill and restart your own.
 """
 
 import argparse

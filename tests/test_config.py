@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reliamsg import Quorum, Site
-from reliamsg.config import Confirm, Endpoint, check_name, check_sites, confirm_policy
+from reliamsg.config import Endpoint, check_name, check_sites
 from reliamsg.errors import ConfigError
+from reliamsg.policy import Confirm, confirm_policy
 
 SECRET = "s3cr3t-pa55"
 
@@ -249,6 +250,6 @@ class TestConfirmPolicy:
         with pytest.raises(ConfigError):
             confirm_policy(confirm, 2)
 
-    def test_a_quorum_of_nobody(self) -> None:
+    def test_a_quorum_of_no_sites(self) -> None:
         with pytest.raises(ConfigError, match="at least 1"):
             Quorum(0)

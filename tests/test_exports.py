@@ -24,7 +24,7 @@ def public_modules() -> list[str]:
 
 
 @pytest.mark.parametrize("name", public_modules())
-def test_what_a_module_lists_is_there_and_documented(name: str) -> None:
+def test_listed_names_of_a_module_exist_and_are_documented(name: str) -> None:
     module = importlib.import_module(name)
     assert module.__doc__, f"{name} has no docstring"
     listed = getattr(module, "__all__", [])
@@ -35,7 +35,7 @@ def test_what_a_module_lists_is_there_and_documented(name: str) -> None:
             assert inspect.getdoc(thing), f"{name}.{public} has no docstring"
 
 
-def test_the_package_offers_what_applications_import() -> None:
+def test_the_package_offers_everything_that_applications_import() -> None:
     assert {"Consumer", "Gap", "Message", "MessageId", "Producer", "Quorum", "Receipt", "Site"} <= set(
         reliamsg.__all__
     )

@@ -122,7 +122,7 @@ def test_a_url_that_is_refused_is_not_repeated(url: str) -> None:
         ("mqtt://h/", None, ["h:1883"], ""),
     ],
 )
-def test_what_is_meant_is_taken(
+def test_unambiguous_urls_are_accepted(
     url: str, login: tuple[str, str] | None, hosts: list[str], vhost: str
 ) -> None:
     site = Site("dc1", url)

@@ -15,6 +15,7 @@ import tracemalloc
 
 from benchmarks.measured import say
 from reliamsg.message import Stream
+from reliamsg.protocol.receiver.events import CommitWanted
 from reliamsg.protocol.receiver.group import GroupReceiver
 from reliamsg.protocol.receiver.incoming import Incoming
 from reliamsg.protocol.receiver.rules import Rules
@@ -35,18 +36,17 @@ def through(core: GroupReceiver, stream: Stream, messages: int, batch: int, ever
         while True:
             offered = state.offer(now, batch)
             if offered is None:
-                if core.effects.urgent:  # deliveries are bounded by the committed mark
+                if any(isinstance(event, CommitWanted) and event.urgent for event in core.take_events()):
+                    # Deliveries are bounded by the committed mark.
                     core.committed(core.snapshot())
                     continue
                 break
             state.take(offered, offered.last, now)
-            core.acknowledge(stream, EPOCH, offered.first, offered.last, now)
+            core.streams[stream].acknowledge(EPOCH, offered.first, offered.last, now)
             done += offered.last - offered.first + 1
         if number % every == 0:
             core.committed(core.snapshot())
-        core.effects.notes.clear()
-        core.effects.touched.clear()
-        core.moved.clear()
+        core.take_events()
         now += 0.001
     core.committed(core.snapshot())
     if done != messages:

@@ -5,7 +5,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from reliamsg import pickling as _pickling  # noqa: F401  (registers the pickling of messages)
-from reliamsg.config import JournalExport, Quorum, Site
+from reliamsg.config import JournalExport, Site
 from reliamsg.errors import (
     ClosedError,
     ConfigError,
@@ -43,6 +43,7 @@ from reliamsg.errors import (
 )
 from reliamsg.keys import KeyRing
 from reliamsg.message import Gap, Message, MessageId
+from reliamsg.policy import Quorum
 
 if TYPE_CHECKING:
     from reliamsg.consumer.api import Consumer

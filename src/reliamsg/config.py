@@ -1,4 +1,4 @@
-"""Settings of applications: sites, confirm policies, names and limits.
+"""Settings of applications: sites, names and limits.
 
 All objects are frozen and validated at construction, so that an error occurs where the mistake was made.
 """
@@ -28,15 +28,12 @@ __all__ = [
     "MAX_KEY_BYTES",
     "MAX_MESSAGE_BYTES",
     "MAX_NAME_BYTES",
-    "Confirm",
     "Credentials",
     "Endpoint",
     "JournalExport",
-    "Quorum",
     "Site",
     "check_name",
     "check_sites",
-    "confirm_policy",
     "is_remote",
     "journal_export",
     "shown_target",
@@ -115,34 +112,6 @@ def _checked_name(kind: str, name: str) -> str:
     if name[0] in "$/":
         raise ConfigError(f"{kind} {name!r} starts with {name[0]!r}, which names can't")
     return name
-
-
-@dataclass(frozen=True)
-class Quorum:
-    """Confirm policy: a message counts as published when at least `k` sites have confirmed it."""
-
-    k: int
-
-    def __post_init__(self) -> None:
-        check_count("Quorum: k, the number of sites,", self.k)
-
-
-Confirm = Literal["all", "any", "all-active"] | Quorum
-"""The sites that must confirm a message before it counts as published.
-
-``"all"``: every site. ``"any"``: one. ``Quorum(k)``: k of them. ``"all-active"``: every site that is up
-(connected, not blocked, no confirm overdue), and at least one.
-"""
-
-
-def confirm_policy(confirm: Confirm, sites: int) -> Confirm:
-    """Return `confirm`, or raise :class:`ConfigError` if it can't be met with this number of sites."""
-    if isinstance(confirm, Quorum):
-        if confirm.k > sites:
-            raise ConfigError(f"Quorum({confirm.k}) can't be met with {sites} sites")
-    else:
-        check_choice("confirm", confirm, ("all", "any", "all-active"), " or Quorum(k)")
-    return confirm
 
 
 @dataclass(frozen=True)

@@ -257,7 +257,7 @@ def _restored_outbox(run: History) -> None:
 
 
 _ABSENT: Found = ("missing", "", "", "", 0, ())
-_ADMITTED = "what is declared is lost, and said to be"
+_ADMITTED = "declared messages are lost, and reported as lost"
 
 PLANTS: dict[str, Plant] = {
     # Deliveries to a group
@@ -294,7 +294,7 @@ PLANTS: dict[str, Plant] = {
             swap_out("g", "acknowledged", E1, 16, given("acknowledged", E1, 16, 24), given("acknowledged", E1, 26, 30)),
         ),
         frozenset({_found("undeclared_gap", E1, (25, 25)), _found("lost", E1, (25, 25))}),
-        "what was passed over without a word is lost, if it was ever there",
+        "silently skipped messages are lost, if they ever existed",
     ),
     "declared_late": Plant(
         both(
@@ -388,7 +388,7 @@ PLANTS: dict[str, Plant] = {
     "consumed_unsettled": Plant(
         both(keeps, change("g", "acknowledged", E2, 1, last=18)),
         frozenset({_found("consumed_unsettled", E2, (19, 20)), _found("unacknowledged", E2, (19, 20))}),
-        "what was delivered and is not settled may still come again",
+        "delivered and unsettled messages may still be redelivered",
     ),
     "false_removal": Plant(
         _removed_in_words,
@@ -443,7 +443,7 @@ PLANTS: dict[str, Plant] = {
     "unproven_gap": Plant(
         _restored_outbox,
         frozenset({_found("unproven_gap", E1, (21, 30)), _found("fork", E2), _ABSENT}),
-        "without a fork nothing says that the outbox was put back, and its journal lacks what was declared",
+        "without a fork nothing shows that the outbox was restored, and its journal lacks the declared messages",
     ),
     "unverified": _alone(
         both(

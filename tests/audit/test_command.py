@@ -74,7 +74,7 @@ def test_mistakes_are_one_line(arguments: list[str], code: int, says: str) -> No
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_without_java_one_line_says_what_to_install(tmp_path: Path) -> None:
+def test_without_java_one_line_names_the_package_to_install(tmp_path: Path) -> None:
     done = audit(tmp_path, PATH=str(tmp_path), JAVA_HOME="")
     assert done.returncode == 69
     assert "the audit needs Java 17 or 21" in done.stderr

@@ -20,7 +20,7 @@ PROGRAM = Path(__file__).resolve().parents[2] / "examples" / "audit.py"
 
 @pytest.mark.integrations
 @pytest.mark.timeout(900)
-def test_forks_are_told_and_all_is_complete(
+def test_forks_are_reported_and_everything_is_complete(
     kept_spark: list[SparkSession],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -104,7 +104,9 @@ def test_sound_journals_are_complete(seed: int) -> None:
 
 @settings(max_examples=examples(30))
 @given(seed=st.integers(0, 2**32 - 1))
-def test_segments_say_what_the_rows_do(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
+def test_segments_have_the_same_content_as_the_rows(
+    tmp_path_factory: pytest.TempPathFactory, seed: int
+) -> None:
     rng = random.Random(seed)
     run = journals(seed, "-x", clean=rng.random() < 0.5)
     target = tmp_path_factory.mktemp("journals")

@@ -197,7 +197,7 @@ def test_a_clone_s_chains_share_their_beginning() -> None:
     assert lines([second, other, first]) == [[first, other], [first, second]]
 
 
-def test_a_segment_without_its_parent_goes_on_where_its_boot_ended() -> None:
+def test_a_segment_without_its_parent_continues_where_its_boot_ended() -> None:
     first, other = Header("a", None, "b1", 1, 5), Header("c", None, "b2", 1, 7)
     orphan = Header("d", "lost", "b1", 10, 12)
     assert lines([orphan, other, first]) == [[other], [first, orphan]]

@@ -203,20 +203,20 @@ def planted() -> dict[str, tuple[Journal, list[tuple[str, int, int]]]]:
             .boot().add("redelivered", 7).add("delivered", 8),
             [],
         ),
-        "false_gap of what was acknowledged": (
+        "false_gap of acknowledged messages": (
             new().add("delivered", 1, 5).add("acknowledged", 1, 4).boot().add("declared", 4, 5).add("delivered", 6),
             [("false_gap", 4, 4)],
         ),
-        "false_gap of what was given again": (
+        "false_gap of redelivered messages": (
             new().add("delivered", 1, 5).boot().add("redelivered", 1, 4).add("declared", 4, 5).add("delivered", 6),
             [("false_gap", 4, 4)],
         ),
-        "false_gap of what was passed over": (
+        "false_gap of skipped messages": (
             new().add("delivered", 1, 5).add("acknowledged", 1, 4).boot().add("delivered", 6).boot()
             .add("declared", 5).add("redelivered", 6).add("delivered", 7),
             [("false_gap", 5, 5), ("not_redelivered", 5, 5)],
         ),
-        "delivered_after_gap of what was declared instead": (
+        "delivered_after_gap of messages declared instead": (
             new().add("delivered", 1, 5).add("acknowledged", 1, 3).boot().add("declared", 4, 5).add("redelivered", 4)
             .add("delivered", 6),
             [("delivered_after_gap", 4, 4)],

@@ -32,7 +32,7 @@ def test_the_audit_reads_the_rest(spark: SparkSession, tmp_path: Path) -> None:
     assert all(said in found[name] for name, said in expected.items())
 
 
-def test_what_is_empty_is_named_wherever_it_lies(spark: SparkSession, tmp_path: Path) -> None:
+def test_empty_files_are_named_wherever_they_are(spark: SparkSession, tmp_path: Path) -> None:
     """Spark ignores empty files: in a path, in a URL, and in a pattern, which is read like a URL of another machine."""
     header, rows = decode(seeds.segments()[0])
     whole = encode(header.role, "a+ b%~", rows, header.parent)

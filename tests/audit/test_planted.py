@@ -39,7 +39,7 @@ def test_no_kind_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_the_plain_checker_finds_what_was_planted(kind: str) -> None:
+def test_the_plain_checker_finds_the_planted_kind(kind: str) -> None:
     report = check(chains_of(kind))
     assert _of(plain(chains_of(kind), evidence=True), kind) == ALL[kind].found, report.text()
 
@@ -55,7 +55,7 @@ def test_without_the_plant_all_is_well(kind: str) -> None:
 @pytest.mark.integrations
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", ALL)
-def test_spark_finds_what_was_planted(kind: str, judged: Outcome) -> None:
+def test_spark_finds_the_planted_kind(kind: str, judged: Outcome) -> None:
     assert _of(judged, kind) == {found for found in ALL[kind].found if found[0] not in EVIDENCE - {"missing"}}
 
 

@@ -80,7 +80,7 @@ def test_all_are_judged_as_by_the_plain_checker(verdict: dict[str, Any], renamed
     assert shared(verdict) == shared(check_directory(renamed).as_dict())
 
 
-def test_each_is_what_the_applications_saw(verdict: dict[str, Any], kept: list[Path]) -> None:
+def test_each_agrees_with_the_applications(verdict: dict[str, Any], kept: list[Path]) -> None:
     """The counts and findings of each run equal those of its own report, and of the report that also reads the logs."""
     enqueued = 0
     for number, run in enumerate(kept):

@@ -100,7 +100,9 @@ class TestData:
         assert by_minute(found["delivered"]["g"]) == [50, 100, 100, 50, 0, 0, 300]
         assert by_minute(found["late"]) == [0, 0, 3, 0, 0, 0, 0]
 
-    def test_what_is_lost_stands_where_it_was_published(self, sums: Callable[..., dict[str, Any]]) -> None:
+    def test_losses_are_plotted_at_their_time_of_publishing(
+        self, sums: Callable[..., dict[str, Any]]
+    ) -> None:
         found = sums(
             [
                 journal_row("enqueued", 1, 100, (0, 1)),
@@ -323,7 +325,7 @@ def test_names_are_text(names: tuple[str, ...], tmp_path: Path) -> None:
         assert page.has_plot(plot), plot
 
 
-def test_what_a_script_holds_can_not_end_it() -> None:
+def test_the_content_of_a_script_can_not_end_it() -> None:
     for name in HOSTILE:
         html = render(verdict_of("lost", name), sums_of("lost", name))
         embedded = re.findall(

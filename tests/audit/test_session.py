@@ -20,11 +20,11 @@ def test_journals_are_few_by_the_size_of_their_segments(tmp_path: Path) -> None:
     assert not are_few(tmp_path)
 
 
-def test_nobody_knows_how_many_lie_elsewhere(tmp_path: Path) -> None:
+def test_the_number_of_rows_elsewhere_is_unknown(tmp_path: Path) -> None:
     assert not are_few("s3a://bucket/journals")
     assert not are_few(tmp_path / "absent")
 
 
-def test_what_can_not_be_looked_at_is_not_few(tmp_path: Path) -> None:
+def test_an_unreadable_directory_does_not_count_as_small(tmp_path: Path) -> None:
     (tmp_path / "gone.ndjson").symlink_to(tmp_path / "nowhere")
     assert not are_few(tmp_path)

@@ -36,7 +36,7 @@ def test_the_wild_ones_are_wild_enough() -> None:
 
 
 @pytest.mark.integrations
-def test_a_run_that_goes_on_is_judged_up_to_a_time(spark: SparkSession) -> None:
+def test_a_running_system_is_judged_up_to_a_time(spark: SparkSession) -> None:
     some = [chain for seed in range(1000, 1100) for chain in soup(seed)]
     until_us = T + 12 * SECOND_US
     theirs = plain(some, Expect(drained=False, until_us=until_us))

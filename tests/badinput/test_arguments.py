@@ -190,7 +190,7 @@ for name in ("inbox.db", "new.db", "new/inbox.db"):
 """
 
 
-def test_files_of_somebody_else(clients: Clients, tmp_path: Path) -> None:
+def test_files_of_another_user(clients: Clients, tmp_path: Path) -> None:
     """Requires root, to become another user."""
     here = [site("dc1", NOWHERE)]
     clients.producer(here).close()

@@ -146,7 +146,7 @@ def test_another_inbox_of_the_group(both: Sites, unique: str) -> None:
         second = Sites(both.arguments[:2], both.directory)
         wait_for(
             lambda: b"another consumer reads" in subscribe(second, unique, unique, "--timeout", "1").stderr,
-            "the second is told",
+            "the second fails",
         )
     finally:
         first.terminate()

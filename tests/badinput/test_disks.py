@@ -132,7 +132,7 @@ def test_a_consumers_disk_is_full(clients: Clients, sites: list[Site], disk: Pat
     wait_for(lambda: any(isinstance(error, InboxWriteError) for error in errors), "it is reported")
     wait_for(lambda: "not written" in consumer.status().error, "status says so")
     # One site may be behind the other, and not have delivered yet.
-    wait_for(lambda: consumer.status().sites["dc1"].pending > 0, "dc1 keeps what is not noted")
+    wait_for(lambda: consumer.status().sites["dc1"].pending > 0, "dc1 keeps unrecorded messages")
     held[0].ack()
     filler.unlink()
     wait_for(lambda: not consumer.status().error, "written again")

@@ -113,7 +113,8 @@ def test_servers_of_another_kind(
     assert bodies(take(consumer, 1)) == [b"through the good one"]
     for client in (producer, consumer):
         wait_for(
-            lambda c=client: list(states(c).values()) == ["unreachable"] * 5 + ["connected"], "it is said"
+            lambda c=client: list(states(c).values()) == ["unreachable"] * 5 + ["connected"],
+            "status shows it",
         )
         found = client.status()
         assert all(one.error for name, one in found.sites.items() if name != "good")

@@ -98,7 +98,7 @@ def attempt(call: Call, arguments: dict[str, Any]) -> object:
     except ReliamsgError as error:
         came = error
     if isinstance(came, ConfigError):
-        assert 0 < len(str(came)) < 2_000, "it says what is wrong, in words"
+        assert 0 < len(str(came)) < 2_000, "the error says what is wrong"
     return came
 
 

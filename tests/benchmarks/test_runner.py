@@ -62,7 +62,7 @@ def test_a_target_is_met_or_missed(target: float, direction: Any, met: bool) -> 
     assert ("**no**" in markdown([found])) is not met
 
 
-def test_a_verdict_tells_what_both_cost() -> None:
+def test_a_verdict_has_the_costs_of_both() -> None:
     found = verdict("x", runs(2, 2, cpu=3.0, rss=80.0), runs(1, 1), 1.0, unit="")
     assert (found["ours_cpu_s"], found["ours_cpu_us_per_message"], found["ours_rss_mb"]) == (
         3.0,
@@ -118,7 +118,7 @@ def test_a_name_that_there_is_not() -> None:
     assert "unknown benchmark 'nonsense'" in shown.stderr
 
 
-def test_all_leaves_out_what_takes_long() -> None:
+def test_all_leaves_out_long_benchmarks() -> None:
     assert "soak" not in chosen(["all"])
     assert set(chosen(["all", "soak"])) == {*chosen(["all"]), "soak"}
 
@@ -209,7 +209,7 @@ def test_tables_and_pictures_take_every_kind_of_line() -> None:
 
 @pytest.mark.integrations
 @pytest.mark.timeout(300)
-def test_what_both_brokers_lost_is_repaired_while_it_is_timed() -> None:
+def test_messages_that_both_brokers_lost_are_repaired_while_timed() -> None:
     found, _ = measure_repair(2_000, 4_000)
     assert found["lost"] == 2_000
     assert found["repaired_bytes"] > 2_000 * 100

@@ -95,7 +95,7 @@ def test_a_picture_of_an_empty_run() -> None:
     assert timeline(Result(SCENARIO, 1)).startswith("<svg")
 
 
-def test_a_result_reports_what_plain_clients_lost() -> None:
+def test_a_result_reports_the_losses_of_plain_clients() -> None:
     made = result(observed={"baselines": (Baseline("plain paho", 100, 7),)})
     assert made.as_dict()["control"] == {"lost": 7}
     assert "100 accepted, 7 lost" in made.text()

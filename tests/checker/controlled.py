@@ -396,7 +396,7 @@ SCENARIOS = {
     "an outbox takes the place of one that was lost": Scenario(
         _begun_anew, "unknown", _found("unproven", E1, (1, 3)) | _ABSENT
     ),
-    "the same, and a group is given what nobody published": Scenario(
+    "the same, and a group receives messages that were never published": Scenario(
         lambda: _begun_anew(*taken(E2, 6, 7), *taken(E9, 1, 2, 0xBAD)), "violated",
         _found("unproven", E1, (1, 3)) | _found("phantom", E2, (6, 7)) | _found("phantom", E9, (1, 2)) | _ABSENT,
         {"phantom": 4},
@@ -422,7 +422,7 @@ SCENARIOS = {
         lambda: [*_begun_anew(), again(producer([opened(E1), entered(E1), *published(E1, 1, 2)]), "00000000000000c0")],
         "violated", _found("phantom", E1, (3, 3)) | _ABSENT, {"phantom": 1},
     ),
-    "a group meets what nobody published": Scenario(
+    "a group meets messages that were never published": Scenario(
         _twin_without_journal, "violated",
         _found("phantom", E2, (1, 3)) | _found("phantom", E9, (1, 2)) | _found("fork", E9) | _ABSENT,
         {"phantom": 5},
@@ -432,7 +432,7 @@ SCENARIOS = {
             entry("surpassed", E2, 0, 0, group="g", detail={"position": [E1, 6], "entered": E1})
         ), "unknown", _found("unproven", E1, (1, 5)) | _found("fork", E1, (1, 5)),
     ),
-    "what was offered gets another epoch": Scenario(
+    "offered messages are renumbered": Scenario(
         _renumbered_though_offered, "violated",
         _found("phantom", E1, (1, 5)) | _found("fork", E1, (1, 5)), {"phantom": 5},
     ),
@@ -445,7 +445,7 @@ SCENARIOS = {
     "a group is removed and added again": Scenario(
         lambda: _dropped(9), "lost", _found("lost", E1, (9, 12)), {"lost": 4}
     ),
-    "a group is removed, and what it had done is not in its journal": Scenario(
+    "a group is removed, and its actions are not in its journal": Scenario(
         lambda: _dropped(journalled=2), "unknown", _found("settled_unseen", E1, (3, 5))
     ),
     "the same, and it is added again": Scenario(
@@ -506,7 +506,7 @@ SCENARIOS = {
     "a gap held its stream, and was filled": Scenario(
         lambda: _holding(*taken(E1, 4, 9)), "lost", _found("lost", E1, (10, 10)), {"lost": 1}
     ),
-    "a gap held its stream, and what is behind it was lost": Scenario(
+    "a gap held its stream, and the messages behind it were lost": Scenario(
         lambda: _holding(*taken(E1, 4, 5), given("delivered", E1, 9, 9), given("acknowledged", E1, 9, 9)), "violated",
         _found("undeclared_gap", E1, (6, 8)) | _found("lost", E1, (6, 8), (10, 10)), {"lost": 4},
     ),
@@ -528,7 +528,7 @@ SCENARIOS = {
     "an operator had a made-up epoch forgotten": Scenario(
         lambda: _forged(_back_to(12)), "violated", _MADE_UP, _MADE_UP_COUNTS
     ),
-    "nobody had it forgotten": Scenario(
+    "no operator had it forgotten": Scenario(
         _forged, "violated", _MADE_UP | _found("out_of_order", E2, (1, 8)), {**_MADE_UP_COUNTS, "out_of_order": 8}
     ),
     "it was forgotten to make room": Scenario(

@@ -83,7 +83,7 @@ def test_applications_miss_messages_under_their_new_name(missing: int) -> None:
     )
 
 
-def test_applications_were_told_of_messages_that_no_outbox_has() -> None:
+def test_applications_were_promised_messages_that_no_outbox_has() -> None:
     """Renumbered messages are known; an eleventh of the old epoch never was."""
     publish, consume = _logs()
     publish = replace(publish, records=[*publish.records, *_log("publish", E2, E2, 11, 11)])

@@ -233,7 +233,7 @@ MUTANTS: dict[str, tuple[Callable[[History], None], set[str], Verdict]] = {
     "delivered again without a flag": (
         add_after("g", "delivered", E2, 11, given("delivered", E2, 5, 6)), {"duplicate"}, "violated"),
     "redelivered without a flag": (change("g", "redelivered", E1, 16, kind="delivered"), {"duplicate"}, "violated"),
-    "redelivered what was acknowledged": (
+    "redelivered after the acknowledgement": (
         change("g", "redelivered", E1, 16, first=15, digest=digest_of(S, E1, 15, 20)),
         {"redelivered_after_ack"}, "violated"),
     "redelivered after its acknowledgement in one boot": (
@@ -281,7 +281,7 @@ MUTANTS: dict[str, tuple[Callable[[History], None], set[str], Verdict]] = {
     "a lost head called before_join": (
         both(swap_out("g", "delivered", E1, 1, given("before_join", E1, 1, 3), given("delivered", E1, 4, 10)),
              change("g", "acknowledged", E1, 1, first=4)), {"lost"}, "lost"),
-    "a head lost before a group joined, having heard nothing": (
+    "a head lost before a group joined without any announcement": (
         both(swap_out("g", "joined", E1, 1, given("before_join", E1, 1, 3),
                      given("joined", E1, 4, 4, detail={"unheard": True})),
              change("g", "delivered", E1, 1, first=4, digest=digest_of(S, E1, 4, 10)),
@@ -329,7 +329,7 @@ MUTANTS: dict[str, tuple[Callable[[History], None], set[str], Verdict]] = {
         change("g", "delivered", E2, 11, incarnation=0xBAD), {"two_incarnations", "missing"}, "violated"),
     "a wrong account of the epoch before": (
         change("A", "epoch", E2, 0, detail={"prev": [E1, INC[E1], 29]}), {"wrong_prev"}, "violated"),
-    "confirmed what was never enqueued": (
+    "confirmed and never enqueued": (
         add_after("A", "published", E2, 11, entry("confirmed", E2, 21, 21, site="dc1")),
         {"confirmed_unknown"}, "violated"),
     "published without all confirms": (swap_out("A", "confirmed", E2, 11), {"published_unconfirmed"}, "violated"),
@@ -461,7 +461,7 @@ APPLICATION_MUTANTS: dict[str, tuple[Callable[[History], None], set[str], Verdic
     "given, and the journal does not say so": (
         _log("consume", "delivered", E2, 20, _given(E2, 20), _given(E2, 21, body=body_of(S, E2, 20))),
         {"unjournalled"}, "violated"),
-    "told of a gap and given it later": (
+    "a declared gap delivered later": (
         _log("consume", "delivered", E2, 5,
              AppRecord("gap", group="g", producer="A", topic="orders", epoch=E2, first=5, last=5), _given(E2, 5)),
         {"delivered_after_gap"}, "violated"),
@@ -555,7 +555,7 @@ def test_expected_clients_and_time() -> None:
     assert {f.kind for f in late.findings} == {"too_late"}
 
 
-def test_what_came_before_joining_may_arrive_later() -> None:
+def test_messages_from_before_joining_may_arrive_later() -> None:
     h = history()
     h.logs.clear()
     _unnamed(h)
@@ -567,7 +567,7 @@ def test_what_came_before_joining_may_arrive_later() -> None:
 
 
 @pytest.mark.parametrize("then", [False, True])
-def test_what_came_before_joining_may_arrive_in_any_order(then: bool) -> None:
+def test_messages_from_before_joining_may_arrive_in_any_order(then: bool) -> None:
     h = history()
     h.logs.clear()
     _unnamed(h)

@@ -91,7 +91,7 @@ TOLD: dict[str, tuple[str, Entry, str]] = {
     "there was more": ("g", of_group("behind", E2, 2, 2, 0, detail={"from": [E2, 1], "existed": [E2, 22]}), LACKS),
     "surpassed": ("A", entry("surpassed", E2, 0, 0, group="g", detail={"position": [E2, 22], "entered": E2}), LACKS),
     "a status told more": ("g", heard(1000), LACKS_ROWS),
-    "emptied, and told more": ("g", emptied(1000, INC[E2]), LACKS_ROWS),
+    "emptied, and announced more": ("g", emptied(1000, INC[E2]), LACKS_ROWS),
     # Clients
     "received of another producer": ("g", replace(of_group("received", E1, 1, 2, site="dc1"), stream=ELSEWHERE),
                                      NO_PRODUCER),
@@ -132,7 +132,7 @@ def test_what_a_row_tells_of_is_missing(told: str) -> None:
         ("A", entry("repaired", E1, 1, 2, site="dc1", group="g")),
     ],
 )
-def test_what_is_there_is_not_missing(client: str, told: Entry) -> None:
+def test_existing_evidence_is_not_missing(client: str, told: Entry) -> None:
     report = judged(client, told)
     assert report.verdict == "complete", report.text()
 
@@ -144,7 +144,7 @@ def _until(h: History) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("goes_on", [False, True])
-def test_what_may_come_behind_the_end_of_the_account_is_not_missing(goes_on: bool) -> None:
+def test_evidence_after_the_end_of_the_account_is_not_missing(goes_on: bool) -> None:
     """Neither is anything that an unclosed journal may still contain; but anything before its last epoch is."""
     ends_us, began_us = _until(sound())
     later = of_group("received", E3, 1, 5, STRANGER, site="dc1"), heard(1000)

@@ -60,7 +60,7 @@ def found_in(h: History) -> FOUND:
 UNPROVEN = ("unproven", E1, 21, 30)
 
 
-def test_what_an_outbox_lost_with_its_disk_is_unproven() -> None:
+def test_messages_that_an_outbox_lost_with_its_disk_are_unproven() -> None:
     h = history()
     restored_outbox(h)
     assert found_in(h) == {UNPROVEN}
@@ -137,7 +137,7 @@ def test_what_an_opening_did_not_know_says_behind_which_one_the_copy_was_made(
 
 
 @pytest.mark.parametrize("fenced", [True, False])
-def test_how_far_a_history_above_went_nobody_can_tell(fenced: bool) -> None:
+def test_the_extent_of_a_higher_history_is_unknown(fenced: bool) -> None:
     """A client that it fenced receives no more from it."""
     h = history()
     h.logs.clear()
@@ -193,10 +193,10 @@ def test_an_opening_that_left_no_journal_and_fenced_this_one_is_unproven() -> No
     h.producers["A"][0] += [Entry("fenced", epoch=E1, incarnation=INC[E1], detail=fenced), Entry("closed")]
     found = found_in(h)
     assert ("unproven", E2, 1, 20) in found
-    assert ("phantom", E1, 21, 30) in found, "what it did itself it must have"
+    assert ("phantom", E1, 21, 30) in found, "its own actions are in its journal"
 
 
-def test_a_status_that_told_of_more_rows_shows_a_cut() -> None:
+def test_a_status_that_announced_more_rows_shows_a_cut() -> None:
     """The stream had no messages since, so no group met another history."""
     h = history()
     restored_outbox(h)
@@ -209,7 +209,7 @@ def test_a_status_that_told_of_more_rows_shows_a_cut() -> None:
 
 
 @pytest.mark.parametrize("known", [False, True])
-def test_a_later_opening_tells_what_the_group_had_of_an_epoch_that_was_over(known: bool) -> None:
+def test_a_later_opening_shows_what_the_group_had_of_a_finished_epoch(known: bool) -> None:
     """Two openings have published since the copy was made; the group received the missing messages, and no group met
     the first one."""
     h = history()
@@ -294,7 +294,7 @@ def test_a_status_of_an_opening_that_left_no_journal_shows_a_cut_before_it(close
     assert ("unproven", E1 + 6, 1, 2) in found_in(h), "of a later opening that left no journal either"
 
 
-def test_an_outbox_that_was_told_so_shows_a_cut() -> None:
+def test_an_outbox_that_learned_of_it_shows_a_cut() -> None:
     """It published nothing since, so no group met another history."""
     h = history()
     restored_outbox(h)
@@ -306,7 +306,7 @@ def test_an_outbox_that_was_told_so_shows_a_cut() -> None:
     assert found_in(h) == {("phantom", E1, 21, 30)}
 
 
-@pytest.mark.parametrize("teller", ["group", "producer", "group that says what it knew"])
+@pytest.mark.parametrize("teller", ["group", "producer", "group that records what it knew"])
 def test_a_copy_whose_clock_went_back_lacks_what_lies_beyond_its_own_epoch(teller: str) -> None:
     """The group had entered a later epoch than the copy, which learned of it; the copy's own epochs are complete."""
     h = history()
@@ -337,14 +337,14 @@ def restored_inbox(h: History) -> None:
     after.insert(1, given("behind", E1, 21, 21, detail={"from": [E1, 11]}))
 
 
-def test_what_an_inbox_lost_with_its_disk_was_settled_unseen() -> None:
+def test_messages_settled_by_an_inbox_that_lost_its_disk_are_settled_unseen() -> None:
     h = history()
     restored_inbox(h)
     assert found_in(h) == {("settled_unseen", E1, 11, 20)}
     assert h.check().verdict == "unknown"
 
 
-def test_what_a_producer_was_told_by_an_inbox_that_is_gone_is_no_lie() -> None:
+def test_the_announcements_of_a_lost_inbox_to_a_producer_are_no_lie() -> None:
     h = history()
     keeps(h)
     restored_inbox(h)
@@ -359,7 +359,7 @@ def _told_of_the_end(h: History) -> None:
 
 
 @pytest.mark.parametrize("witness", ["none", "another stream", "another inbox"])
-def test_what_producers_were_told_is_the_word_of_an_inbox_that_is_gone_where_there_was_one(
+def test_announcements_to_producers_count_as_those_of_a_lost_inbox_if_there_was_one(
     witness: str,
 ) -> None:
     """Its successor needs to be told of one stream only. If another inbox's journal reaches as far, none is lost."""
@@ -397,7 +397,7 @@ def test_what_a_group_has_consumed_of_a_stream_that_no_journal_joined_is_the_wor
 
 
 @pytest.mark.parametrize("met", [False, True])
-def test_of_a_stream_of_which_its_successor_never_heard_nothing_is_known(met: bool) -> None:
+def test_nothing_is_known_of_a_stream_that_the_successor_never_met(met: bool) -> None:
     """The producer received no announcement, and an operator's decision is no evidence of the messages."""
     h = history()
     h.logs.clear()
@@ -411,7 +411,7 @@ def test_of_a_stream_of_which_its_successor_never_heard_nothing_is_known(met: bo
     assert found == {("lost" if met else "settled_unseen", 11, 20)}
 
 
-def test_at_the_end_what_there_was_may_have_been_settled_by_an_inbox_that_is_gone() -> None:
+def test_at_the_end_existing_messages_may_have_been_settled_by_a_lost_inbox() -> None:
     """Of the last epoch, 18 messages existed when the inbox was told that it is behind; there need not be any row about
     those between. Later messages are lost."""
     h = history()
@@ -422,7 +422,7 @@ def test_at_the_end_what_there_was_may_have_been_settled_by_an_inbox_that_is_gon
     assert found_in(h) == {("settled_unseen", E2, 11, 18), ("lost", E2, 19, 20)}
 
 
-def test_what_there_was_is_not_passed_over_for_that() -> None:
+def test_existing_messages_are_not_skipped_because_of_that() -> None:
     h = history()
     restored_inbox(h)
     change("g", "behind", E1, 21, first=19, last=19, detail={"from": [E1, 11], "existed": [E1, 31]})(h)
@@ -431,7 +431,7 @@ def test_what_there_was_is_not_passed_over_for_that() -> None:
     }  # fmt: skip
 
 
-def test_what_nobody_settled_is_lost_beside_a_restored_inbox() -> None:
+def test_unsettled_messages_are_lost_next_to_a_restored_inbox() -> None:
     h = history()
     restored_inbox(h)
     change("g", "behind", E1, 21, first=19, last=19)(h)
@@ -440,7 +440,7 @@ def test_what_nobody_settled_is_lost_beside_a_restored_inbox() -> None:
     }  # fmt: skip
 
 
-def test_what_was_given_before_the_copy_comes_again_or_was_settled() -> None:
+def test_messages_delivered_before_the_copy_are_redelivered_or_were_settled() -> None:
     """The copy owes 6 to 10, and skips them as told; there is no evidence of 3 to 5."""
     h = history()
     restored_inbox(h)
@@ -478,7 +478,7 @@ def test_what_was_settled_before_a_group_joined_was_settled_by_an_inbox_that_is_
     assert h.check().verdict == "complete"
 
 
-def test_nor_is_it_known_of_what_no_producer_counts_the_group_for() -> None:
+def test_nor_is_it_known_for_messages_for_which_no_producer_counts_the_group() -> None:
     h = history()
     for boot in h.producers["A"]:
         boot[0] = replace(boot[0], detail={**(boot[0].detail or {}), "groups": {}})
@@ -486,7 +486,7 @@ def test_nor_is_it_known_of_what_no_producer_counts_the_group_for() -> None:
     assert found_in(h) == {("settled_unseen", E1, 1, 20)}
 
 
-def test_what_the_producer_removed_may_have_been_given_by_an_inbox_that_is_gone() -> None:
+def test_removed_messages_may_have_been_delivered_by_a_lost_inbox() -> None:
     h = history()
     inbox_of_latest_gone(h)
     add_after("A", "enqueued", E1, 1, entry("removed", E1, 5, 6))(h)
@@ -494,7 +494,7 @@ def test_what_the_producer_removed_may_have_been_given_by_an_inbox_that_is_gone(
 
 
 @pytest.mark.parametrize("joined", [11, 21, 22])
-def test_what_came_before_a_group_of_which_every_inbox_has_its_journal(joined: int) -> None:
+def test_messages_from_before_a_group_whose_inboxes_all_have_journals(joined: int) -> None:
     """The first one joined, settled the messages that arrived then, if any, and announced its position."""
     h = history()
     inbox_of_latest_gone(h)
@@ -570,7 +570,7 @@ def _released_early(h: History) -> None:
 VIOLATIONS: dict[str, tuple[Callable[[History], None], FOUND]] = {
     "an opening that was closed had no more": (_closed, frozenset({("phantom", E1, 21, 30)})),
     "no group met another history": (_not_met, frozenset({("phantom", E1, 21, 30)})),
-    "what was met was nobody's opening": (_met_another, frozenset({("phantom", E1, 21, 30)})),
+    "the opening that was met is unknown": (_met_another, frozenset({("phantom", E1, 21, 30)})),
     "never published after the restore": (_of_the_last_epoch, frozenset({UNPROVEN, ("phantom", E2, 21, 22)})),
     "of an epoch beyond it": (_of_a_later_epoch, frozenset({UNPROVEN, ("phantom", E3, 1, 2)})),
     "delivered twice": (_twice, frozenset({UNPROVEN, ("duplicate", E1, 25, 26)})),
@@ -609,7 +609,7 @@ def of_below(h: History) -> set[tuple[str, int | None, int | None]]:
     return {(kind, first, last) for kind, epoch, first, last in found_in(h) if epoch == E0}
 
 
-def test_what_is_below_an_epoch_of_another_history_may_be_heard_of_yet() -> None:
+def test_epochs_below_one_of_another_history_may_still_be_announced() -> None:
     h = history()
     outbox_goes_on_below(h)
     assert of_below(h) == {("undelivered", 1, 5)}
@@ -617,7 +617,7 @@ def test_what_is_below_an_epoch_of_another_history_may_be_heard_of_yet() -> None
     assert of_below(h) == {("lost", 1, 5)}, "unless everything has had its time"
 
 
-def test_what_is_below_a_later_epoch_of_the_same_history_was_passed() -> None:
+def test_epochs_below_a_later_one_of_the_same_history_were_passed() -> None:
     h = history()
     later = [*h.producers["A"]]
     outbox_goes_on_below(h)

@@ -72,7 +72,7 @@ def facts(report: Report) -> dict[str, object]:
     return {name: value for name, value in report.as_dict().items() if name not in ("seconds", "evidence")}
 
 
-def test_segments_say_what_the_files_say(files: Path, journals: Path) -> None:
+def test_segments_have_the_same_content_as_the_files(files: Path, journals: Path) -> None:
     for log in files.glob("*.ndjson"):
         shutil.copy(log, journals)
     assert len(list(journals.rglob("date=*/*.ndjson"))) > 8
@@ -90,7 +90,7 @@ def test_files_and_their_segments_are_one_history(files: Path, journals: Path) -
     assert after.clients == before.clients
 
 
-def test_segments_and_what_the_file_still_holds(files: Path, tmp_path: Path) -> None:
+def test_segments_and_the_rows_left_in_the_file(files: Path, tmp_path: Path) -> None:
     whole = {(chain.role, chain.client): chain.rows for chain in find_journals(files)[0]}
     for path in sorted(files.rglob("*.db")):
         cut_short(path, tmp_path / "journals", segments=2)
@@ -110,7 +110,7 @@ def cut_short(path: Path, target: Path, segments: int) -> None:
     parent = noted = None
     for i in range(segments):
         part = [row for row in rows[i * ROWS : (i + 1) * ROWS] if row.boot == rows[i * ROWS].boot]
-        assert len(part) == ROWS, "boots are longer than what is exported here"
+        assert len(part) == ROWS, "boots are longer than the exported part"
         segment = encode(*client_of(path), part, parent)
         (target / segment.path).parent.mkdir(parents=True, exist_ok=True)
         (target / segment.path).write_bytes(segment.data)
@@ -268,7 +268,7 @@ def test_a_last_segment_that_is_not_there(journals: Path) -> None:
     assert not broken(report)
 
 
-def test_what_an_open_producer_has_not_exported_is_no_phantom(journals: Path) -> None:
+def test_unexported_messages_of_an_open_producer_are_no_phantoms(journals: Path) -> None:
     for segment in of(journals, "producer", "B")[1:]:
         segment.unlink()
     report = check_directory(journals)
@@ -342,7 +342,7 @@ def test_a_clone_shares_the_beginning(tmp_path: Path) -> None:
     assert len({chain.source for chain in chains}) == 2
 
 
-def test_a_clone_with_a_segment_missing_goes_on_with_its_own(tmp_path: Path) -> None:
+def test_a_clone_with_a_missing_segment_continues_with_its_own(tmp_path: Path) -> None:
     first = export(tmp_path, [row(1, 1, "opened"), row(2, 1, "connected")], None)
     export(tmp_path, [row(3, 1, "connected"), row(4, 1, "closed")], first)
     export(tmp_path, [row(3, 2, "opened"), row(4, 2, "connected")], first)
@@ -412,7 +412,7 @@ def test_real_clients(tmp_path: Path) -> None:
             assert message is not None
             message.ack(durable=True)
         report = check_directory(tmp_path)
-        assert report.verdict == "unknown", "nobody has closed"
+        assert report.verdict == "unknown", "no client has closed"
         assert {finding.kind for finding in report.findings} <= {"unclosed", "pending"}, report.text()
         producer.flush(10.0)
     for directory in (tmp_path, target):

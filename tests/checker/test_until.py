@@ -61,7 +61,7 @@ def judged(*clients: Client, until_us: int | None = T, to_the_end: bool = False)
     return check([client.chain(to_the_end) for client in clients], expect=Expect(until_us=until_us))
 
 
-def test_what_goes_on_is_complete_up_to_a_time() -> None:
+def test_a_running_system_is_complete_up_to_a_time() -> None:
     """The group is ahead of the producer's exported rows, and has acknowledged only a part of them."""
     consumer = group((-400, 1, 5), (-300, 6, 10), (200, 11, 15))
     consumer.add("delivered", 300, 16, 30, digest=0)
@@ -73,18 +73,18 @@ def test_what_goes_on_is_complete_up_to_a_time() -> None:
     assert {finding.kind for finding in judged(*clients, until_us=None).findings} >= {"unclosed", "unproven"}
 
 
-def test_later_evidence_counts_for_what_was_enqueued_before() -> None:
+def test_later_evidence_counts_for_earlier_messages() -> None:
     report = judged(producer((-500, 1, 10), (100, 11, 20)), group((-400, 1, 5), (200, 6, 10)))
     assert report.verdict == "complete", report.text()
 
 
-def test_what_is_not_handed_out_yet_is_open_not_lost() -> None:
+def test_undelivered_messages_are_open_not_lost() -> None:
     report = judged(producer((-500, 1, 10), (100, 11, 20)), group((-400, 1, 5), (200, 6, 8)))
     assert [(f.kind, f.first, f.last) for f in report.findings] == [("undelivered", 9, 10)]
     assert report.messages.pending == 2
 
 
-def test_what_is_not_confirmed_yet_is_pending() -> None:
+def test_unconfirmed_messages_are_pending() -> None:
     client = producer((-500, 1, 10))
     client.add("enqueued", -10, 11, 12, digest=0)
     client.add("enqueued", 10, 13, 14, digest=0)
@@ -124,7 +124,7 @@ def test_a_journal_that_was_not_closed_proves_no_phantom(to_the_end: bool, close
     assert ("phantom" in kinds, "unproven" in kinds) == (closed, not closed)
 
 
-def test_a_file_that_was_not_closed_shows_phantoms_of_what_was_over() -> None:
+def test_an_unclosed_file_shows_phantoms_of_finished_epochs() -> None:
     """A copy has all openings before its last."""
     client, consumer = producer((-500, 1, 10)), group((-400, 1, 12))
     client.rows[0] = replace(client.rows[0], epoch=client.rows[1].epoch)
@@ -135,7 +135,7 @@ def test_a_file_that_was_not_closed_shows_phantoms_of_what_was_over() -> None:
     assert ("phantom", 11, 12) in {(f.kind, f.first, f.last) for f in findings}
 
 
-def test_losses_are_told_apart_by_how_far_they_got() -> None:
+def test_losses_are_distinguished_by_their_last_hop() -> None:
     """1 to 4 delivered; 5 and 6 buffered; 7, 8 received; 9, 10 confirmed at one site, 11 at both; 12 at none."""
     client = Client("producer", "A", {"groups": {"orders": ["g"]}, "sites": ["dc1", "dc2"], "confirm": "any"})
     client.add("enqueued", -500, 1, 20, digest=0)
@@ -167,7 +167,7 @@ def test_losses_are_told_apart_by_how_far_they_got() -> None:
     assert report.messages.lost == 12
 
 
-def test_what_never_left_has_no_site() -> None:
+def test_unsent_messages_have_no_site() -> None:
     client = Client("producer", "A", {"groups": {"orders": ["g"]}, "sites": ["dc1"], "confirm": "any"})
     client.add("enqueued", -500, 1, 2, digest=0)
     client.add("removed", -400, 1, 2)

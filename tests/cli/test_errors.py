@@ -149,7 +149,7 @@ def test_a_full_disk(nowhere: Sites, small_disk: Path) -> None:
     lines = b"".join(b"%d %s\n" % (n, os.urandom(50).hex().encode()) for n in range(20_000))
     last = refused(publish(sites, "t", lines, "--timeout", "0.5"), 74, "p.db", "lines stored")
     stats = json_of(succeeded(reliamsg("outbox", "stats", sites.file("p.db"), "--json")))
-    assert f"{stats['messages']:,} lines stored" in last, "it says exactly what is in the outbox"
+    assert f"{stats['messages']:,} lines stored" in last, "it reports exactly the content of the outbox"
 
 
 def test_a_second_process(mqtt: Sites, unique: str) -> None:

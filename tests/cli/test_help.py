@@ -26,7 +26,7 @@ def listed(text: str) -> dict[str, list[str]]:
     return {title: names for title, names in found.items() if title != "Options"}
 
 
-def test_commands_are_listed_by_what_people_do_with_them() -> None:
+def test_commands_are_listed_by_their_use() -> None:
     assert listed(succeeded(reliamsg_here("--help")).decode()) == SECTIONS
 
 

@@ -77,7 +77,7 @@ def test_a_gap_is_listed_and_accepted_while_the_consumer_runs(
         assert "with gaps: 1" not in command("stats", "INBOX")
 
 
-def test_what_is_asked_while_no_consumer_runs_is_carried_out_by_the_next(
+def test_a_request_without_a_running_consumer_is_executed_by_the_next_one(
     inbox: Path, network: MemoryNetwork, command: Command
 ) -> None:
     with opened(inbox, network) as consumer:
@@ -181,7 +181,7 @@ def test_streams_are_forgotten_by_the_next_consumer_that_opens_the_inbox(
         take(consumer, 3)
 
 
-def test_a_producer_that_a_forged_epoch_shut_out_goes_on_once_the_stream_is_forgotten(
+def test_a_producer_fenced_by_a_forged_epoch_continues_once_the_stream_is_forgotten(
     inbox: Path, network: MemoryNetwork, command: Command, tmp_path: Path
 ) -> None:
     errors: list[BaseException] = []

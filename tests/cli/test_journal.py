@@ -40,7 +40,7 @@ def rows(output: bytes) -> list[dict[str, object]]:
     return [json.loads(line) for line in output.splitlines()]
 
 
-def test_export_moves_what_is_left(files: Path, tmp_path: Path) -> None:
+def test_export_moves_the_remaining_rows(files: Path, tmp_path: Path) -> None:
     outbox, target = files / "A.outbox.db", tmp_path / "journals"
     before = rows(succeeded(reliamsg("journal", "cat", outbox)))
     said = succeeded(reliamsg("journal", "export", outbox, files / "inboxes" / "primary.db", "--to", target))
@@ -96,7 +96,7 @@ def test_cat_filters_and_takes_any_form(files: Path, journals: Path) -> None:
     assert one == [row for row in every if row["client"] == "A"][: len(one)]
 
 
-def test_cat_names_what_is_damaged_and_goes_on(journals: Path) -> None:
+def test_cat_names_damaged_files_and_continues(journals: Path) -> None:
     damaged = segment_of(journals, "producer", "A")
     damaged.write_bytes(damaged.read_bytes()[:-20])
     result = reliamsg("journal", "cat", journals, "--kind", "closed")
@@ -110,7 +110,7 @@ def test_cat_names_what_is_damaged_and_goes_on(journals: Path) -> None:
     refused(reliamsg("journal", "cat"), 64, "PATH")
 
 
-def test_cat_ends_quietly_when_nobody_reads(journals: Path) -> None:
+def test_cat_exits_quietly_without_a_reader(journals: Path) -> None:
     paths = [journals] * 200
     process = start("journal", "cat", *paths, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None
@@ -152,7 +152,7 @@ def test_verify_takes_files_too(files: Path, tmp_path: Path) -> None:
     assert b"rows 1 to " in result.stdout
 
 
-def test_verify_finds_what_is_wrong(journals: Path, tmp_path: Path) -> None:
+def test_verify_finds_every_problem(journals: Path, tmp_path: Path) -> None:
     segment = segment_of(journals, "group", "primary")
     segment.write_bytes(segment.read_bytes().replace(b'"delivered"', b'"delibered"', 1))
     result = reliamsg("journal", "verify", journals)

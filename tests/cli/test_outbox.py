@@ -24,7 +24,7 @@ def stats(sites: Sites) -> dict[str, object]:
     return json_of(succeeded(reliamsg("outbox", "stats", sites.file("p.db"), "--json")))
 
 
-def test_what_waits_is_shown_and_drained_in_order(mqtt: Sites, nowhere: Sites, unique: str) -> None:
+def test_pending_messages_are_shown_and_drained_in_order(mqtt: Sites, nowhere: Sites, unique: str) -> None:
     succeeded(create(mqtt, unique, unique))
     lines = b"".join(b"%d\n" % n for n in range(1000))
     away = Sites(
@@ -69,7 +69,7 @@ def test_drain_with_sites_away(nowhere: Sites) -> None:
     refused(result, 69, "1 message not yet confirmed", "dc1")
 
 
-def test_drain_forgets_a_site_only_when_told(mqtt: Sites, unique: str) -> None:
+def test_drain_forgets_a_site_only_on_request(mqtt: Sites, unique: str) -> None:
     succeeded(publish(mqtt, unique, b"a\n"))
     one = mqtt.arguments[:2]
     refused(reliamsg("outbox", "drain", mqtt.file("p.db"), *one), 64, "dc2", "--forget-site")

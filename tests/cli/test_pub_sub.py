@@ -111,7 +111,7 @@ def test_lines_go_on_as_they_come_and_sigterm_says_how_many(mqtt: Sites, unique:
     assert succeeded(subscribe(mqtt, unique, unique, "--timeout", "1")) == b""
 
 
-def test_what_remains_is_said_and_sent_next_time(mqtt: Sites, nowhere: Sites, unique: str) -> None:
+def test_remaining_messages_are_reported_and_sent_next_time(mqtt: Sites, nowhere: Sites, unique: str) -> None:
     succeeded(create(mqtt, unique, unique))
     sites = Sites(
         [*mqtt.arguments[:2], "--site", f"dc2={nowhere.arguments[1].split('=')[1]}"], mqtt.directory

@@ -57,7 +57,7 @@ def test_every_code_point() -> None:
 
 
 @pytest.mark.parametrize("text", ["orders", "Zürich", "日本語", "🚚", "a b", "naïve – “quoted”", "שלום", ""])
-def test_what_people_write_stays_as_it_is(text: str) -> None:
+def test_ordinary_text_stays_unchanged(text: str) -> None:
     assert printable(text) == text
 
 
@@ -309,7 +309,7 @@ def test_reports_of_the_checker_and_the_audit() -> None:
     assert len(table(verdict).splitlines()) == 10
 
 
-def test_what_brokers_say() -> None:
+def test_the_texts_of_brokers() -> None:
     from reliamsg.transport.amqp.codec import text
 
     for raw in (EVIL.encode() + b"\xff", EVIL):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from reliamsg.consumer.journalling import ConsumerJournal
 from reliamsg.message import Stream
-from reliamsg.protocol.receiver.effects import Note
+from reliamsg.protocol.receiver.events import Note
 
 STREAM = Stream("producer", "topic", 0)
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from reliamsg.consumer import intake
 from reliamsg.consumer.site import SiteReceiver
+from reliamsg.consumer.status import status_of
 from reliamsg.errors import QuarantineFull
 from reliamsg.message import Stream
 from reliamsg.store.quarantine import Selection
 from reliamsg.transport.base import Delivery
-from reliamsg.wire.data import Frame
-from tests.consumer.tools import TOPIC, Bench, send, seqs
+from reliamsg.wire.data import CONTENT_TYPE, Frame
+from tests.consumer.tools import TOPIC, Bench, frame, send, seqs
 
 
 @pytest.fixture
@@ -119,3 +123,69 @@ def test_one_reason_at_one_site_leaves_room_for_others(bench: Bench, refusing: p
         pass
     assert quarantine.limit // 2 - 2_000_000 < quarantine.total <= quarantine.limit // 2 + frame.size + 512
     assert quarantine._room.take("other dc1", 1_000_000)
+
+
+def _without_zstd(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+
+
+def _of_an_earlier_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intake, "BODY_VERSION", intake.BODY_VERSION - 1)
+
+
+def _without_a_flag(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intake, "KNOWN_FLAGS", 0)
+
+
+@pytest.mark.parametrize("installed", [_without_zstd, _of_an_earlier_version, _without_a_flag])
+def test_batches_that_this_installation_cannot_read_wait_for_one_that_can(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, installed: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    for site in ("dc1", "dc2"):
+        send(bench.network[site], 1, 5, pad=500, compress=True)
+        send(bench.network[site], 6, 10, pad=500, compress=True)
+    with monkeypatch.context() as patches:
+        installed(patches)
+        bench.settle()
+        assert bench.take() == []
+        assert bench.queued() == {"dc1": 0, "dc2": 0}
+        kept = bench.inbox.quarantine.select(Selection())
+        assert [(one.first, one.last, one.reason) for one in kept] == [
+            (1, 5, "unreadable"), (6, 10, "unreadable"),
+        ]  # fmt: skip
+        assert bench.engine.sites["dc1"].rejected == {"unreadable": 2}
+        bench.reopen()
+        bench.engine.shared.quarantine.replay(Selection())
+        bench.settle()
+        assert bench.take() == [], "it still can't read them"
+        assert len(bench.inbox.quarantine.select(Selection())) == 2
+    bench.reopen()
+    bench.settle()
+    assert seqs(bench.take()) == list(range(1, 11))
+    bench.settle(2.0)
+    assert bench.inbox.quarantine.select(Selection()) == []
+
+
+def test_what_cannot_be_read_fills_a_gap_that_holds_its_stream(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Until then, the gap is reported with its reason."""
+    bench.rules["hold_gaps"] = True
+    bench.reopen()
+    send(bench.network["dc1"], 1, 2)
+    bench.settle()
+    assert seqs(bench.take()) == [1, 2]
+    unreadable = frame(3, 4, pad=500, compress=True)
+    with monkeypatch.context() as patches:
+        _without_zstd(patches)
+        bench.network["dc1"].inject(TOPIC, unreadable, content_type=CONTENT_TYPE)
+        send(bench.network["dc1"], 5, 6)
+        bench.settle(20.0)
+        assert bench.take() == []
+        gap = status_of(bench.engine).streams[Stream("p", TOPIC)].gap
+        assert gap is not None
+        assert (gap.first, gap.last) == (3, 4)
+        assert "p/orders lacks 3 to 4 of epoch 10: undecodable" in caplog.text
+    bench.reopen()
+    bench.settle()
+    assert seqs(bench.take()) == [3, 4, 5, 6]

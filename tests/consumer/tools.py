@@ -37,6 +37,7 @@ def frame(
     topic: str = TOPIC,
     pad: int = 0,
     moved: bool = False,
+    compress: bool = False,
 ) -> bytes:
     """A batch whose bodies tell their place."""
     bodies = [body_of(epoch, seq) + b"." * pad for seq in range(first, last + 1)]
@@ -45,6 +46,7 @@ def frame(
         first,
         (1_000_000, 1_000_000),
         Records(bodies),
+        compress=compress,
     )
 
 

@@ -49,7 +49,7 @@ def held(consumer: Consumer) -> int:
     return sum(state.held for stream, state in consumer.status().streams.items() if stream.topic == "t")
 
 
-def test_what_was_removed_in_part_at_one_site_is_delivered_from_the_other(tmp_path: Path) -> None:
+def test_a_batch_partly_removed_at_one_site_is_delivered_from_the_other(tmp_path: Path) -> None:
     """One site has the original batch, the other one without its first messages, and only the latter's part is
     overdue."""
     with MemoryNetwork("a", "b") as network:

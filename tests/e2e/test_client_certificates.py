@@ -185,7 +185,7 @@ def test_what_the_page_says(
     assert done.returncode == 0, done.stderr
 
 
-def test_what_a_site_refuses() -> None:
+def test_errors_that_repeat_a_refused_site() -> None:
     for url, reason in (
         ("amqp://localhost", "needs an amqps"),
         ("mqtts://localhost", "needs an amqps"),
@@ -196,7 +196,7 @@ def test_what_a_site_refuses() -> None:
         assert "secret" not in str(refused.value)
 
 
-def test_what_the_options_refuse(files: Callable[[str], TlsFiles]) -> None:
+def test_errors_that_repeat_refused_options(files: Callable[[str], TlsFiles]) -> None:
     till, other = files("till"), files("other")
     site = (("dc1", "amqps://localhost"), ("dc2", "mqtts://localhost"), ("dc3", "mqtt://localhost"))
     ca, certificate, key = str(till.authority), str(till.certificate), str(till.key)

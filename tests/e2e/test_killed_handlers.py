@@ -28,7 +28,7 @@ def killed_in(call: int, site: Site, topics: list[str], inbox: Path, out: Path) 
     return [int(line.split()[1]) for line in out.read_text().splitlines()]
 
 
-def test_what_a_killed_handler_was_given_comes_again_with_the_flag(
+def test_messages_of_a_killed_handler_are_redelivered_with_the_flag(
     mosquitto: Mosquitto, tmp_path: Path
 ) -> None:
     """That it may have been delivered is on disk before its delivery: each time in another stream, unknown to the

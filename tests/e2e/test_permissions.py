@@ -166,7 +166,7 @@ FORBIDDEN: dict[str, dict[str, Callable[[BlockingChannel], object]]] = {
     | {
         "a group's messages": _consume("reliamsg:orders:0:billing"),
         "a group's lock": _declare("reliamsg:lock:orders:0:billing", exclusive=True),
-        "what a group is told": _listen("reliamsg:group:billing"),
+        "frames for a group": _listen("reliamsg:group:billing"),
         "another producer's answers": _publish("reliamsg:producer:other"),
     },
     GROUP: COMMON
@@ -174,7 +174,7 @@ FORBIDDEN: dict[str, dict[str, Callable[[BlockingChannel], object]]] = {
         "publishing messages": _publish("orders"),
         "speaking for producers": _publish("reliamsg:status:orders"),
         "speaking for another group": _publish("reliamsg:group:stock"),
-        "what a producer is told": _listen("reliamsg:producer:till"),
+        "frames for a producer": _listen("reliamsg:producer:till"),
     },
 }
 """By account, with either set."""

@@ -141,7 +141,7 @@ def check(scene: Scene) -> None:
         numbers = [number for _, number, _ in lines]
         assert numbers == sorted(set(numbers))
         spans.append((lines[0][0], lines[-1][0]))
-        assert all(flag for _, number, flag in lines if number in seen), "what came before is flagged"
+        assert all(flag for _, number, flag in lines if number in seen), "earlier messages are flagged"
         seen |= set(numbers)
     for (_, last), (first, _) in itertools.pairwise(spans):
         assert last < first
@@ -177,7 +177,7 @@ def test_the_one_that_reads_is_killed(scene: Scene) -> None:
     check(scene)
 
 
-def test_the_one_that_reads_is_stopped_and_goes_on(scene: Scene) -> None:
+def test_the_reader_is_stopped_and_continues(scene: Scene) -> None:
     first, second = begin_with_standby(scene)
     stopped = first.signal(signal.SIGSTOP)
     if len(scene.urls) == 1:  # a broker with locks keeps them for a silent client, for two heartbeats

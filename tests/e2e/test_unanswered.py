@@ -46,7 +46,7 @@ def test_a_queue_that_answers_nothing_holds_up_no_other_topic(
             assert not any(receipt.done for receipt in waiting), "the queue confirmed"
             parked = producer.status().sites["dc1"].parked
             assert [stream.topic for stream in parked] in ([], [dead]), "it is tried again now and then"
-            wait_for(lambda: producer.status().sites["dc1"].parked, "the topic is said to be parked")
+            wait_for(lambda: producer.status().sites["dc1"].parked, "the topic is reported as parked")
         for receipt in waiting:
             receipt.wait(timeout=patient(60))
     with Consumer(unique, [site], topics=[dead, fine], inbox=tmp_path / "inbox.db") as consumer:

@@ -15,7 +15,7 @@ from tests.patience import wait_for
 
 
 @pytest.mark.parametrize("version", ["5", "3.1.1"])
-def test_what_was_confirmed_for_a_group_that_did_not_exist_comes(tmp_path: Path, version: str) -> None:
+def test_messages_confirmed_for_a_missing_group_arrive(tmp_path: Path, version: str) -> None:
     with Mosquitto(tmp_path / "broker") as broker:
         site = Site("dc1", broker.url, mqtt_version=version)  # type: ignore[arg-type]
         groups = {"orders": ["there", "late"]}

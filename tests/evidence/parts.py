@@ -1,7 +1,9 @@
 """What the evidence consists of: parts, and the chunks that each is run in.
 
-What decides the outcome of a part is in its :attr:`Part.sources`: results count only while these stay the same. The
-documentation is in none of them, since the figures are written into it; ``make lint types test`` look after it.
+What decides the outcome of a chunk is in a hash, :attr:`Chunk.covers`: a result counts only while this stays the same.
+Where it can be, this is a hash of the modules that the chunk's process runs, without their docstrings and comments
+(:mod:`tests.closure`). The documentation is in none of them, since the figures are written into it; ``make lint types
+test`` look after it.
 """
 
 from __future__ import annotations
@@ -12,12 +14,14 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["PARTS", "ROOT", "Chunk", "Data", "Part", "commit", "hash_of", "parts"]
+from tests.closure import Sources
+
+__all__ = ["PARTS", "ROOT", "Chunk", "Data", "Part", "commit", "hash_of", "modules", "parts", "trees"]
 
 ROOT = Path(__file__).parents[2]
 SEEDS = 40_000
@@ -26,7 +30,10 @@ SEED_MESSAGES = 200
 RUNS = 300
 RUNS_AT_ONCE = 10
 FUZZ_SECONDS = 120
+MUTANTS_TOGETHER = 12
 Data = dict[str, Any]
+Covers = Callable[[Path, Sources], str]
+"""A hash of everything below a root that decides an outcome."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +45,7 @@ class Chunk:
     command: tuple[str, ...]
     replay: Callable[[Data, str], list[str]]
     """Commands that repeat what failed, from what was read of the output and the output itself."""
+    covers: Covers
 
 
 @dataclass(frozen=True)
@@ -46,8 +54,6 @@ class Part:
 
     name: str
     title: str
-    sources: tuple[str, ...]
-    """Files and directories below the root whose contents decide the outcome."""
     chunks: tuple[Chunk, ...]
     read: Callable[[str], Data | None]
     """What a chunk's output says; None where it does not say how it ended: then the chunk has failed."""
@@ -57,8 +63,12 @@ class Part:
     """What a chunk takes on two cores, as long as none has been timed."""
     alone: bool = False
     """Needs the machine for itself."""
-    one_at_a_time: bool = False
-    """No two chunks of this part side by side."""
+    together: int = 1
+    """How many chunks one process may run, where that takes less time than a process each."""
+    join: Callable[[Sequence[Chunk]], tuple[str, ...]] | None = None
+    """The command that runs several chunks."""
+    split: Callable[[str], Mapping[str, str]] = lambda output: {}
+    """The output of such a command, by the names of the chunks that ended."""
     lacking: Callable[[Sequence[Data]], list[str]] = lambda found: []
     """What a part that is done should have met and did not."""
     unavailable: int | None = None
@@ -80,9 +90,20 @@ def hash_of(root: Path, sources: Iterable[str]) -> str:
     return found.hexdigest()[:16]
 
 
-def _fresh(name: str, within: range, count: int, root: Path) -> int:
-    """The first of `count` seeds that depend on the product's sources: no earlier state has met them, but by chance."""
-    number = int.from_bytes(hashlib.sha256(f"{name}/{hash_of(root, ('src',))}".encode()).digest()[:8], "big")
+def trees(*sources: str) -> Covers:
+    """The contents of files and directories."""
+    return lambda root, _: hash_of(root, sources)
+
+
+def modules(*entries: str, text: bool = False) -> Covers:
+    """What these modules run. `text`: docstrings, comments and line numbers count."""
+    return lambda _, sources: sources.digest(entries, text=text)
+
+
+def _fresh(name: str, within: range, count: int, digest: str) -> int:
+    """The first of `count` seeds that depend on the sources that decide the outcome: no earlier state has met them, but
+    by chance."""
+    number = int.from_bytes(hashlib.sha256(f"{name}/{digest}".encode()).digest()[:8], "big")
     return within.start + number % (len(within) - count)
 
 
@@ -100,14 +121,15 @@ def _last_json(output: str) -> Data | None:
 # -- tests ----------------------------------------------------------------------------------------------------
 
 
-def _tests(root: Path) -> Part:
+def _tests(root: Path, sources: Sources) -> Part:
+    covers = trees("src", "tests", "examples", "benchmarks", "pyproject.toml", "Makefile", ".ci")
+
     def chunk(name: str) -> Chunk:
-        return Chunk(name, ("make", "--no-print-directory", name), _failed_tests)
+        return Chunk(name, ("make", "--no-print-directory", name), _failed_tests, covers)
 
     return Part(
         "tests",
         "all tests at full sizes (`make test-full`)",
-        ("src", "tests", "examples", "benchmarks", "pyproject.toml", "Makefile", ".ci"),
         (chunk("test-full-most"), chunk("test-full-integrations")),
         _read_tests,
         lambda found: f"{sum(each['passed'] for each in found):,} passed, {_sum(found, 'failed')} failed",
@@ -137,41 +159,40 @@ def _failed_tests(data: Data, output: str) -> list[str]:
 # -- the simulator --------------------------------------------------------------------------------------------
 
 
-def _seeds(root: Path) -> Part:
-    first = _fresh("seeds", range(10**11, 10**12), SEEDS, root)
+def _seeds(root: Path, sources: Sources) -> Part:
+    entry = "tests/evidence/simulate.py"
+    covers = modules(entry)
+    first = _fresh("seeds", range(10**11, 10**12), SEEDS, covers(root, sources))
     chunks = []
     for at in range(first, first + SEEDS, SEEDS_AT_ONCE):
         seeds = f"{at}:{at + SEEDS_AT_ONCE}"
-        size = ("--messages", str(SEED_MESSAGES))
-        command = (_bin("reliamsg"), "lab", "simulate", "--seeds", seeds, *size, "--json")
-        chunks.append(Chunk(seeds.replace(":", "-"), (*command, "--no-shrink"), _failed_seeds))
+        command = (sys.executable, "-m", "tests.evidence.simulate", seeds, str(SEED_MESSAGES))
+        chunks.append(Chunk(seeds.replace(":", "-"), command, _failed_seeds, covers))
     return Part(
         "seeds",
         "fresh simulated runs, each with settings and faults of its own",
-        ("src",),
         tuple(chunks),
-        _read_seeds,
+        lambda output: _read_seeds(output, sources.closure([entry])),
         lambda found: (
             f"{_sum(found, 'seeds')} runs, {sum(len(each['failing_seeds']) for each in found)} with violations"
         ),
-        100,
+        120,
         lacking=_never_struck,
     )
 
 
-def _read_seeds(output: str) -> Data | None:
+def _read_seeds(output: str, closure: Collection[str]) -> Data | None:
+    """All is well only if the hash covers every source that was used."""
     found = _last_json(output)
-    if found is None or not {"seeds", "failing_seeds", "faults", "settings"} <= found.keys():
+    if found is None or not {"seeds", "failing_seeds", "faults", "settings", "opened"} <= found.keys():
         return None
-    return {**found, "ok": not found["failing_seeds"] and found["seeds"] == SEEDS_AT_ONCE}
+    outside = sorted(set(found.pop("opened")) - set(closure))
+    ok = not found["failing_seeds"] and not outside and found["seeds"] == SEEDS_AT_ONCE
+    return {**found, "outside": outside, "ok": ok}
 
 
 def _failed_seeds(data: Data, output: str) -> list[str]:
-    said = re.findall(r"^  again: (reliamsg lab simulate .*)$", output, re.M)
-    return said or [
-        f"reliamsg lab simulate --seed {seed} --messages {SEED_MESSAGES}"
-        for seed in data.get("failing_seeds", ())
-    ]
+    return list(data.get("replay", ()))
 
 
 def _never_struck(found: Sequence[Data]) -> list[str]:
@@ -187,23 +208,47 @@ def _never_struck(found: Sequence[Data]) -> list[str]:
 # -- deliberate defects, fuzzing, the model -------------------------------------------------------------------
 
 
-def _mutants(root: Path) -> Part:
+def _mutants(root: Path, sources: Sources) -> Part:
     from tests.mutants.catalogue import MUTANTS
+    from tests.mutants.mutant import Mutant
+    from tests.mutants.sources import state_of
 
-    def chunk(name: str) -> Chunk:
-        command = (sys.executable, "-m", "tests.mutants.run", "--only", name, "--jobs", "1", "--json")
-        return Chunk(name, command, lambda data, output: [f"python -m tests.mutants.run --only {name}"])
+    def command(*names: str) -> tuple[str, ...]:
+        return (sys.executable, "-m", "tests.mutants.run", "--only", *names, "--jobs", "1", "--json")
+
+    def chunk(mutant: Mutant) -> Chunk:
+        return Chunk(
+            mutant.name,
+            command(mutant.name),
+            lambda data, output: [f"python -m tests.mutants.run --only {mutant.name}"],
+            lambda root, sources: state_of(mutant, sources, root),
+        )
 
     return Part(
         "mutants",
         "deliberate defects (`make mutants`)",
-        ("src", "tests"),
-        tuple(chunk(mutant.name) for mutant in MUTANTS),
+        tuple(chunk(mutant) for mutant in MUTANTS),
         _read_mutant,
         lambda found: f"{len(found)} defects, {sum(not each['ok'] for each in found)} survived",
-        60,
-        one_at_a_time=True,
+        15,
+        together=MUTANTS_TOGETHER,
+        join=lambda chunks: command(*(chunk.name for chunk in chunks)),
+        split=_split_mutants,
     )
+
+
+def _split_mutants(output: str) -> dict[str, str]:
+    """The verdicts of several defects, each as if its defect had been run alone."""
+    found = _last_json(output) or {}
+    return {
+        mutant["name"]: json.dumps(
+            {
+                "survivors": [name for name in found["survivors"] if name == mutant["name"]],
+                "mutants": [mutant],
+            }
+        )
+        for mutant in found.get("mutants", ())
+    }
 
 
 def _read_mutant(output: str) -> Data | None:
@@ -213,8 +258,15 @@ def _read_mutant(output: str) -> Data | None:
     return {"mutant": found["mutants"][0], "ok": not found.get("survivors", True)}
 
 
-def _fuzz(root: Path) -> Part:
+def _fuzz(root: Path, sources: Sources) -> Part:
     from tests.fuzz.all import EVERY
+
+    def covers(name: str) -> Covers:
+        """The module that has the target, what it runs, and how. Coverage is counted by lines, so all text counts."""
+        module = EVERY[name].run.__module__.replace(".", "/") + ".py"
+        found = (f"tests/fuzz/found/{name}",) if (root / "tests" / "fuzz" / "found" / name).is_dir() else ()
+        tools = trees("tests/fuzz/run.py", "tests/fuzz/all.py", *found)
+        return lambda root, sources: sources.digest([module], text=True, more=tools(root, sources))
 
     def chunk(name: str) -> Chunk:
         command = ("env", f"FUZZ_SECONDS={FUZZ_SECONDS}", sys.executable, "-m", "tests.fuzz.run", name)
@@ -222,12 +274,12 @@ def _fuzz(root: Path) -> Part:
             name,
             command,
             lambda data, output: [f"FUZZ_SECONDS={FUZZ_SECONDS} python -m tests.fuzz.run {name}"],
+            covers(name),
         )
 
     return Part(
         "fuzz",
         f"{FUZZ_SECONDS // 60} minutes of fuzzing for each decoder (`make fuzz`)",
-        ("src", "tests/fuzz"),
         tuple(chunk(name) for name in EVERY),
         _read_fuzz,
         lambda found: (
@@ -244,13 +296,12 @@ def _read_fuzz(output: str) -> Data | None:
     return None if found is None else {"inputs": int(found[1]), "ok": found[3] == "ok" and int(found[1]) > 0}
 
 
-def _model(root: Path) -> Part:
+def _model(root: Path, sources: Sources) -> Part:
     command = (sys.executable, "-m", "tests.model.check")
     return Part(
         "model",
         "the protocol's model (`make model`)",
-        ("tests/model",),
-        (Chunk("all-cases", command, lambda data, output: ["make model"]),),
+        (Chunk("all-cases", command, lambda data, output: ["make model"], trees("tests/model")),),
         _read_model,
         lambda found: f"{_sum(found, 'cases')} cases, {_sum(found, 'surprises')} not as expected",
         600,
@@ -266,19 +317,17 @@ def _read_model(output: str) -> Data | None:
 # -- real processes -------------------------------------------------------------------------------------------
 
 
-def _campaign(root: Path) -> Part:
-    first = _fresh("campaign", range(2**28, 2**32), RUNS, root)
+def _campaign(root: Path, sources: Sources) -> Part:
+    covers = modules("tests/evidence/campaign.py")
+    first = _fresh("campaign", range(2**28, 2**32), RUNS, covers(root, sources))
     chunks = []
     for at in range(first, first + RUNS, RUNS_AT_ONCE):
-        command = (
-            _bin("reliamsg"), "lab", "chaos", "campaign", "--black-box", "--runs", str(RUNS_AT_ONCE), "--seed", str(at),
-            "--dir", "build/evidence/campaign-files", "--json",
-        )  # fmt: skip
-        chunks.append(Chunk(f"{at}-{at + RUNS_AT_ONCE}", command, _failed_runs))
+        seeds = f"{at}:{at + RUNS_AT_ONCE}"
+        command = (sys.executable, "-m", "tests.evidence.campaign", seeds, "build/evidence/campaign-files")
+        chunks.append(Chunk(seeds.replace(":", "-"), command, _failed_runs, covers))
     return Part(
         "campaign",
         "random faults at real brokers and processes (`reliamsg lab chaos campaign --black-box`)",
-        ("src",),
         tuple(chunks),
         _read_campaign,
         lambda found: (
@@ -309,11 +358,7 @@ def _sum(found: Iterable[Mapping[str, Any]], name: str) -> str:
     return f"{sum(each[name] for each in found):,}"
 
 
-def _bin(name: str) -> str:
-    return str(Path(sys.executable).with_name(name))
-
-
-PARTS: Mapping[str, Callable[[Path], Part]] = {
+PARTS: Mapping[str, Callable[[Path, Sources], Part]] = {
     "tests": _tests, "seeds": _seeds, "mutants": _mutants, "fuzz": _fuzz, "model": _model, "campaign": _campaign,
 }  # fmt: skip
 
@@ -321,7 +366,8 @@ PARTS: Mapping[str, Callable[[Path], Part]] = {
 def parts(names: Iterable[str] = (), root: Path = ROOT) -> list[Part]:
     """Those parts, or all."""
     wanted = list(names) or list(PARTS)
-    return [PARTS[name](root) for name in wanted]
+    sources = Sources(root)
+    return [PARTS[name](root, sources) for name in wanted]
 
 
 def commit(root: Path = ROOT) -> str:

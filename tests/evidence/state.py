@@ -1,16 +1,19 @@
-"""What has been run: a file for each chunk that ended, below a directory for the sources that it was run with."""
+"""What has been run: a small file for each chunk that ended, ``PART/HASH/CHUNK.json``, HASH being that of the sources
+that decided the outcome. Files of several machines can be copied into one directory."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
-from tests.evidence.parts import Chunk, Data, Part, hash_of
+from tests.closure import Sources
+from tests.evidence.parts import Chunk, Data, Part
 
 __all__ = ["Busy", "Record", "State", "alone"]
 
@@ -35,28 +38,43 @@ class Record(msgspec.Struct, frozen=True):
     commit: str
     """What was checked out then."""
     log: str
-    """A file with the output."""
+    """A file with the output, on the machine that ran it."""
+    output: str = ""
+    """The end of the output, if it failed."""
 
 
 class State:
     """The results of one part at the sources as they are now."""
 
-    def __init__(self, part: Part, root: Path) -> None:
+    def __init__(self, part: Part, root: Path, place: Path | None = None) -> None:
+        """`place`: where results are kept; by default in ``build/evidence``."""
         self.part = part
-        self.hash = hash_of(root, part.sources)
-        self.directory = root / "build" / "evidence" / part.name / self.hash
         self._root = root
+        self._place = (place or root / "build" / "evidence") / part.name
+        self._hashes = self._hash()
 
-    def fits(self) -> bool:
-        """Whether the sources are still what they were."""
-        return hash_of(self._root, self.part.sources) == self.hash
+    @property
+    def hash(self) -> str:
+        """Stands for the sources of all chunks."""
+        hashes = set(self._hashes.values())
+        return (
+            hashes.pop() if len(hashes) == 1 else hashlib.sha256(repr(self._hashes).encode()).hexdigest()[:16]
+        )
+
+    def _hash(self) -> dict[str, str]:
+        sources = Sources(self._root)
+        return {chunk.name: chunk.covers(self._root, sources) for chunk in self.part.chunks}
+
+    def fits(self, chunk: Chunk) -> bool:
+        """Whether the sources that decide a chunk's outcome are still what they were."""
+        return chunk.covers(self._root, Sources(self._root)) == self._hashes[chunk.name]
 
     def records(self) -> dict[str, Record]:
         """By chunk, what ended. Chunks that this part no longer has don't count."""
         found = {}
         for chunk in self.part.chunks:
             with contextlib.suppress(FileNotFoundError):
-                raw = (self.directory / f"{chunk.name}.json").read_bytes()
+                raw = self._file(chunk.name).read_bytes()
                 found[chunk.name] = msgspec.json.decode(raw, type=Record)
         return found
 
@@ -72,15 +90,20 @@ class State:
 
     def log(self, chunk: Chunk) -> Path:
         """Where the output of a chunk goes."""
-        self.directory.mkdir(parents=True, exist_ok=True)
-        return self.directory / f"{chunk.name}.log"
+        logs = self._root / "build" / "evidence" / "logs" / self.part.name
+        logs.mkdir(parents=True, exist_ok=True)
+        return logs / f"{chunk.name}.log"
+
+    def _file(self, chunk: str) -> Path:
+        return self._place / self._hashes[chunk] / f"{chunk}.json"
 
     def add(self, record: Record) -> None:
         """Keep it. It is there as a whole or not at all, whenever this process or the machine ends."""
-        place = self.directory / f"{record.chunk}.json"
-        new = place.with_suffix(".new")
+        place = self._file(record.chunk)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        new = place.with_name(f"{place.stem}.{os.getpid()}.new")
         with new.open("wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(record), indent=1))
+            file.write(msgspec.json.encode(record))
             file.flush()
             os.fsync(file.fileno())
         new.replace(place)

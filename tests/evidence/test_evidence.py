@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from reliamsg.lab.chaos.campaign import Summary
+from tests.closure import Sources
 from tests.evidence import parts as real
-from tests.evidence.parts import PARTS, ROOT, Chunk, Data, Part, hash_of
+from tests.evidence.parts import PARTS, ROOT, Chunk, Data, Part
 from tests.evidence.run import main
 from tests.evidence.state import State
 from tests.evidence.table import BEGIN, END, PAGE, NotComplete, table, written
@@ -26,26 +30,36 @@ def replays(data: Data, output: str) -> list[str]:
     return ["repeat it"]
 
 
-def part(root: Path, name: str, scripts: Sequence[str], **more: object) -> Part:
+def part(root: Path, name: str, scripts: Sequence[str], **more: Any) -> Part:
     """A part of shell scripts. Each leaves a line in the file `ran`; what it prints is read as JSON."""
     chunks = [
-        Chunk(f"{name}-{number}", ("sh", "-c", f"echo {name}-{number} >> ran; {script}"), replays)
+        Chunk(
+            f"{name}-{number}",
+            ("sh", "-c", f"echo {name}-{number} >> ran; {script}"),
+            replays,
+            real.trees("src"),
+        )
         for number, script in enumerate(scripts)
     ]
     return Part(
         name,
         f"the {name}",
-        ("src",),
         tuple(chunks),
         real._last_json,
         lambda found: f"{len(found)} counted",
         1,
         **more,
-    )  # type: ignore[arg-type]
+    )
 
 
 OK = """echo '{"ok": true}'"""
 BAD = """echo '{"ok": false}'; exit 1"""
+
+
+@pytest.fixture(autouse=True)
+def no_other_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever runs these tests may keep results of their own."""
+    monkeypatch.delenv("EVIDENCE", raising=False)
 
 
 @pytest.fixture
@@ -67,7 +81,7 @@ def test_what_ended_is_not_run_again(root: Path, capsys: pytest.CaptureFixture[s
     every = [
         part(root, "a", [OK] * 3),
         part(root, "b", [OK], alone=True),
-        part(root, "c", [OK] * 2, one_at_a_time=True),
+        part(root, "c", [OK] * 2),
     ]
     assert main(["--minutes", "0"], every, root) == 2
     assert ran(root) == []
@@ -218,6 +232,117 @@ class TestTable:
             written("no place", "rows")
 
 
+class TestTogether:
+    """Chunks that one process runs."""
+
+    @pytest.fixture
+    def joined(self, root: Path) -> Part:
+        """Each chunk prints a line; those whose name is in the file `bad` say that they failed."""
+        (root / "bad").write_text("")
+
+        def join(chunks: Sequence[Chunk]) -> tuple[str, ...]:
+            names = " ".join(chunk.name for chunk in chunks)
+            each = (
+                """echo $name >> ran; if grep -qx $name bad; then ok=false; status=1; else ok=true; fi;"""
+                """ echo "$name={\\"ok\\": $ok}\""""
+            )
+            return (
+                "sh",
+                "-c",
+                f"echo together >> ran; status=0; for name in {names}; do {each}; done; exit $status",
+            )
+
+        def split(output: str) -> dict[str, str]:
+            return dict(line.split("=") for line in output.splitlines())
+
+        return part(root, "a", [OK] * 5, together=4, join=join, split=split)
+
+    def test_each_has_a_result_of_its_own(self, root: Path, joined: Part) -> None:
+        (root / "bad").write_text("a-2\n")
+        assert main(["--jobs", "1"], [joined], root) == 1
+        records = State(joined, root).records()
+        assert {name: record.ok for name, record in records.items()} == {
+            "a-0": True, "a-1": True, "a-2": False, "a-3": True, "a-4": True
+        }  # fmt: skip
+        assert records["a-2"].replay == ["repeat it"]
+        assert "false" in records["a-2"].output
+        assert ran(root) == ["a-0", "a-1", "a-2", "a-3", "a-4", "together"], "the last one was run alone"
+
+    def test_only_what_changed_is_run_again(self, root: Path, joined: Part) -> None:
+        assert main(["--jobs", "1"], [joined], root) == 0
+        state = State(joined, root)
+        for number in (1, 3):
+            (state._file(f"a-{number}")).unlink()
+        assert main(["--jobs", "1"], [joined], root) == 0
+        assert ran(root).count("together") == 2
+        assert {name: ran(root).count(name) for name in ("a-0", "a-1", "a-3")} == {
+            "a-0": 1,
+            "a-1": 2,
+            "a-3": 2,
+        }
+
+    @pytest.mark.parametrize("script", ["exit 1", "echo 'a-0={\"ok\": true}'; exit 1", "true"])
+    def test_what_has_no_result_has_failed(self, root: Path, joined: Part, script: str) -> None:
+        """Also where all say that they are ok, and the status does not."""
+        silent = replace(joined, join=lambda chunks: ("sh", "-c", script), chunks=joined.chunks[:2])
+        assert main(["--jobs", "1"], [silent], root) == 1
+        assert not State(silent, root).records()["a-1"].ok
+
+    def test_a_status_that_contradicts_all_results(self, root: Path, joined: Part) -> None:
+        assert joined.join is not None
+        *start, script = joined.join(joined.chunks[:2])
+        false = replace(joined, join=lambda chunks: (*start, f"{script}; exit 1".replace("exit $status; ", "")),
+                        chunks=joined.chunks[:2])  # fmt: skip
+        assert main(["--jobs", "1"], [false], root) == 1
+        assert not any(record.ok for record in State(false, root).records().values())
+
+
+class TestTwoPlaces:
+    """Records that survive a checkout, and come from several machines."""
+
+    def test_records_are_kept_elsewhere(
+        self, root: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        kept = tmp_path_factory.mktemp("kept")
+        every = [part(root, "a", [OK, BAD])]
+        monkeypatch.setenv("EVIDENCE", str(kept))
+        assert main([], every, root) == 1
+        shutil.rmtree(root / "build")
+        assert main([], every, root) == 1
+        assert ran(root) == ["a-0", "a-1"]
+        records = State(every[0], root, kept).records()
+        assert records["a-1"].output.strip() == '{"ok": false}', "the log is on another machine"
+        assert not State(every[0], root).records()
+        assert all(file.stat().st_size < 2_000 for file in kept.rglob("*.json"))
+
+    def test_two_machines_do_a_part_each(self, root: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+        every = [part(root, "a", [OK] * 5)]
+        places = [tmp_path_factory.mktemp("kept") for _ in range(2)]
+        for number, place in enumerate(places, 1):
+            assert main(["--share", f"{number}/2", "--records", str(place)], every, root) == 2
+        assert ran(root) == [f"a-{number}" for number in range(5)]
+        assert sorted(State(every[0], root, places[0]).records()) == ["a-0", "a-2", "a-4"]
+        shutil.copytree(places[1], places[0], dirs_exist_ok=True)
+        assert main(["--records", str(places[0])], every, root) == 0
+        assert len(ran(root)) == 5
+
+    @pytest.mark.parametrize("share", ["0/2", "3/2", "1", "a/b"])
+    def test_shares_are_checked(self, root: Path, share: str) -> None:
+        with pytest.raises(SystemExit):
+            main(["--share", share], [part(root, "a", [OK])], root)
+
+
+def test_only_chunks_whose_sources_changed_are_run_again(root: Path) -> None:
+    (root / "src" / "other.py").write_text("1")
+    both = part(root, "a", [OK] * 2)
+    first, second = both.chunks
+    every = [replace(both, chunks=(replace(first, covers=real.trees("src/product.py")), second))]
+    assert main([], every, root) == 0
+    (root / "src" / "other.py").write_text("2")
+    assert main([], every, root) == 0
+    assert ran(root) == ["a-0", "a-1", "a-1"]
+
+
 # -- the real parts -------------------------------------------------------------------------------------------
 
 
@@ -228,8 +353,6 @@ def test_the_real_parts() -> None:
         names = [chunk.name for chunk in each.chunks]
         assert len(set(names)) == len(names)
         assert all(re.fullmatch(r"[\w.-]+", name) for name in names)
-        assert all((ROOT / source).exists() for source in each.sources)
-        assert "docs" not in each.sources, "figures are written there"
     assert len(every["seeds"].chunks) * real.SEEDS_AT_ONCE == real.SEEDS == 40_000
     assert len(every["campaign"].chunks) * real.RUNS_AT_ONCE == real.RUNS == 300
 
@@ -243,14 +366,22 @@ def test_make_knows_the_chunks_of_all_tests() -> None:
 
 
 def test_seeds_are_others_for_other_sources(root: Path) -> None:
+    for driver in ("simulate", "campaign"):
+        (root / "tests" / "evidence").mkdir(parents=True, exist_ok=True)
+        (root / "tests" / "evidence" / f"{driver}.py").write_text("import reliamsg.product")
+    (root / "src" / "reliamsg").mkdir()
+    product = root / "src" / "reliamsg" / "product.py"
+    product.write_text("1")
+
     def first(name: str) -> str:
-        return PARTS[name](root).chunks[0].name
+        return PARTS[name](root, Sources(root)).chunks[0].name
 
     before = [first("seeds"), first("campaign")]
     assert [first("seeds"), first("campaign")] == before
-    (root / "src" / "product.py").write_text("2")
+    (root / "src" / "reliamsg" / "other.py").write_text("what no driver imports")
+    assert [first("seeds"), first("campaign")] == before
+    product.write_text("2  # changed")
     assert not set(before) & {first("seeds"), first("campaign")}
-    assert hash_of(root, ("src",)) != hash_of(ROOT, ("src",))
 
 
 def test_reads_the_simulator(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,12 +396,18 @@ def test_reads_the_simulator(monkeypatch: pytest.MonkeyPatch) -> None:
     lacking = seeds.lacking([found])
     assert any(name.startswith("the fault ") for name in lacking), "two runs can't meet everything"
     assert not set(lacking) & {f"the fault {name}" for name, times in found["faults"].items() if times}
-    failed = {**found, "failing_seeds": [7]}
-    assert seeds.read(json.dumps(failed)) == {**failed, "ok": False}
-    assert seeds.chunks[0].replay(failed, "") == ["reliamsg lab simulate --seed 7 --messages 200"]
-    said = "  again: reliamsg lab simulate --seed 7 --messages 200 --faults dup --trace"
-    assert seeds.chunks[0].replay(failed, f"{said}\n") == [said.strip().removeprefix("again: ")]
-    assert not (seeds.read(json.dumps({**found, "seeds": 1})) or {})["ok"]
+    assert found["ok"]
+    assert not found["outside"], "the hash covers all that was opened"
+    opened = real._last_json(done.stdout) or {}
+    assert {"src/reliamsg/simulation/world.py", "src/reliamsg/store/sql/inbox/0001.sql"} < set(
+        opened["opened"]
+    )
+    again = "reliamsg lab simulate --seed 7 --messages 200 --faults dup --trace"
+    failed = {**opened, "failing_seeds": [7], "replay": [again]}
+    assert seeds.read(json.dumps(failed)) == {**found, "failing_seeds": [7], "replay": [again], "ok": False}
+    assert seeds.chunks[0].replay(failed, "") == [again]
+    assert not (seeds.read(json.dumps({**opened, "opened": ["src/reliamsg/x.py"]})) or {})["ok"]
+    assert not (seeds.read(json.dumps({**opened, "seeds": 1})) or {})["ok"]
 
 
 def test_reads_the_campaign() -> None:
@@ -310,6 +447,10 @@ def test_reads_the_campaign() -> None:
         (real._read_mutant, '{"survivors": [], "mutants": [{"name": "a"}]}', {"mutant": {"name": "a"}, "ok": True}),
         (real._read_mutant, '{"survivors": ["a"], "mutants": [{"name": "a"}]}', {"mutant": {"name": "a"}, "ok": False}),
         (real._read_mutant, '{"survivors": [], "mutants": []}', None),
+        (real._split_mutants, "nothing", {}),
+        (real._split_mutants, '{"survivors": ["a"], "mutants": [{"name": "a"}, {"name": "b"}]}',
+         {"a": '{"survivors": ["a"], "mutants": [{"name": "a"}]}',
+          "b": '{"survivors": [], "mutants": [{"name": "b"}]}'}),
     ],
 )  # fmt: skip
 def test_reads(read: Callable[[str], Data | None], output: str, expected: Data | None) -> None:

@@ -49,7 +49,7 @@ def documented(name: str) -> list[str]:
     return [line.strip()[2:] for line in text.splitlines() if line.strip().startswith("$ ")]
 
 
-def test_what_the_docstrings_say(
+def test_the_commands_in_docstrings(
     rabbit: RabbitNode, shared_mosquitto: Mosquitto, unique: str, tmp_path: Path
 ) -> None:
     """Every command as written, except for the ports, and for unique names."""
@@ -100,7 +100,7 @@ def test_producer_and_consumer(
     assert output_of(consumer) == ""
 
 
-def test_producer_without_sites_says_what_is_open(
+def test_producer_without_sites_reports_open_messages(
     start: Callable[..., subprocess.Popen[bytes]], free_port: int
 ) -> None:
     site = f"dc1=mqtt://127.0.0.1:{free_port}"

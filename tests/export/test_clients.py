@@ -91,7 +91,7 @@ def test_segments_are_no_longer_than_asked(network: MemoryNetwork, tmp_path: Pat
     whole(target, tmp_path / "out.db")
 
 
-def test_earlier_boots_leave_at_once_and_one_chain_goes_on(network: MemoryNetwork, tmp_path: Path) -> None:
+def test_earlier_boots_leave_at_once_and_one_chain_continues(network: MemoryNetwork, tmp_path: Path) -> None:
     target, outbox = tmp_path / "journals", tmp_path / "out.db"
     for _ in range(2):
         with producer(network, outbox) as one:

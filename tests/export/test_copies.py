@@ -34,7 +34,7 @@ def contents(target: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("role", ["producer", "group"])
-def test_a_clone_goes_on_beside_its_original(role: str, network: MemoryNetwork, tmp_path: Path) -> None:
+def test_a_clone_continues_next_to_its_original(role: str, network: MemoryNetwork, tmp_path: Path) -> None:
     one, two, target = tmp_path / "one.db", tmp_path / "two.db", tmp_path / "journals"
     make = producer if role == "producer" else consumer
     export = JournalExport(target, interval=0.05, segment_rows=5)
@@ -62,7 +62,7 @@ def test_a_clone_goes_on_beside_its_original(role: str, network: MemoryNetwork, 
     }
 
 
-def test_a_backup_goes_on_where_it_was_made(network: MemoryNetwork, tmp_path: Path) -> None:
+def test_a_backup_continues_where_it_was_made(network: MemoryNetwork, tmp_path: Path) -> None:
     outbox, backup, target = tmp_path / "out.db", tmp_path / "backup.db", tmp_path / "journals"
     export = JournalExport(target, interval=3600)
     with producer(network, outbox, journal=export) as one:

@@ -93,7 +93,7 @@ def test_nothing_is_left_aside(tmp_path: Path) -> None:
     assert [file.name for file in (tmp_path / "a").rglob("*") if file.is_file()] == ["x.ndjson"]
 
 
-def test_what_a_killed_process_left_aside_goes(tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_process_are_removed(tmp_path: Path) -> None:
     target = open_target(tmp_path)
     target.write(PATH, b"one\n")
     aside = (tmp_path / PATH).with_name(".x.ndjson.0123")

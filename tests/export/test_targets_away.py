@@ -98,7 +98,7 @@ def test_publishing_blocks_until_the_target_returns(
     assert sum(row.last - row.first + 1 for row in rows if row.kind == "enqueued") == count + 1
 
 
-def test_whoever_waits_for_room_goes_on_when_the_target_returns(
+def test_callers_that_wait_for_room_continue_when_the_target_returns(
     network: MemoryNetwork, away: Path, tmp_path: Path
 ) -> None:
     with producer(network, tmp_path / "out.db", journal=export(away), block_timeout=0.1) as one:
@@ -147,7 +147,7 @@ def test_a_consumer_hands_out_nothing_until_the_target_returns(
     assert whole(away, inbox)[-1].kind == "closed"
 
 
-def test_truncating_goes_on_and_says_what_was_given_up(
+def test_truncating_continues_and_reports_discarded_rows(
     network: MemoryNetwork, away: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     outbox = tmp_path / "out.db"
@@ -185,7 +185,7 @@ def test_truncating_goes_on_and_says_what_was_given_up(
     assert parents == [None, *(segment.digest for segment in found[:-1])]
 
 
-def test_giving_up_in_steps_and_across_boots_is_told_in_full(
+def test_discards_in_steps_and_across_boots_are_reported_in_full(
     network: MemoryNetwork, away: Path, tmp_path: Path
 ) -> None:
     outbox = tmp_path / "out.db"
@@ -206,7 +206,7 @@ def test_giving_up_in_steps_and_across_boots_is_told_in_full(
     assert not left(outbox)
 
 
-def test_what_the_file_held_before_is_not_given_up(network: MemoryNetwork, tmp_path: Path) -> None:
+def test_earlier_rows_in_the_file_are_not_discarded(network: MemoryNetwork, tmp_path: Path) -> None:
     outbox, target = tmp_path / "out.db", tmp_path / "journals"
     with producer(network, outbox) as one:
         for topic in TOPICS:

@@ -126,7 +126,7 @@ def deliver(raw: bytes) -> None:
         found = examine(Delivery(0, "orders~3", body, content_type, headers), TOPICS, LIMIT, ring)
         assert isinstance(found, (Frame, Rejected, Unsequenced))
         if ring is not None and isinstance(found, Frame):
-            assert says(found) in genuine(), "something was believed that nobody signed"
+            assert says(found) in genuine(), "something unsigned was believed"
 
 
 def says(frame: Frame) -> object:
@@ -168,7 +168,7 @@ def open_control_frame(raw: bytes) -> None:
             signed: object = open_control(raw, address, seeds.RING)
         except FrameError:
             continue
-        assert signed in (*seeds.statuses(), *seeds.states()), "something was believed that nobody signed"
+        assert signed in (*seeds.statuses(), *seeds.states()), "something unsigned was believed"
 
 
 def open_control_body(raw: bytes) -> None:

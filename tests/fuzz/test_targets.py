@@ -78,7 +78,7 @@ def test_damaged_inputs(target: Target) -> None:
 
 
 @pytest.mark.parametrize("target", [t for t in TARGETS.values() if t.name not in GROWN], ids=lambda t: t.name)
-def test_memory_follows_the_input_not_what_it_claims(target: Target) -> None:
+def test_memory_follows_the_input_not_its_claims(target: Target) -> None:
     """Any length in it, maximized at any place."""
     seed = min(filter(None, target.seeds()), key=len)
     target(seed)  # first uses, such as of caches, do not count

@@ -22,7 +22,7 @@ def queue_up(broker: Mosquitto) -> None:
         publisher.publish("t", BODIES)
 
 
-def test_counts_what_is_stored(mosquitto: Mosquitto) -> None:
+def test_counts_stored_messages(mosquitto: Mosquitto) -> None:
     queue_up(mosquitto)
     wait_until(lambda: mosquitto.stored() == len(BODIES), 60, "the broker counts its messages")
     with client(mosquitto.url, "away", persistent=True) as subscriber:

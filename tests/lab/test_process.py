@@ -111,7 +111,7 @@ def test_a_process_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     assert child.exit_code == -signal.SIGKILL
 
 
-def test_waiting_reports_what_went_wrong(tmp_path: Path) -> None:
+def test_waiting_reports_the_failure(tmp_path: Path) -> None:
     with pytest.raises(LabError, match=r"not within 0.1 s: hens have teeth"):
         wait_until(lambda: False, 0.1, "hens have teeth")
     child = Child("short", ["sh", "-c", "echo no luck; exit 3"], output=tmp_path / "out")

@@ -76,7 +76,7 @@ CASES = (
         "needless",
     ),
     Case(
-        "a state that tells what is not committed",
+        "a state that reports uncommitted positions",
         (
             *SMALL,
             "BAD_TELL_UNCOMMITTED",
@@ -102,7 +102,7 @@ CASES = (
         "needless",
     ),
     Case(
-        "handed out before the mark is committed",
+        "delivered before the mark is committed",
         (
             *SMALL,
             "BAD_NO_HIGH_WATER",
@@ -160,7 +160,7 @@ def _do(command: list[str], directory: str) -> str:
 def _find(pattern: str, text: str) -> str:
     found = re.search(pattern, text)
     if found is None:
-        raise RuntimeError(f"no {pattern!r} in what pan said:\n{text}")
+        raise RuntimeError(f"no {pattern!r} in pan's output:\n{text}")
     return found[1]
 
 

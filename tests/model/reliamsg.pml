@@ -1,9 +1,9 @@
 /*
- * The protocol as a model: one producer, two sites, one group. docs/explanation/model.md says what it covers.
+ * The protocol as a model: one producer, two sites, one group. docs/explanation/model.md describes its scope.
  *
  * Rules in brackets are those of docs/explanation/protocol.md. Every step is atomic. Every fault has a budget, and every
- * other step is taken only if it changes something: so there is no cycle, every run ends, and what must happen "once
- * faults end" is what must hold where a run has ended. tests/model/check.py compiles it and says what was found.
+ * other step is taken only if it changes something: so there is no cycle, every run ends, and whatever must happen "once
+ * faults end" must hold at the end of each run. tests/model/check.py compiles it and reports the results.
  *
  * Switches (-D): RELEASE_CONFIRMED, IMPATIENT, the budgets below, and BAD_... for variants that break a rule.
  */
@@ -38,7 +38,7 @@
 #define SAID(m)     (1 << (m))
 #define EACH(A)     A(0) A(1) A(2) A(3) A(4) A(5) A(6) A(7) A(8)
 
-/* What was published: message m has the m-th turn, and the place [m] that its identity gives it. */
+/* Published messages: message m has the m-th turn, and the place [m] of its identity. */
 byte published;
 byte content[9];
 
@@ -63,8 +63,8 @@ byte redelivered_below;      /* [C6] */
 /* and on disk: */
 byte entered;                /* the current epoch */
 byte position = 1;           /* numbers below are settled */
-byte high_water;             /* numbers below may have been handed out [C6] */
-short inbox;                 /* of what is held, what is stored [C5] */
+byte high_water;             /* numbers below may have been delivered [C6] */
+short inbox;                 /* held messages that are stored [C5] */
 byte left[3];                /* where each epoch was left [E4] */
 
 /* Budgets of faults. */
@@ -78,13 +78,13 @@ byte unconfirmed = UNCONFIRMED;
 byte handed;                 /* given to the application */
 byte done;                   /* acknowledged, and that is committed */
 byte declared;               /* absent, and the application was told */
-byte newest;                 /* the latest that was handed out first */
+byte newest;                 /* the latest first delivery */
 byte orphans;                /* a restored outbox has them no more */
 short orphaned;              /* the same, as a mask */
-byte gone;                   /* of those, what was nowhere else: its disk's loss is not the protocol's */
+byte gone;                   /* of those, messages that were nowhere else: lost with the disk, not by the protocol */
 bool duplicate, unflagged, disorder, loss, needless, stuck;
 
-/* What the group knows of an epoch, and where the current one ends [E1]. */
+/* The group's knowledge of an epoch, and the end of the current one [E1]. */
 #define KNOWN(e)    ((held & OF_EPOCH(e)) || heard[e])
 #define NEXT        ((entered < 1 && KNOWN(1)) -> 1 : ((entered < 2 && KNOWN(2)) -> 2 : NONE))
 #define HAS(n)      (n <= 3 && (held & BIT(AT(entered, n))))
@@ -147,7 +147,7 @@ inline open_anew() {
 #define SEND_0(i) SEND(0, i)
 #define SEND_1(i) SEND(1, i)
 
-/* What may leave the outbox: confirmed by all sites [P7, P8], and settled by the group, as it told [P9, S6]. */
+/* Messages may leave the outbox: confirmed by all sites [P7, P8], and reported as settled by the group [P9, S6]. */
 #ifdef BAD_TELL_UNCOMMITTED
 #define TOLD BELOW(entered, cursor)
 #else
@@ -171,7 +171,7 @@ end:	do
 /* ---- faults ------------------------------------------------------------------------------------------------ */
 
 inline restore(kept) {
-	/* The outbox as it was after its first messages, up to `kept`: what came later is not in it. */
+	/* The outbox in its state after its first messages, up to `kept`: later ones are not in it. */
 	byte i;
 	box = 0;
 	last[0] = 0; last[1] = 0; last[2] = 0;
@@ -226,7 +226,7 @@ end:	do
 
 /* ---- group ------------------------------------------------------------------------------------------------- */
 
-/* From any site, in any order: new [C2], or a duplicate of what is safe here, which the site may forget [C4]. */
+/* From any site, in any order: new [C2], or a duplicate of a message that is safe here, which the site may delete [C4]. */
 #ifdef BAD_ACKNOWLEDGE_EARLY
 #define TAKEN(s, i) site[s] = site[s] & ~BIT(i)
 #else
@@ -258,12 +258,12 @@ end:	do
 #define RECEIVE_0(i) RECEIVE(0, i)
 #define RECEIVE_1(i) RECEIVE(1, i)
 
-/* What a status told of, has not arrived and is asked for, comes from the outbox [A1, A6]. */
+/* Announced messages that have not arrived are requested, and come from the outbox [A1, A6]. */
 #define REPAIR(i) \
 	:: atomic { (box & BIT(i)) && WAITS(i) && !(held & BIT(i)) && heard[EPOCH_OF(i)] >= SEQ_OF(i) -> \
 		held = held | BIT(i) }
 
-/* What is out of order, or waits for long, is stored [C5]. */
+/* Messages that are out of order, or wait for long, are stored [C5]. */
 #define STORE(i) \
 	:: atomic { (held & ~inbox & BIT(i)) -> inbox = inbox | BIT(i) }
 
@@ -282,7 +282,7 @@ inline commit_acknowledged() {
 }
 
 /* The clock of a gap at the head of its stream may run out [G1]. Where the group is patient, it does not as long as a
- * site has what is missing; and it waits for a producer that holds it [G5]. */
+ * site has the missing messages; and it waits for a producer that holds them [G5]. */
 #define HEAD BIT(AT(entered, cursor))
 #ifdef IMPATIENT
 #define A_SITE_HAS_IT 0
@@ -306,7 +306,7 @@ inline pass_gap() {
 	cursor++; acked = cursor; position = cursor
 }
 
-/* The next epoch is entered when the current one is handed out up to where it ended [E1], or to its known end [E3]. */
+/* The next epoch is entered when the current one is delivered up to where it ended [E1], or to its known end [E3]. */
 #ifdef BAD_FORGET_PREV
 #define FINISHED (NEXT != NONE && !HAS(cursor))
 #else
@@ -350,7 +350,7 @@ end:	do
 
 /* ---- judge ------------------------------------------------------------------------------------------------- */
 
-/* Nothing can happen any more: all is delivered or declared [C3, G2], and the outbox has let go of it [P8, P9]. */
+/* No step is left: everything is delivered or declared [C3, G2], and released by the outbox [P8, P9]. */
 active proctype Judge() {
 	byte m = 1;
 	atomic { timeout ->

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 __all__ = ["BySimulator", "ByTest", "DoesNotFit", "Mutant"]
 
@@ -16,9 +16,12 @@ class BySimulator:
     """The simulator convicts, with a violation of one of these kinds; see :mod:`tests.mutants.search`."""
 
     kinds: tuple[str, ...]
+    seed: int | None = field(default=None, compare=False, repr=False)
+    """The one that is tried first: a hint that decides nothing. ``python -m tests.mutants.run --refresh`` writes it."""
 
-    def __init__(self, *kinds: str) -> None:
+    def __init__(self, *kinds: str, seed: int | None = None) -> None:
         object.__setattr__(self, "kinds", kinds)
+        object.__setattr__(self, "seed", seed)
 
     def __str__(self) -> str:
         return " or ".join(self.kinds)

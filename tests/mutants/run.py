@@ -6,8 +6,12 @@ a test that is run against the copy, and has to fail in the expected statement, 
 else convicts nobody: another kind of violation, another failure, a copy that can't be imported, a run without an end.
 A defect that no longer fits the sources is reported as such, and the others are tried all the same.
 
-Prints a line for each defect. Convictions are kept in ``build/mutants/convictions.json``, by what they follow from: the
-sources, the tests and the catalogue. A later run begins where an earlier one was ended.
+The catalogue may name the seed that convicted a defect last (``BySimulator("lost", seed=7)``). It is tried first, and
+convicts by the same rules as any other; where it does not, all seeds are searched. ``--refresh`` has all defects that
+the simulator convicts convicted, and writes the seeds into the catalogue.
+
+Prints a line for each defect. Convictions are kept in ``build/mutants/convictions.json``, by what they follow from
+(:mod:`tests.mutants.sources`). A later run begins where an earlier one was ended.
 
 Exit status: 0; 1 when a defect was not convicted: either it survived, and a test is missing, or the simulator or its
 judge is blind; or it could not be tried, and the catalogue has to follow the sources; 2 for wrong arguments. With
@@ -18,6 +22,7 @@ and `mutants`, the fields of a :class:`Verdict` each.
 from __future__ import annotations
 
 import argparse
+import ast
 import contextlib
 import fcntl
 import functools
@@ -30,14 +35,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from tests.closure import Sources
 from tests.mutants.catalogue import MUTANTS
 from tests.mutants.mutant import BySimulator, ByTest, DoesNotFit, Mutant
+from tests.mutants.sources import entries_of, state_of
 
 __all__ = ["ROOT", "SOURCES", "Copies", "Verdict", "convict"]
 
@@ -45,6 +52,7 @@ ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "src"
 BUILD = ROOT / "build" / "mutants"
 KEPT = BUILD / "convictions.json"
+CATALOGUE = ROOT / "tests" / "mutants" / "catalogue.py"
 SEEDS = range(2_000)
 TRIAL_S = 300
 """A test that takes longer is given up."""
@@ -126,13 +134,16 @@ class Copies:
 _TIMES = itertools.count(int(time.time()))
 
 
-def convict(mutant: Mutant, copies: Copies, seeds: range = SEEDS, hint: int | None = None) -> Verdict:
-    """Have a defect convicted. `seeds`: those that the simulator may try. `hint`: a seed to try first. DoesNotFit if
-    the sources have no place for it."""
+def convict(
+    mutant: Mutant, copies: Copies, seeds: range = SEEDS, hints: Iterable[int | None] = ()
+) -> Verdict:
+    """Have a defect convicted. `seeds`: those that the simulator may try. `hints`: seeds to try first, after the one in
+    the catalogue. DoesNotFit if the sources have no place for it."""
     with copies.having(mutant) as copy:
         if isinstance(mutant.expected, ByTest):
             return _by_test(mutant, mutant.expected, copy)
-        ranges = [seeds] if hint is None else [range(hint, hint + 1), seeds]
+        first = dict.fromkeys(seed for seed in (mutant.expected.seed, *hints) if seed is not None)
+        ranges = [*(range(seed, seed + 1) for seed in first), seeds]
         return _by_simulator(mutant, mutant.expected, copy, ranges)
 
 
@@ -191,6 +202,10 @@ def _by_test(mutant: Mutant, expected: ByTest, copy: Path) -> Verdict:
     convicted = bool(kind) and _passes(expected.test)
     if kind and not convicted:
         kind, text = "", "it does not pass without the defect"
+    sources = Sources(ROOT)
+    outside = set(found.get("opened", ())) - sources.closure(entries_of(mutant, sources, ROOT))
+    if convicted and outside:
+        convicted, kind, text = False, "", f"its hash does not cover {', '.join(sorted(outside))}"
     return Verdict(mutant.name, mutant.breaks, "test", str(expected), convicted, kind, None, test, text, 1)
 
 
@@ -269,9 +284,7 @@ class Convictions:
     def __init__(self, file: Path) -> None:
         self._file = file
         self._kept = self._read()
-        self._sources = digest(SOURCES)
-        self._simulator = digest(ROOT / "tests" / "mutants" / "search.py")
-        self._tests = digest(ROOT / "tests", but=ROOT / "tests" / "mutants")
+        self._sources = Sources(ROOT)
 
     def _read(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self._file.read_text()) if self._file.exists() else {}
@@ -291,24 +304,25 @@ class Convictions:
 
     def keep(self, mutant: Mutant, verdict: Verdict) -> None:
         """Remember a conviction."""
-        self._kept = self._read()  # another run may have added some
-        self._kept[mutant.name] = {"state": self._state(mutant), "verdict": asdict(verdict)}
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        new = self._file.with_suffix(".new")
-        new.write_text(json.dumps(self._kept, indent=1))
-        new.replace(self._file)
+        with self._file.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self._kept = self._read()  # another run may have added some
+            self._kept[mutant.name] = {"state": self._state(mutant), "verdict": asdict(verdict)}
+            new = self._file.with_suffix(".new")
+            new.write_text(json.dumps(self._kept, indent=1))
+            new.replace(self._file)
 
     def _state(self, mutant: Mutant) -> str:
-        judge = self._simulator if isinstance(mutant.expected, BySimulator) else self._tests
-        return hashlib.sha256(f"{self._sources} {judge} {mutant}".encode()).hexdigest()
+        return state_of(mutant, self._sources, ROOT)
 
 
-def digest(path: Path, but: Path | None = None) -> str:
-    """Of a file, or of all sources below a directory, but for those of one."""
+def digest(path: Path) -> str:
+    """Of a file, or of all sources below a directory."""
     files = [path] if path.is_file() else sorted(path.rglob("*"))
     total = hashlib.sha256()
     for file in files:
-        if not file.is_file() or "__pycache__" in file.parts or (but is not None and but in file.parents):
+        if not file.is_file() or "__pycache__" in file.parts:
             continue
         total.update(f"{file.relative_to(ROOT)}\0".encode() + hashlib.sha256(file.read_bytes()).digest())
     return total.hexdigest()
@@ -320,7 +334,9 @@ def convict_all(
     """All of them, `jobs` side by side, in the order in which they are done."""
     copies = Copies(BUILD)
     with ThreadPoolExecutor(jobs) as pool:
-        begun = {pool.submit(convict, mutant, copies, seeds, kept.hint(mutant)): mutant for mutant in mutants}
+        begun = {
+            pool.submit(convict, mutant, copies, seeds, [kept.hint(mutant)]): mutant for mutant in mutants
+        }
         for done in as_completed(begun):
             mutant = begun[done]
             try:
@@ -329,6 +345,42 @@ def convict_all(
                 yield mutant, _untried(mutant, f"does not fit: {error}")
             except Exception as error:  # noqa: BLE001  (else the rest would be tried, and nobody would hear of it)
                 yield mutant, _untried(mutant, f"could not be tried: {error!r}")
+
+
+def refreshed(catalogue: str, seeds: Mapping[str, int]) -> str:
+    """The text of the catalogue with the seeds that convict defects, by name."""
+    lines = catalogue.splitlines(keepends=True)
+    for node in sorted(_calls(ast.parse(catalogue), "Mutant"), key=lambda call: call.lineno, reverse=True):
+        name = node.args[0]
+        (expected,) = _calls(node.args[5], "BySimulator") or (None,)
+        seed = seeds.get(str(name.value)) if isinstance(name, ast.Constant) else None
+        if expected is None or seed is None:
+            continue
+        kinds = [json.dumps(kind.value) for kind in expected.args if isinstance(kind, ast.Constant)]
+        assert expected.end_lineno is not None
+        assert expected.end_col_offset is not None
+        before = lines[expected.lineno - 1][: expected.col_offset]
+        after = lines[expected.end_lineno - 1][expected.end_col_offset :]
+        call = f"BySimulator({', '.join(kinds)}, seed={seed})"
+        lines[expected.lineno - 1 : expected.end_lineno] = [f"{before}{call}{after}"]
+    return "".join(lines)
+
+
+def _calls(tree: ast.AST, name: str) -> list[ast.Call]:
+    return [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name
+    ]
+
+
+def _refresh(verdicts: Iterable[Verdict]) -> None:
+    """Write the seeds that convict into the catalogue."""
+    known = {m.name: m.expected.seed for m in MUTANTS if isinstance(m.expected, BySimulator)}
+    found = {each.name: each.seed for each in verdicts if each.convicted and each.seed is not None}
+    changed = {name: seed for name, seed in found.items() if known[name] != seed}
+    CATALOGUE.write_text(refreshed(CATALOGUE.read_text(), changed))
+    print(f"the catalogue has {len(changed)} other seeds: {', '.join(changed) or 'none'}")
 
 
 def _untried(mutant: Mutant, why: str) -> Verdict:
@@ -345,6 +397,9 @@ def main() -> int:
     parser.add_argument("--seeds", default=f"{SEEDS.start}:{SEEDS.stop}", help="from A, up to B without it")
     parser.add_argument("--jobs", type=int, default=2, help="processes side by side")
     parser.add_argument("--again", action="store_true", help="also those that are convicted already")
+    parser.add_argument(
+        "--refresh", action="store_true", help="those by the simulator; write their seeds into the catalogue"
+    )
     parser.add_argument("--list", action="store_true", help="what there is, and what has to convict it")
     parser.add_argument(
         "--markdown", action="store_true", help="end with the table of docs/reference/evidence.md"
@@ -354,10 +409,9 @@ def main() -> int:
     wanted = {name for names in options.only for name in names.split(",") if name}
     if unknown := wanted - {mutant.name for mutant in MUTANTS}:
         parser.error(f"there is no {', '.join(sorted(unknown))}")
+    by = "simulator" if options.refresh else options.by
     mutants = [
-        mutant
-        for mutant in MUTANTS
-        if (not wanted or mutant.name in wanted) and options.by in (None, _by(mutant))
+        mutant for mutant in MUTANTS if (not wanted or mutant.name in wanted) and by in (None, _by(mutant))
     ]
     if options.list:
         for mutant in mutants:
@@ -367,6 +421,8 @@ def main() -> int:
     verdicts = _run(mutants, range(first, last), options.jobs, options.again)
     survivors = [verdict.name for verdict in verdicts if not verdict.convicted]
     print(summary(verdicts))
+    if options.refresh:
+        _refresh(verdicts)
     if options.markdown:
         print(_markdown(verdicts))
     if options.json:

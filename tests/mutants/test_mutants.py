@@ -196,3 +196,64 @@ def test_the_search_ends_with_an_expected_violation_however_it_is_noted(
             patched.setattr(signal, "setitimer", lambda *_: None)
             found = search.search(range(3), frozenset({kind}))
         assert found == {"tried": 1, "seed": 0, "kind": kind, "text": arguments[1], "others": {}}
+
+
+CATALOGUE = """MUTANTS = (
+    Mutant(
+        "a",
+        "f.py",
+        "old",
+        "new",
+        "P1: BySimulator(",
+        BySimulator("lost"),  # why
+    ),
+    Mutant("b", "f.py", "old", "new", "P2: b", ByTest("t.py::test", "assert x")),
+    Mutant(
+        "c", "f.py", "old", "new", "P3: c",
+        BySimulator(
+            "lost",
+            "checker/lost",
+            seed=4,
+        ),
+    ),
+    Mutant("d", "f.py", "old", "new", "P4: d", BySimulator("lost", seed=9)),
+)
+"""
+
+
+def test_hints_are_written_into_the_catalogue() -> None:
+    found = run.refreshed(CATALOGUE, {"a": 3, "b": 4, "c": 5, "gone": 6})
+    assert found == CATALOGUE.replace('BySimulator("lost"),', 'BySimulator("lost", seed=3),').replace(
+        'BySimulator(\n            "lost",\n            "checker/lost",\n            seed=4,\n        ),',
+        'BySimulator("lost", "checker/lost", seed=5),',
+    )
+    assert run.refreshed(CATALOGUE, {}) == CATALOGUE
+    text = run.CATALOGUE.read_text()
+    seeds = {m.name: 77 for m in MUTANTS if isinstance(m.expected, BySimulator)}
+    assert run.refreshed(text, seeds).count("seed=77)") == len(seeds)
+
+
+def test_every_defect_for_the_simulator_has_a_hint() -> None:
+    """Or else each run would search for it: ``python -m tests.mutants.run --refresh``."""
+    assert not [m.name for m in MUTANTS if isinstance(m.expected, BySimulator) and m.expected.seed is None]
+
+
+def test_a_hint_is_tried_first_and_is_only_a_hint(copies: Copies) -> None:
+    mutant = named("number-used-twice")
+    assert isinstance(mutant.expected, BySimulator)
+
+    def tried(seed: int | None, seeds: range) -> tuple[bool, int | None, int]:
+        hinted = replace(mutant, expected=BySimulator(*mutant.expected.kinds, seed=seed))  # type: ignore[union-attr]
+        verdict = convict(hinted, copies, seeds)
+        return verdict.convicted, verdict.seed, verdict.tried
+
+    convicting = convict(mutant, copies, QUICK_SEEDS).seed
+    assert convicting is not None
+    assert tried(convicting, range(0)) == (True, convicting, 1)
+    other = BySimulator("two_readers", seed=convicting)
+    assert not convict(replace(mutant, expected=other), copies, range(0)).convicted, (
+        "for its own reason alone"
+    )
+    first = tried(None, QUICK_SEEDS)
+    wrong = next(seed for seed in range(1000, 1100) if not tried(seed, range(0))[0])
+    assert tried(wrong, QUICK_SEEDS) == (first[0], first[1], first[2] + 1), "then all are searched"

@@ -1,9 +1,9 @@
 """Run tests against the product on the path: ``python -m tests.mutants.trial NODE-ID…``.
 
-The last line is JSON: how many tests ran, which of them passed, where the product was imported from, and each failure
-of a test's own call: its id, the name of the exception, and the innermost statement in ``tests/`` that it passed
-through. What fails before or after a test's call (an import, a fixture) is no failure of it, and is not in the list;
-but the test has not passed.
+The last line is JSON: how many tests ran, which of them passed, where the product was imported from, the files of the
+project that this process opened, and each failure of a test's own call: its id, the name of the exception, and the
+innermost statement in ``tests/`` that it passed through. What fails before or after a test's call (an import, a
+fixture) is no failure of it, and is not in the list; but the test has not passed.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import pytest
 
 import reliamsg
 from tests import patience
+from tests.opened import Opened
 
 TESTS = Path(__file__).parents[1]
 WAITING = Path(patience.__file__)
@@ -66,18 +67,20 @@ def _statement(excinfo: pytest.ExceptionInfo[BaseException]) -> str:
 if __name__ == "__main__":
     patience._LEAST_S, patience._FACTOR = 30.0, 1.5  # half of what is usual: many of these wait in vain
     witness = Witness()
+    product = Path(reliamsg.__file__).parent
+    opened = Opened(TESTS.parent, {product: Path("src/reliamsg")})
     status = pytest.main(
         ["-q", "-p", "no:cacheprovider", "--tb=short", f"--timeout={TIMEOUT_S}", *sys.argv[1:]],
         plugins=[witness],
     )
-    product = str(Path(reliamsg.__file__).parent)
     print(
         json.dumps(
             {
                 "status": int(status),
                 "ran": witness.ran,
                 "passed": witness.passed,
-                "product": product,
+                "product": str(product),
+                "opened": sorted(opened.paths()),
                 "failures": witness.failures,
             }
         )

@@ -8,8 +8,8 @@ from reliamsg.consumer.restore import restored
 from reliamsg.message import Gap, Prev, Stream
 from reliamsg.protocol.announced import Announced, ChainEntry, Position, Span3
 from reliamsg.protocol.ranges import RangeSet
-from reliamsg.protocol.receiver.effects import Group as Shared
-from reliamsg.protocol.receiver.effects import Note
+from reliamsg.protocol.receiver.context import GroupContext
+from reliamsg.protocol.receiver.events import Note
 from reliamsg.protocol.receiver.group import GroupReceiver
 from reliamsg.protocol.receiver.incoming import Incoming
 from reliamsg.protocol.receiver.reorder_buffer import ReorderBuffer
@@ -17,6 +17,7 @@ from reliamsg.protocol.receiver.repair_requests import RepairRequest
 from reliamsg.protocol.receiver.rules import Rules
 from reliamsg.protocol.receiver.stream import Arrival, StreamChange, StreamReceiver
 from reliamsg.store.inbox_rows import EpochRow, GapRow, History, SavedStream
+from tests.protocol.events_tools import seen, snapshot
 
 STREAM = Stream("p", "orders")
 SITES = ("dc1", "dc2")
@@ -122,7 +123,7 @@ class Group:
     def crash(self) -> None:
         """Everything that was not committed is gone."""
         self.core = self._new()
-        state = self.disk.load(self.core.group)
+        state = self.disk.load(self.core.context)
         if state is not None:
             self.core.restore(state, self.now)
 
@@ -166,7 +167,7 @@ class Group:
                 self.flagged.update(places if found.redelivered else ())
                 if state.epochs.unacknowledged >= self.slow:
                     self.acknowledge()
-            elif not self.core.effects.urgent:
+            elif not seen(self.core).urgent:
                 break
             else:
                 self.commit()
@@ -182,31 +183,33 @@ class Group:
         state = self.core.streams.get(self.stream)
         for known in [] if state is None else list(state.epochs.entered):
             if known.position < known.cursor:
-                self.core.acknowledge(self.stream, known.epoch, known.position, known.cursor - 1, self.now)
+                self.core.streams[self.stream].acknowledge(
+                    known.epoch, known.position, known.cursor - 1, self.now
+                )
 
     def commit(self) -> None:
         core = self.core
         spilling, _ = core.waiting.overdue(self.now + 1.0)
-        snapshot = core.snapshot()
+        planned = snapshot(core)
         for waiting in spilling:
             core.waiting.spilling(waiting, True)
-            snapshot.also.add(self.stream)
+            planned.also.add(self.stream)
             assert waiting.known is not None
             for span in waiting.known.unsafe_held(waiting.first, waiting.last):
                 self.disk.held.append((waiting.known.epoch, *span))
                 core.streams[self.stream].persisted(waiting.known.epoch, *span)
-        for change in snapshot.changes:
+        for change in planned.changes:
             if change.stream == self.stream:
                 self.disk.write(change)
-        self.released += [token for _, token in core.committed(snapshot)]
-        self.notes += core.effects.notes
-        core.effects.notes.clear()
+        self.released += [token for _, token in core.committed(planned)]
+        self.notes += seen(core).notes
+        seen(core).notes.clear()
 
     def step(self, seconds: float = 0.1) -> list[RepairRequest]:
         """Let time pass; returns the requests that are due after it."""
         self.now += seconds
         self.core.tick(self.now)
-        asks = self.core.asks(self.now)
+        asks = self.core.repair_requests(self.now)
         self.asked += [(self.now, ask) for ask in asks]
         self.work()
         return asks
@@ -244,7 +247,7 @@ class Disk:
 
     def write(self, change: StreamChange) -> None:
         self.known = True
-        state = change.parts
+        state = change.stored
         if change.history:
             uncertainty = state.takeover.uncertainty
             self.joined = state.epochs.joined
@@ -275,13 +278,13 @@ class Disk:
             (epoch, first, last), elapsed, waited = change.gap
             self.gap = GapRow(self.stream, epoch, first, last, elapsed, waited)
 
-    def load(self, shared: Shared) -> StreamReceiver | None:
+    def load(self, context: GroupContext) -> StreamReceiver | None:
         if not self.known:
             return None
         epochs = [self.epochs[epoch] for epoch in sorted(self.epochs)]
         return restored(
             SavedStream(self.stream, self.joined, self.history, epochs, sorted(self.held), self.gap, []),
-            shared,
+            context,
         )
 
 

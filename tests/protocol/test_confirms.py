@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from reliamsg.config import Confirm, Quorum
+from reliamsg.policy import Confirm, Quorum
 from reliamsg.protocol.sender.confirms import MAX_COUNTED, Confirms
 from reliamsg.protocol.sender.window import SiteWindow
 from tests.protocol.sending_tools import LIMITS

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from reliamsg.message import Prev
+from tests.protocol.events_tools import seen
 from tests.protocol.status_tools import Group, Teller
 
 Told = list[tuple[int, int, Any]]
@@ -48,7 +49,7 @@ def test_what_arrives_from_beyond_the_end_of_an_epoch_was_not_known_to_the_openi
         group.crash()
     group.arrive("dc2", 10, 70, None, 11, 14)
     assert conflicts(group) == [(20, 140, known(10, 70, 14, entered=30))]
-    assert len(group.core.effects.conflicts) == 1
+    assert len(seen(group.core).conflicts) == 1
     group.arrive("dc2", 10, 70, None, 11, 16)
     assert len(conflicts(group)) == 1, "once for each opening"
 
@@ -81,7 +82,7 @@ def test_behind_a_gap_of_unknown_extent_nothing_contradicts(crash: bool) -> None
     group.arrive("dc2", 15, 105, Prev(10, 70, 14), 1, 4)
     group.arrive("dc2", 20, 140, Prev(15, 105, 4), 1, 5)
     assert conflicts(group) == []
-    assert group.core.effects.conflicts == []
+    assert seen(group.core).conflicts == []
 
 
 @pytest.mark.parametrize("arrived", [False, True])
@@ -100,7 +101,7 @@ def test_an_epoch_that_another_inbox_went_on_to_is_held_against_what_this_one_wa
     group.arrive("dc1", 20, 140, prev, 4, 6)
     assert (20, 6) in group.got
     assert conflicts(group) == [(20, 140, known(10, 70, 12))]
-    assert len(group.core.effects.conflicts) == 1
+    assert len(seen(group.core).conflicts) == 1
 
 
 def test_what_another_inbox_dealt_with_is_no_conflict() -> None:
@@ -167,7 +168,7 @@ def test_an_epoch_of_which_nothing_is_held_may_follow_on_any(crash: bool, goes_o
     group.arrive("dc1", 10, 70, None, 4, 9)
     group.wait(1.0)
     assert conflicts(group) == []
-    assert group.core.effects.conflicts == []
+    assert seen(group.core).conflicts == []
     assert group.got[-1] == (30, 5)
     declared = [] if goes_on else [(10, 4, 0), (20, 1, 5), (10, 4, 9)]
     assert [row[:3] for row in group.told("declared")] == declared

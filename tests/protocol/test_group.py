@@ -12,6 +12,7 @@ from reliamsg.protocol.receiver.incoming import Incoming
 from reliamsg.protocol.receiver.redelivery import Offer
 from reliamsg.protocol.receiver.rules import Rules
 from reliamsg.wire.limits import MAX_SEQ
+from tests.protocol.events_tools import seen, snapshot
 
 STREAM = Stream("p", "orders")
 Place = tuple[int, int]
@@ -25,7 +26,7 @@ def core(**rules: object) -> GroupReceiver:
 
 
 def commit(made: GroupReceiver) -> list[object]:
-    return [token for _, token in made.committed(made.snapshot())]
+    return [token for _, token in made.committed(snapshot(made))]
 
 
 class Run:
@@ -53,13 +54,13 @@ class Run:
                 return
             found = state.offer(self.now, 1)
             if found is None:
-                if not self.core.effects.urgent:
+                if not seen(self.core).urgent:
                     break
                 self.released.update(commit(self.core))
                 continue
             last = min(found.last, found.first + limit - 1)
             state.take(found, last, self.now)
-            self.core.acknowledge(STREAM, found.epoch, found.first, last, self.now)
+            self.core.streams[STREAM].acknowledge(found.epoch, found.first, last, self.now)
             self.got += [(found.epoch, n) for n in range(found.first, last + 1)]
         self.released.update(commit(self.core))
 
@@ -110,7 +111,7 @@ def test_random_arrivals_are_handed_out_in_order_once_and_completely(seed: int) 
     everything = [(epoch, n) for epoch, _, a, b in batches for n in range(a, b + 1)]
     assert run.got == [place for place in everything if place not in missing]
     declared: set[Place] = set()
-    for note in run.core.effects.notes:
+    for note in seen(run.core).notes:
         if note.kind == "declared":
             declared.update((note.epoch, n) for n in range(note.first, note.last + 1))
     # The last batch is never lost, so all that is missing is known to exist.
@@ -121,11 +122,9 @@ def test_random_arrivals_are_handed_out_in_order_once_and_completely(seed: int) 
 
 def unknown_extent(made: GroupReceiver) -> set[Place]:
     """What lies behind an open end that was declared."""
-    ends = [(n.epoch, n.first) for n in made.effects.notes if n.kind == "declared" and n.last == 0]
+    ends = [(n.epoch, n.first) for n in seen(made).notes if n.kind == "declared" and n.last == 0]
     untils = [
-        n.detail["until_epoch"]
-        for n in made.effects.notes
-        if n.kind == "declared" and n.last == 0 and n.detail
+        n.detail["until_epoch"] for n in seen(made).notes if n.kind == "declared" and n.last == 0 and n.detail
     ]
     found: set[Place] = set()
     for (epoch, first), until in zip(ends, untils, strict=True):
@@ -142,9 +141,9 @@ def test_deliveries_are_released_only_by_the_commit_that_makes_them_safe() -> No
     found = state.offer(0.0, 1)
     assert found is not None
     state.take(found, 10, 0.0)
-    run.core.acknowledge(STREAM, 1, 1, 9, 0.0)
+    run.core.streams[STREAM].acknowledge(1, 1, 9, 0.0)
     assert commit(run.core) == []
-    run.core.acknowledge(STREAM, 1, 10, 10, 0.0)
+    run.core.streams[STREAM].acknowledge(1, 10, 10, 0.0)
     snapshot = run.core.snapshot()
     run.core.commit_failed(snapshot)
     assert sorted(map(str, commit(run.core))) == ["1", "2"]
@@ -188,7 +187,7 @@ def test_the_time_of_a_gap_begins_when_all_before_it_is_dealt_with() -> None:
     state.take(found, 10, 0.0)
     run.wait(60.0)
     assert state.gaps.undecided is None
-    run.core.acknowledge(STREAM, 1, 1, 10, run.now)
+    run.core.streams[STREAM].acknowledge(1, 1, 10, run.now)
     run.wait(4.0)
     assert state.gaps.undecided is None
     run.wait(2.0)
@@ -269,7 +268,7 @@ def test_accepting_a_gap_does_not_declare_what_arrived_within_it() -> None:
     assert run.core.accept(gap, run.now)
     run.drain()
     assert [n for _, n in run.got] == [*range(1, 11), 15, 16, *range(21, 31)]
-    declared = [(n.first, n.last) for n in run.core.effects.notes if n.kind == "declared"]
+    declared = [(n.first, n.last) for n in seen(run.core).notes if n.kind == "declared"]
     assert declared == [(11, 14), (17, 20)]
     assert not run.core.accept(gap, run.now)
 
@@ -299,7 +298,7 @@ def test_old_data_of_an_epoch_that_was_never_entered_is_superseded() -> None:
     run.receive("dc1", 7, Prev(5, 35, 10), 1, 3)
     run.receive("dc2", 7, Prev(5, 35, 10), 1, 3)
     run.drain()
-    declared = [(n.epoch, n.first, n.last, n.reason) for n in run.core.effects.notes if n.kind == "declared"]
+    declared = [(n.epoch, n.first, n.last, n.reason) for n in seen(run.core).notes if n.kind == "declared"]
     assert declared == [(7, 1, 3, "superseded")]
     assert run.released == set(range(1, run.tokens + 1))
 
@@ -316,7 +315,7 @@ def test_older_epochs_than_a_producers_first_are_superseded(begin: str, leaves: 
         run.drain()
     run.receive("dc1", 3, None, 1, 4)
     run.drain()
-    notes = [(n.kind, n.epoch, n.first, n.last, n.reason) for n in run.core.effects.notes]
+    notes = [(n.kind, n.epoch, n.first, n.last, n.reason) for n in seen(run.core).notes]
     assert ("declared", 3, 1, 4, "superseded") in notes
     assert "before_join" not in [kind for kind, *_ in notes]
 
@@ -327,8 +326,8 @@ def test_what_comes_before_a_group_joined_in_the_middle_is_no_loss() -> None:
     run.drain()
     run.receive("dc1", 3, None, 1, 4)
     run.drain()
-    assert ("before_join", 3) in [(n.kind, n.epoch) for n in run.core.effects.notes]
-    assert not [n for n in run.core.effects.notes if n.kind == "declared"]
+    assert ("before_join", 3) in [(n.kind, n.epoch) for n in seen(run.core).notes]
+    assert not [n for n in seen(run.core).notes if n.kind == "declared"]
 
 
 def test_what_lies_between_superseded_numbers_is_declared_with_them() -> None:
@@ -342,10 +341,10 @@ def test_what_lies_between_superseded_numbers_is_declared_with_them() -> None:
     run.receive("dc2", 5, None, 13, 17)
     run.drain()
     told = [
-        (n.first, n.last) for n in run.core.effects.notes if n.kind == "declared" and n.reason == "superseded"
+        (n.first, n.last) for n in seen(run.core).notes if n.kind == "declared" and n.reason == "superseded"
     ]
     assert told == [(11, 15), (16, 17)]
-    late = [(n.first, n.last) for n in run.core.effects.notes if n.kind == "late"]
+    late = [(n.first, n.last) for n in seen(run.core).notes if n.kind == "late"]
     assert late == [(13, 15), (12, 12), (16, 17)]
 
 

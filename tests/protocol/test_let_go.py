@@ -18,6 +18,7 @@ from reliamsg.protocol.receiver.group import GroupReceiver
 from reliamsg.protocol.receiver.incoming import Incoming
 from reliamsg.protocol.receiver.rules import Rules
 from reliamsg.protocol.receiver.stream import Snapshot
+from tests.protocol.events_tools import seen
 
 from .status_tools import SITES, STREAM, Disk
 
@@ -56,7 +57,7 @@ class Reader:
         state = self.core.streams.get(STREAM)
         while state is not None and (found := state.offer(self.now, 1)) is not None:
             state.take(found, found.last, self.now)
-            self.core.acknowledge(STREAM, found.epoch, found.first, found.last, self.now)
+            self.core.streams[STREAM].acknowledge(found.epoch, found.first, found.last, self.now)
 
     def begin(self, spill: bool = False) -> None:
         """A commit is planned, and being written from now on."""
@@ -73,7 +74,7 @@ class Reader:
                 for span in waiting.known.unsafe_held(waiting.first, waiting.last)
             ]
         self.spilling = due
-        self._late = [(n.epoch, n.first, n.last) for n in self.core.effects.notes if n.kind == "late"]
+        self._late = [(n.epoch, n.first, n.last) for n in seen(self.core).notes if n.kind == "late"]
         self.begun = snapshot, disk
 
     def end(self, well: bool = True) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from reliamsg.protocol.announced import Position
+from tests.protocol.events_tools import seen
 from tests.protocol.status_tools import Group, Teller
 
 
@@ -232,7 +233,7 @@ def test_what_is_handed_out_meanwhile_may_still_be_acknowledged() -> None:
     teller.reached = (10, 21), (10, 31)
     teller.release(10, 20)
     group.hear(teller.status())
-    group.core.acknowledge(group.stream, 10, 1, 5, group.now)
+    group.core.streams[group.stream].acknowledge(10, 1, 5, group.now)
     group.slow = 0
     group.wait(4.0, teller)
     assert group.got == [(10, n) for n in (*range(1, 6), *range(21, 31))]
@@ -262,7 +263,7 @@ def test_what_is_handed_out_and_not_acknowledged_yet_does_not_come_again() -> No
     group.hear(teller.status())
     group.slow = 0
     group.wait(4.0, teller)
-    group.core.acknowledge(group.stream, 10, 1, 15, group.now)
+    group.core.streams[group.stream].acknowledge(10, 1, 15, group.now)
     group.wait(4.0, teller)
     assert group.got == [(10, n) for n in range(1, 31)]
     assert group.state.epochs.position == (10, 31)
@@ -287,7 +288,7 @@ def test_what_was_handed_out_before_a_restart_and_was_settled_by_the_other_is_no
     teller, group = told(10, 1, 1), Group()
     group.slow = 100
     group.receive(teller, 10, 1, 10)
-    group.core.acknowledge(group.stream, 10, 1, 9, group.now)
+    group.core.streams[group.stream].acknowledge(10, 1, 9, group.now)
     teller.open(20)
     teller.publish(10)
     group.receive(teller, 20, 1, 5)
@@ -302,7 +303,7 @@ def test_what_was_handed_out_before_a_restart_and_was_settled_by_the_other_is_no
     group.slow = 0
     group.wait(4.0, teller)
     assert group.got[-7:] == [(20, n) for n in range(4, 11)]
-    assert (group.told("declared"), group.told("conflict"), group.core.effects.conflicts) == ([], [], [])
+    assert (group.told("declared"), group.told("conflict"), seen(group.core).conflicts) == ([], [], [])
 
 
 # -- a group that begins with the latest ---------------------------------------------------------------------

@@ -15,6 +15,7 @@ from reliamsg.protocol.receiver.incoming import Incoming
 from reliamsg.protocol.receiver.phase import Phase
 from reliamsg.protocol.receiver.rules import Rules
 from reliamsg.protocol.receiver.stream import StreamReceiver
+from tests.protocol.events_tools import seen, snapshot
 
 STREAM = Stream("p", "orders")
 EPOCH, INCARNATION = 10, 70
@@ -66,13 +67,13 @@ class Receiver:
 
     def work(self) -> None:
         state = self.state
-        while (found := state.offer(self.now, 1)) is not None or self.core.effects.urgent:
+        while (found := state.offer(self.now, 1)) is not None or seen(self.core).urgent:
             if found is None:
-                self.core.committed(self.core.snapshot())
+                self.core.committed(snapshot(self.core))
                 continue
             state.take(found, found.last, self.now)
             state.acknowledge(found.epoch, found.first, found.last, self.now)
-        self.core.committed(self.core.snapshot())
+        self.core.committed(snapshot(self.core))
 
     def wait(self, seconds: float) -> None:
         end = self.now + seconds

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reliamsg.config import Confirm
+from reliamsg.policy import Confirm
 from reliamsg.protocol.ranges import RangeSet
 from reliamsg.protocol.sender.sender import Sender
 from tests.protocol.sending_tools import LIMITS, FakeRow

@@ -7,10 +7,11 @@ from itertools import pairwise
 
 from reliamsg.message import Stream
 from reliamsg.protocol.receiver.epochs import MAX_MISSING
-from reliamsg.protocol.receiver.group import MAX_ASKS
+from reliamsg.protocol.receiver.group import MAX_REQUESTS
 from reliamsg.protocol.receiver.incoming import Incoming
 from reliamsg.protocol.receiver.jitter import Jitter
 from reliamsg.protocol.receiver.repair_requests import WINDOW_NUMBERS, WINDOW_SPANS
+from tests.protocol.events_tools import seen
 
 from .status_tools import STREAM, Group, Teller, gapped
 
@@ -146,7 +147,7 @@ def test_a_full_inbox_asks_only_for_what_holds_its_streams_up() -> None:
     group.receive(teller, 10, 41, 50)
     group.now += 1.0
     group.core.tick(group.now)
-    (ask,) = group.core.asks(group.now, only_heads=True)
+    (ask,) = group.core.repair_requests(group.now, only_heads=True)
     assert ask.wanted == ((10, 11, 20),)
     assert ask.missing == ((10, 11, 20), (10, 31, 40))
 
@@ -161,14 +162,16 @@ def test_a_stream_that_nothing_was_asked_for_while_the_inbox_was_full_is_asked_f
     for _ in range(600):
         group.now += 0.1
         group.core.tick(group.now)
-        assert group.core.asks(group.now, only_heads=True) == []  # what comes before was not handed out yet
+        assert (
+            group.core.repair_requests(group.now, only_heads=True) == []
+        )  # what comes before was not handed out yet
     group.wait(1.0)
     assert group.wanted == [(10, 11, 20)]
 
 
 def test_many_streams_are_asked_for_in_several_steps() -> None:
     group = Group(gap_timeout=1e6)
-    for n in range(2 * MAX_ASKS):
+    for n in range(2 * MAX_REQUESTS):
         stream = Stream(f"p{n}", "orders")
         group.core.receive(Incoming("dc1", stream, 10, 70, None, 1, 2, n), group.now)
         group.core.receive(Incoming("dc1", stream, 10, 70, None, 5, 6, n), group.now)
@@ -180,10 +183,10 @@ def test_many_streams_are_asked_for_in_several_steps() -> None:
     asked = []
     for _ in range(10):
         group.core.tick(group.now)
-        found_now = group.core.asks(group.now)
-        assert len(found_now) <= MAX_ASKS
+        found_now = group.core.repair_requests(group.now)
+        assert len(found_now) <= MAX_REQUESTS
         asked += found_now
-    assert len({ask.stream for ask in asked}) == len(asked) == 2 * MAX_ASKS
+    assert len({ask.stream for ask in asked}) == len(asked) == 2 * MAX_REQUESTS
 
 
 def test_a_request_needs_no_status_to_end() -> None:
@@ -332,7 +335,7 @@ def test_what_was_removed_waits_for_what_comes_before_it() -> None:
     group.hear(teller.status())
     group.wait(2.0)
     assert group.gaps == []
-    core.acknowledge(STREAM, 10, 1, 10, group.now)
+    core.streams[STREAM].acknowledge(10, 1, 10, group.now)
     group.wait(0.1)
     assert [(gap.first, gap.last, gap.reason) for gap in group.gaps] == [(11, 20, "removed")]
 
@@ -399,16 +402,16 @@ def test_a_report_holds_only_what_is_committed() -> None:
     found = state.offer(group.now, 1)
     assert found is not None
     state.take(found, 10, group.now)
-    core.acknowledge(STREAM, 10, 1, 10, group.now)
-    core.moved.clear()
+    core.streams[STREAM].acknowledge(10, 1, 10, group.now)
+    seen(core).changed_reports.clear()
     snapshot = core.snapshot()
     assert core.report(STREAM).position == (10, 1)
     core.commit_failed(snapshot)
     assert core.report(STREAM).position == (10, 1)
-    assert core.moved == set()
+    assert seen(core).changed_reports == set()
     core.committed(core.snapshot())
     assert core.report(STREAM).position == (10, 11)
-    assert core.moved == {STREAM}
+    assert seen(core).changed_reports == {STREAM}
 
 
 def test_a_report_tells_what_is_missing_and_what_was_declared() -> None:
@@ -448,10 +451,10 @@ def test_the_position_stays_in_an_epoch_until_all_of_it_is_settled_and_committed
     group.commit()
     assert core.report(STREAM).position == (10, 1)
     assert core.report(STREAM).entered == (20, 140)
-    core.acknowledge(STREAM, 20, 1, 5, group.now)
+    core.streams[STREAM].acknowledge(20, 1, 5, group.now)
     group.commit()
     assert core.report(STREAM).position == (10, 1)
-    core.acknowledge(STREAM, 10, 1, 5, group.now)
+    core.streams[STREAM].acknowledge(10, 1, 5, group.now)
     group.commit()
     assert core.report(STREAM).position == (20, 6)
 

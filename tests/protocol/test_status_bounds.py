@@ -9,6 +9,7 @@ from reliamsg.protocol.announced import Announced
 from reliamsg.protocol.receiver.epochs import MAX_EPOCHS_AHEAD
 from reliamsg.protocol.receiver.group import MAX_CHAIN
 from reliamsg.protocol.receiver.producer_view import MAX_KEPT, MAX_OWNERS
+from tests.protocol.events_tools import seen
 
 from .status_tools import STREAM, Group, Teller, all_of, pair
 
@@ -37,7 +38,7 @@ def test_data_outweighs_a_status_that_names_another_incarnation() -> None:
     entered = group.state.epochs.current.epoch == 20
     arrival = group.receive(teller, 20, 1, 5)
     assert arrival.quarantine == entered
-    assert group.core.effects.conflicts
+    assert seen(group.core).conflicts
 
 
 def test_a_status_for_a_known_epoch_of_another_incarnation_is_a_conflict_and_nothing_else() -> None:
@@ -46,10 +47,8 @@ def test_a_status_for_a_known_epoch_of_another_incarnation_is_a_conflict_and_not
     group.hear(Announced(STREAM, 10, 666, ((10, 666, 1, 1000),), number=1))
     group.wait(1.0)
     assert group.asked == []
-    assert not group.state.heard.any
-    assert [reason for _, _, reason in group.core.effects.conflicts] == [
-        "another incarnation of a known epoch"
-    ]
+    assert not group.state.view.any
+    assert [reason for _, _, reason in seen(group.core).conflicts] == ["another incarnation of a known epoch"]
 
 
 def test_statuses_that_make_no_sense_leave_no_trace() -> None:
@@ -100,7 +99,7 @@ def test_what_is_remembered_of_long_chains_is_bounded() -> None:
             )
         )
     group.wait(2.0)
-    heard = group.state.heard
+    heard = group.state.view
     assert heard is not None
     assert len(heard.owners) <= MAX_OWNERS
     assert len(heard.waiting) <= 2 * MAX_OWNERS

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from reliamsg.protocol.announced import Announced, Span3
 from tests.chance import examples
+from tests.protocol.events_tools import seen
 
 from .status_tools import SITES, Group, Teller
 
@@ -154,8 +155,8 @@ def test_everything_is_handed_out_once_in_order_or_was_removed(
     assert set(group.got) | declared(group) == set(everything(teller))
     assert not set(group.got) & declared(group)
     assert {reason for *_, reason in group.told("declared")} <= {"removed"}
-    assert group.core.effects.conflicts == []
-    assert group.core.tick(group.now) is None or group.state.heard is not None
+    assert seen(group.core).conflicts == []
+    assert group.core.tick(group.now) is None or group.state.view is not None
     report = group.core.report(group.stream)
     assert report.missing == ()
     last_epoch, _, _, last = teller.epochs[-1]
@@ -298,4 +299,4 @@ def test_of_two_copies_everything_that_arrives_is_handed_out_in_order_or_declare
     assert not set(group.got) & (declared(group) | late)
     if all(teller.epochs[-1][0] == teller.opened[0] for teller in world.tellers):
         superseded = any(reason == "superseded" for *_, reason in group.told("declared"))
-        assert group.core.effects.conflicts or superseded
+        assert seen(group.core).conflicts or superseded

@@ -6,6 +6,7 @@ import pytest
 
 from reliamsg.message import Prev
 from reliamsg.protocol.receiver.incoming import Incoming
+from tests.protocol.events_tools import seen
 
 from .status_tools import Group, Teller, gapped
 
@@ -174,7 +175,7 @@ def test_a_status_of_the_epoch_before_a_restart_that_comes_after_it_changes_noth
     group.hear(before)
     group.wait(3.0, teller)
     assert group.got == [*((10, n) for n in range(1, 101)), *((20, n) for n in range(1, 11))]
-    assert group.core.effects.conflicts == []
+    assert seen(group.core).conflicts == []
 
 
 # X5: an older epoch that arrives at another site after a newer one was seen

@@ -8,6 +8,7 @@ import pytest
 
 from reliamsg.message import Stream
 from reliamsg.protocol.receiver.incoming import Incoming
+from tests.protocol.events_tools import seen
 
 from .status_tools import STREAM, Group, Teller, all_of, pair
 
@@ -36,7 +37,7 @@ def test_a_standby_flags_what_the_other_may_have_handed_out() -> None:
             continue
         flags.append((found.first, found.last, found.redelivered))
         state.take(found, found.last, group.now)
-        group.core.acknowledge(STREAM, found.epoch, found.first, found.last, group.now)
+        group.core.streams[STREAM].acknowledge(found.epoch, found.first, found.last, group.now)
     assert next((flag, first) for first, _, flag in flags) == (True, 21)
     assert max(last for _, last, flag in flags if flag) == 30
     assert min(first for first, _, flag in flags if not flag) == 31
@@ -50,7 +51,7 @@ def test_a_standby_finishes_what_the_other_had_left_of_an_earlier_epoch() -> Non
     group.hear(teller.status())
     group.wait(4.0, teller)
     assert group.got == [*((10, n) for n in range(8, 11)), *((20, n) for n in range(1, 11))]
-    assert group.core.effects.conflicts == []
+    assert seen(group.core).conflicts == []
     assert group.told("joined") == [(10, 8, 8, "took_over")]
 
 
@@ -70,7 +71,7 @@ def test_a_standby_flags_all_of_an_epoch_that_the_other_had_handed_out() -> None
             continue
         flags.append((found.epoch, found.first, found.last, found.redelivered))
         group.state.take(found, found.last, group.now)
-        group.core.acknowledge(STREAM, found.epoch, found.first, found.last, group.now)
+        group.core.streams[STREAM].acknowledge(found.epoch, found.first, found.last, group.now)
     flagged = {(e, n) for e, first, last, flag in flags if flag for n in range(first, last + 1)}
     assert flagged == {*((10, n) for n in range(8, 11)), *((20, n) for n in range(1, 6))}
     assert sum(last - first + 1 for _, first, last, _ in flags) == 13
@@ -265,7 +266,7 @@ def test_each_takeover_doubts_anew_what_was_not_in_memory_then() -> None:
         pytest.fail("it is not idle")
 
     def come_back() -> None:
-        state = group.disk.load(group.core.group)
+        state = group.disk.load(group.core.context)
         assert state is not None
         group.core.restore_retired(state, group.now)
 
@@ -301,7 +302,7 @@ def test_where_there_is_no_room_for_the_stream_that_happens_once_there_is() -> N
     assert not group.core.adopt(group.stream, (10, 70), (10, 5), 9, group.now)
     group.core.succeed({})
     assert group.core.receive(Incoming("dc1", group.stream, 10, 70, None, 5, 5, 1), group.now).refused
-    del group.core.streams[other], group.core.effects.dirty[other]
+    del group.core.streams[other], group.core.context.dirty[other]
     group.receive(teller, 10, 1, 12)
     group.wait(1.0, teller)
     assert group.got == [(10, n) for n in range(5, 13)]

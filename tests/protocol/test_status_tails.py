@@ -10,6 +10,7 @@ import pytest
 from reliamsg.message import Gap, Prev
 from reliamsg.protocol.announced import Announced
 from reliamsg.protocol.receiver.epochs import MAX_EPOCHS_AHEAD
+from tests.protocol.events_tools import seen
 
 from .status_tools import STREAM, all_of, pair
 
@@ -133,7 +134,7 @@ def test_what_was_joined_behind_is_declared_when_its_producer_is_heard(
         group.hear(teller.status())
         group.wait(3.0)
         assert group.told("declared") == expected
-    assert group.core.effects.missed == [Gap(STREAM, *each) for each in expected]
+    assert seen(group.core).missed == [Gap(STREAM, *each) for each in expected]
     assert group.got == [(10, n) for n in range(20, 26)]
 
 
@@ -213,7 +214,7 @@ def test_an_epoch_in_which_nothing_was_published_is_never_entered() -> None:
     group.hear(teller.status())
     group.wait(3.0, teller)
     assert group.got == [(30, n) for n in range(1, 9)]
-    assert group.core.effects.conflicts == []
+    assert seen(group.core).conflicts == []
     assert group.told("declared") == []
 
 
@@ -340,7 +341,7 @@ def test_what_was_only_said_of_epochs_to_come_is_not_stored() -> None:
     group.hear(teller.status())
     group.wait(1.0)
     assert sorted(group.state.epochs.live) == [10, 20]
-    group.core.effects.mark(group.state.stream)
+    group.core.mark(group.state.stream)
     group.commit()
     assert sorted(group.disk.epochs) == [10]
     group.crash()
@@ -387,7 +388,7 @@ def test_an_older_status_changes_nothing() -> None:
     group.hear(replace(old, number=0))
     group.wait(2.0, teller)
     assert group.got == all_of(teller)
-    assert [owner.latest.chain for owner in group.state.heard.owners.values()] == [((10, 70, 6, 20),)]  # type: ignore[union-attr]
+    assert [owner.latest.chain for owner in group.state.view.owners.values()] == [((10, 70, 6, 20),)]  # type: ignore[union-attr]
 
 
 def test_statuses_that_come_in_quick_succession_all_count() -> None:
@@ -422,13 +423,13 @@ def test_a_restored_outbox_is_told_by_its_chain_before_it_sends_anything() -> No
     teller.open(12)
     group.hear(teller.status())
     group.wait(1.0)
-    assert [(epoch, reason) for _, epoch, reason in group.core.effects.conflicts] == [
+    assert [(epoch, reason) for _, epoch, reason in seen(group.core).conflicts] == [
         (12, "epoch 12 says that 10 ended at 15, 20 is known")
     ]
     teller.publish(5)
     group.receive(teller, 12, 1, 5)
     assert group.got[-5:] == [(12, n) for n in range(1, 6)]
-    assert len(group.core.effects.conflicts) == 1
+    assert len(seen(group.core).conflicts) == 1
 
 
 def test_a_fork_of_which_only_a_status_is_heard_is_entered_and_repaired() -> None:
@@ -440,7 +441,7 @@ def test_a_fork_of_which_only_a_status_is_heard_is_entered_and_repaired() -> Non
     group.hear(teller.status())
     group.wait(3.0, teller)
     assert group.got[-10:] == [*((15, n) for n in range(1, 6)), *((18, n) for n in range(1, 6))]
-    assert group.core.effects.conflicts
+    assert seen(group.core).conflicts
 
 
 def test_an_unreadable_tail_is_asked_for() -> None:

@@ -11,6 +11,7 @@ import pytest
 from reliamsg.message import Prev
 from reliamsg.protocol.announced import Announced
 from reliamsg.protocol.receiver.joining import JOINED_LATE
+from tests.protocol.events_tools import seen
 from tests.protocol.status_tools import Group, Teller
 
 
@@ -101,7 +102,7 @@ def test_a_status_from_before_tells_nothing_new() -> None:
     hear(group, early)
     hear(group, teller.status())
     assert group.told("declared") == []
-    assert group.core.effects.conflicts == []
+    assert seen(group.core).conflicts == []
 
 
 def test_what_another_inbox_has_dealt_with_is_not_declared() -> None:
@@ -208,7 +209,7 @@ def test_a_group_that_joined_unheard_says_so_and_declares_what_it_missed_piece_b
     teller.publish(8)
     group.crash()
     hear(group, teller.status())
-    assert [(gap.epoch, gap.first, gap.last) for gap in group.core.effects.missed] == []
+    assert [(gap.epoch, gap.first, gap.last) for gap in seen(group.core).missed] == []
     assert group.told("declared")[1:] == SUPERSEDED
 
 
@@ -221,7 +222,7 @@ def test_an_outbox_that_has_lost_the_epoch_says_nothing_of_what_came_before_in_i
     group.arrive("dc1", 10, 70, None, 6, 9)
     hear(group, teller.status())
     group.wait(2.0)
-    assert (group.state.epochs.joined, group.state.heard.any) == ((10, 6), True)
+    assert (group.state.epochs.joined, group.state.view.any) == ((10, 6), True)
     hear(group, teller.status())
     assert group.told("declared") == []
     group.crash()
@@ -232,7 +233,7 @@ def test_an_outbox_that_has_lost_the_epoch_says_nothing_of_what_came_before_in_i
     copy.since = (10, 1)
     hear(group, copy.status())
     assert group.told("declared") == [(10, 1, 5, JOINED_LATE)]
-    assert [(gap.epoch, gap.first, gap.last) for gap in group.core.effects.missed] == [(10, 1, 5)]
+    assert [(gap.epoch, gap.first, gap.last) for gap in seen(group.core).missed] == [(10, 1, 5)]
     hear(group, copy.status())
     assert len(group.told("declared")) == 1
 
@@ -280,4 +281,4 @@ def test_a_status_that_contradicts_what_was_finished_is_a_conflict_that_says_how
     group.wait(1.0)
     (conflict,) = [note for note in group.notes if note.kind == "conflict" and note.epoch == 20]
     assert (conflict.incarnation, conflict.detail) == (140, {"known": [10, f"{70:016x}", 10], "entered": 30})
-    assert len([epoch for _, epoch, _ in group.core.effects.conflicts if epoch == 20]) == 1
+    assert len([epoch for _, epoch, _ in seen(group.core).conflicts if epoch == 20]) == 1

@@ -6,6 +6,7 @@ from reliamsg.message import Stream
 from reliamsg.protocol.receiver.group import GroupReceiver
 from reliamsg.protocol.receiver.incoming import Incoming
 from reliamsg.protocol.receiver.rules import Rules
+from tests.protocol.events_tools import seen, snapshot
 
 STREAM = Stream("p", "orders")
 PREFETCH = 64
@@ -49,26 +50,26 @@ class Backlog:
         while int(self.allowed) > self.handled:
             found = state.offer(self.now, 1)
             if found is None:
-                if not self.core.effects.urgent:
+                if not seen(self.core).urgent:
                     return
                 self._commit()
                 continue
             last = min(found.last, int(self.allowed))
             state.take(found, last, self.now)
-            self.core.acknowledge(STREAM, 1, found.first, last, self.now)
+            self.core.streams[STREAM].acknowledge(1, found.first, last, self.now)
             self.handled = last
 
     def _commit(self) -> None:
         due, _ = self.core.waiting.overdue(self.now)
-        snapshot = self.core.snapshot()
-        snapshot.also.add(STREAM)
+        planned = snapshot(self.core)
+        planned.also.add(STREAM)
         for waiting in due:
             assert waiting.known is not None
             self.ages.append(round(self.now - waiting.at, 6))
             self.core.waiting.spilling(waiting, True)
             for span in waiting.known.unsafe_held(waiting.first, waiting.last):
                 self.core.streams[STREAM].persisted(1, *span)
-        self.core.committed(snapshot)
+        self.core.committed(planned)
 
 
 def test_what_a_fast_handler_works_off_is_not_persisted() -> None:

@@ -203,17 +203,17 @@ def test_with_keys_an_older_status_is_not_looked_at_however_long_ago_the_newer_o
         teller.publish(5)
         group.hear(teller.status())
         group.wait(3_600.0 if not keys else 600.0)
-        assert group.state.heard is not None
+        assert group.state.view is not None
         group.hear(old)
-        assert (next(iter(group.state.heard.owners.values())).latest.number == old.number) is not keys
+        assert (next(iter(group.state.view.owners.values())).latest.number == old.number) is not keys
 
 
 def test_another_takeover_wants_another_answer() -> None:
     teller, group = old_producer(), signed()
     group.hear(teller.status())
-    assert group.state.heard.proof is not None
+    assert group.state.view.proof is not None
     group.core.succeed({})
-    assert group.state.heard.proof is None
+    assert group.state.view.proof is None
 
 
 def test_a_stream_leaves_memory_unless_the_group_is_about_to_join_it() -> None:

@@ -93,7 +93,7 @@ def test_the_home_of_a_session_is_lost(
 
 @pytest.mark.full
 @pytest.mark.timeout(900)
-def test_what_a_plain_subscriber_gets(
+def test_a_plain_subscriber_loses_messages(
     cluster: RabbitCluster, balancers: tuple[HaProxy, HaProxy], unique: str
 ) -> None:
     """The control: a persistent session at QoS 1, which subscribes on every connect, and the messages that it

@@ -36,10 +36,10 @@ def test_both_sites_away(
             one.cut()
             two.cut()
             before = accepted()
-            wait_for(lambda: accepted() >= before + rate, 30, "publishing goes on without any site")
+            wait_for(lambda: accepted() >= before + rate, 30, "publishing continues without any site")
             start = producer.rss_mb()
             wait_for(
-                lambda: accepted() >= before + rate * (seconds - 2), seconds * 2 + 30, "publishing goes on"
+                lambda: accepted() >= before + rate * (seconds - 2), seconds * 2 + 30, "publishing continues"
             )
             grown = producer.rss_mb() - start
             stake = accepted() - delivered()

@@ -78,7 +78,7 @@ def test_out_of_memory(
                     time.sleep(0.01)
                 assert "memory" in p.status().sites["dc1"].error
                 receipts += [p.publish(unique, b"%d" % (len(receipts) + number)) for number in range(50)]
-                wait_for(lambda: t.delivered() > len(receipts), 20, "the other site goes on")
+                wait_for(lambda: t.delivered() > len(receipts), 20, "the other site continues")
                 deadline = time.monotonic() + 3 * IMPATIENT["confirm_timeout"]
                 while time.monotonic() < deadline:
                     assert p.status().sites["dc1"].state == "blocked", p.status().sites["dc1"]
@@ -173,7 +173,7 @@ def test_a_queue_that_drops(
             t.producer.enough()
         else:
             t.producer.wait_ended(120)
-            assert t.unconfirmed("dc1") == 0, "it said that it has everything"
+            assert t.unconfirmed("dc1") == 0, "it reported that it has everything"
             waiting = messages - t.delivered()
             wait_for(lambda: rabbit.queue_depth(queue) * 20 < waiting / 4, 20, "most of it is dropped at dc1")
         t.consumer.start()
@@ -196,13 +196,13 @@ def test_a_session_that_drops(
         t.consumer.stop()
         t.accepts(missed)
         t.producer.stop()
-        assert t.unconfirmed("dc2") == 0, "it said that it has everything"
+        assert t.unconfirmed("dc2") == 0, "it reported that it has everything"
         t.consumer.start()
         t.drained()
         assert t.accepted() - arrived(t, "dc2") > missed / 2, "nothing was dropped"
 
 
-def test_what_both_sites_lose_is_said(
+def test_losses_at_both_sites_are_reported(
     tmp_path: Path, rabbit: RabbitNode, make_mosquitto: Callable[..., Mosquitto], unique: str
 ) -> None:
     """Both brokers lose confirmed messages, a range in the middle and then a whole epoch: never silently."""
@@ -261,7 +261,7 @@ def test_what_both_sites_lose_is_said(
     assert (report.verdict, counts["declared_gaps"], counts["lost"]) == ("lost", 17, 0), report.text()
 
 
-def test_nobody_but_the_groups_knows_their_queues(
+def test_only_the_groups_know_their_queues(
     tmp_path: Path, rabbit: RabbitNode, paths: Paths, unique: str, size: Size[int]
 ) -> None:
     """The producer names no groups. One queue's binding is removed while the other's stays, then the exchange."""

@@ -62,7 +62,7 @@ def test_duplicated_and_reordered(
             # Either may lag behind, and the consumer, which needs only one of them, may finish long before.
             patience.wait_for(
                 lambda: sum(row.last - row.first + 1 for row in t.rows(consumer, "duplicate")) > messages,
-                "more comes again than two sites without bridges would bring",
+                "more duplicates than from two sites without bridges",
                 60.0,
                 poll=0.5,
             )

@@ -54,7 +54,7 @@ def test_restored(shift: float, tmp_path: Path, rabbit: RabbitNode, unique: str,
         wait_for(
             lambda: delivered() >= 100 + more,
             60,
-            "what was published after the copy comes",
+            "messages published after the copy arrive",
         )
         restore_database(copy, outbox)
         if shift:
@@ -116,7 +116,7 @@ def test_both_clones_alive(tmp_path: Path, rabbit: RabbitNode, unique: str, size
         two.start()
         wait_for(lambda: not one.running, 60, "the lower of both is fenced")
         assert "ProducerFenced" in one.errors(), one.errors()
-        wait_for(Path(two.config["ended"]).exists, 120, "the other goes on")
+        wait_for(Path(two.config["ended"]).exists, 120, "the other continues")
         lasts = (accepted(), run.accepted(two)())
         wait_for(lambda: consumed(two), 120, "all that it holds is consumed")
         two.stop(120)

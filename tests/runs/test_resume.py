@@ -62,7 +62,7 @@ def test_nothing_is_lost_when_a_site_forgets(
             assert take(consumer, 1) == [b"A"]
         for body in (b"B", b"C"):
             producer.publish(topic, body).wait(timeout=120)
-        wait_for(lambda: dc1.stored() >= 1, 20, "dc1 counts what is at stake")
+        wait_for(lambda: dc1.stored() >= 1, 20, "dc1 counts the messages at stake")
         dc1.kill()
         with arrive() as consumer:
             receipts = [producer.publish(topic, body) for body in (b"D", b"E")]

@@ -55,7 +55,7 @@ def lose_a_tail(
             assert take(consumer, 1) == [b"before"]
         for body in TAIL:
             producer.publish(unique, body).wait(timeout=120)
-        wait_for(lambda: broker.stored() >= 1, 20, "the broker counts what is at stake")
+        wait_for(lambda: broker.stored() >= 1, 20, "the broker counts the messages at stake")
         broker.kill()
         if restarted:
             producer.close()

@@ -51,7 +51,7 @@ def test_the_thread_is_started_by_the_worker_alone() -> None:
     assert (host.wakes, called) == (1, ["called back", "more"])
 
 
-def test_close_calls_what_waits_although_nothing_was_started() -> None:
+def test_close_makes_waiting_calls_although_nothing_was_started() -> None:
     host, called = Host(), list[int]()
     for number in range(10):
         host.calls.put(partial(called.append, number))
@@ -59,7 +59,7 @@ def test_close_calls_what_waits_although_nothing_was_started() -> None:
     assert called == list(range(10))
 
 
-def test_close_does_not_wait_for_what_takes_longer(blocked: threading.Event) -> None:
+def test_close_does_not_wait_for_longer_calls(blocked: threading.Event) -> None:
     host, called = Host(), list[int]()
     host.calls.put(blocked.wait)
     host.calls.put(lambda: called.append(1))
@@ -82,7 +82,7 @@ def test_a_callback_may_close() -> None:
     wait_for(lambda: closed, "it does not wait for itself")
 
 
-def test_errors_are_told_in_the_order_of_all_calls() -> None:
+def test_errors_are_reported_in_the_order_of_all_calls() -> None:
     seen: list[str] = []
     host = Host(lambda error: seen.append(str(error)))
 
@@ -99,7 +99,7 @@ def test_errors_are_told_in_the_order_of_all_calls() -> None:
     host.calls.close(60.0)
 
 
-def test_an_on_error_that_raises_is_logged_and_not_told_of_that(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_on_error_that_raises_is_logged_and_not_called_for_that(caplog: pytest.LogCaptureFixture) -> None:
     told: list[BaseException] = []
 
     def on_error(error: BaseException) -> None:
@@ -114,7 +114,7 @@ def test_an_on_error_that_raises_is_logged_and_not_told_of_that(caplog: pytest.L
     assert [record.message for record in caplog.records] == ["on_error raised"] * 2
 
 
-def test_an_on_error_that_only_makes_what_would_run_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_on_error_that_only_returns_a_coroutine_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def on_error(_: BaseException) -> None: ...
 
     host = Host(on_error)
@@ -156,7 +156,7 @@ def test_without_on_error_nothing_waits() -> None:
 
 
 @pytest.mark.parametrize("method", ["put", "report"])
-def test_whoever_is_interrupted_while_adding_leaves_it_in_order(method: str) -> None:
+def test_an_interrupted_add_leaves_a_consistent_state(method: str) -> None:
     """Even if the interruption adds another call, and ends the one that it interrupted."""
     called: list[str] = []
     wakeup = Wakeup()

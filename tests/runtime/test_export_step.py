@@ -68,7 +68,7 @@ def test_that_it_is_full_is_said_once_and_so_is_its_end(inbox: Inbox, tmp_path: 
     assert export.status() is not None
 
 
-def test_what_does_not_leave_in_time_is_counted(inbox: Inbox, tmp_path: Path) -> None:
+def test_calls_that_do_not_finish_in_time_are_counted(inbox: Inbox, tmp_path: Path) -> None:
     (tmp_path / "away").write_text("no directory")
     export = step_of(inbox, JournalExport(str(tmp_path / "away")))
     note(inbox, Entry("late", first=1, last=1, group="g"))

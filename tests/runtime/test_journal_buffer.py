@@ -23,7 +23,7 @@ def spans(entries: list[Entry]) -> list[tuple[int, int]]:
     return [(entry.first, entry.last) for entry in entries]
 
 
-def test_what_continues_is_one_row_with_the_sums_of_digests_and_latencies() -> None:
+def test_successive_rows_become_one_with_summed_digests_and_latencies() -> None:
     (row,) = merge(
         [
             delivered(1, 2, digest=10, latency={3: 2}),
@@ -49,7 +49,7 @@ def test_what_continues_is_one_row_with_the_sums_of_digests_and_latencies() -> N
     ],
     ids=["a hole", "an overlap", "reason", "detail", "order", "epoch", "incarnation", "kind"],
 )
-def test_what_differs_is_a_row_of_its_own(second: Entry) -> None:
+def test_a_different_entry_is_a_separate_row(second: Entry) -> None:
     assert len(merge([delivered(1, 2), second], RULES)) == 2
 
 
@@ -72,7 +72,7 @@ def test_kinds_that_are_not_merged_never_are() -> None:
     assert spans(merge([Entry("late", last=1), Entry("late", first=2, last=2)], RULES)) == [(0, 1), (2, 2)]
 
 
-def test_what_was_taken_is_not_lengthened_any_more() -> None:
+def test_taken_rows_are_not_extended() -> None:
     buffer = JournalBuffer(RULES)
     buffer.add(delivered(1, 2))
     taken = buffer.take()

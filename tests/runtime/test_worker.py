@@ -67,7 +67,7 @@ def test_a_step_is_made_at_once_and_then_only_when_woken(make: Callable[..., Wor
     assert work.made == ["step", "step", "finish on works"]
 
 
-def test_what_wakes_it_before_it_is_started_or_during_a_step_is_not_lost(make: Callable[..., Worker]) -> None:
+def test_wake_ups_before_the_start_or_during_a_step_are_not_lost(make: Callable[..., Worker]) -> None:
     worker = make()
     worker.wake()
 
@@ -99,7 +99,7 @@ def test_steps_are_no_further_apart_than_they_may_be(make: Callable[..., Worker]
     wait_for(lambda: len(work.made) > 3, "it does not sleep for long")
 
 
-def test_a_step_that_fails_is_told_of_and_others_follow(
+def test_a_failing_step_is_reported_and_others_follow(
     make: Callable[..., Worker], caplog: pytest.LogCaptureFixture
 ) -> None:
     raised: list[Exception] = [ZeroDivisionError("first"), StoreCorrupt("second")]

@@ -42,7 +42,7 @@ NO_ROOM = {"max_bytes": 8 * 1024, "retain_seconds": 0.0, "max_batch_messages": 1
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_publishing_goes_on_as_soon_as_there_is_room(seed: int) -> None:
+def test_publishing_continues_as_soon_as_there_is_room(seed: int) -> None:
     waits = run(with_settings(seed, when_full="block", block_timeout=30.0, **NO_ROOM), keep=True)
     raises = run(with_settings(seed, when_full="raise", **NO_ROOM), keep=True)
     assert not waits.violations
@@ -51,7 +51,7 @@ def test_publishing_goes_on_as_soon_as_there_is_room(seed: int) -> None:
     assert not noted(waits, "can't publish: OutboxFull")
 
 
-def test_a_thread_that_is_not_told_of_room_is_a_stall(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_that_is_not_notified_of_room_is_a_stall(monkeypatch: pytest.MonkeyPatch) -> None:
     def in_silence(admission: Admission, size: int) -> None:
         admission._released += size
 
@@ -73,7 +73,7 @@ def _transferred(admission: Admission, owner: object, stored: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_message_that_halts_its_client_comes_again_until_it_is_handled(seed: int) -> None:
+def test_a_message_that_halts_its_client_is_redelivered_until_it_is_handled(seed: int) -> None:
     outcome = run(
         with_settings(seed, ("handler_failed",), on_dead_letter="halt", max_deliveries=1), keep=True
     )

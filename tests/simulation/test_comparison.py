@@ -47,9 +47,7 @@ def blind(monkeypatch: pytest.MonkeyPatch) -> list[Finding]:
     return findings
 
 
-def test_a_checker_that_passes_over_what_the_judge_knows_is_wrong(
-    tmp_path: Path, blind: list[Finding]
-) -> None:
+def test_a_checker_that_misses_the_judges_findings_is_wrong(tmp_path: Path, blind: list[Finding]) -> None:
     world = finished_with_losses(tmp_path)
     oracle = world.oracle
     missing = [(group, message) for group in oracle.groups for message in oracle.not_delivered(group)]
@@ -63,7 +61,7 @@ def test_a_checker_that_passes_over_what_the_judge_knows_is_wrong(
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_a_run_in_which_something_stays_open_that_nobody_promised_is_not_drained(
+def test_a_run_with_open_messages_that_were_not_promised_is_not_drained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool
 ) -> None:
     world = finished(1, tmp_path)
@@ -92,7 +90,7 @@ def test_a_broken_promise_is_to_be_found_by_both(tmp_path: Path, blind: list[Fin
 
 
 @pytest.mark.parametrize("kind", comparison.UNKNOWN)
-def test_what_only_the_judge_knows_must_be_as_the_judge_saw_it(
+def test_findings_that_only_the_judge_can_verify_must_match_its_view(
     tmp_path: Path, blind: list[Finding], kind: str
 ) -> None:
     world = finished(1, tmp_path)
@@ -125,7 +123,7 @@ def test_what_only_the_judge_knows_must_be_as_the_judge_saw_it(
         ("no journal of producer p1", None),
     ],
 )
-def test_what_is_missing_must_have_gone(
+def test_missing_evidence_must_have_been_lost(
     tmp_path: Path, blind: list[Finding], what: str, gone: tuple[str, str, int] | str | None
 ) -> None:
     world = finished(1, tmp_path)
@@ -144,7 +142,7 @@ def test_what_is_missing_must_have_gone(
         assert f"missing: {what}" not in texts(world)
 
 
-def test_what_was_removed_before_it_moved_to_another_epoch_is_said_by_its_later_name(
+def test_messages_removed_before_they_were_renumbered_are_reported_under_the_new_identity(
     tmp_path: Path, blind: list[Finding], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = finished(4, tmp_path)
@@ -159,7 +157,7 @@ def test_what_was_removed_before_it_moved_to_another_epoch_is_said_by_its_later_
     assert not any(str(message) in violation.text for violation in world.oracle.violations)
 
 
-def test_what_is_removed_after_it_moved_is_removed_for_the_judge_by_the_name_that_it_had_first(
+def test_messages_removed_after_they_were_renumbered_are_removed_for_the_judge_under_the_first_identity(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(draw(4, 60), tmp_path)
@@ -180,7 +178,7 @@ def test_what_is_removed_after_it_moved_is_removed_for_the_judge_by_the_name_tha
 
 
 @pytest.mark.parametrize("kind", ["out_of_order", "not_redelivered"])
-def test_what_is_said_of_an_epoch_that_forked_counts(tmp_path: Path, blind: list[Finding], kind: str) -> None:
+def test_findings_about_a_forked_epoch_count(tmp_path: Path, blind: list[Finding], kind: str) -> None:
     """A group that continues with another history of its producer is owed the same."""
     world = finished(1, tmp_path)
     group, stream = world.oracle.groups[0], Stream("p1", "orders")
@@ -191,7 +189,7 @@ def test_what_is_said_of_an_epoch_that_forked_counts(tmp_path: Path, blind: list
 
 
 @pytest.mark.parametrize("replaced", [False, True])
-def test_a_run_goes_on_until_the_successor_of_an_inbox_has_nothing_more_to_come(
+def test_a_run_continues_until_the_successor_of_an_inbox_expects_nothing_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replaced: bool
 ) -> None:
     """The judge considers everything done that the one before had settled."""

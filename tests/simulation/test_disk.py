@@ -104,7 +104,7 @@ def test_commits_that_were_cut_short_take_nothing_of_the_one_before_with_them(cl
         assert row == (str(value),)
 
 
-def test_without_its_wal_file_a_database_is_what_it_was_at_the_last_checkpoint(client: Client) -> None:
+def test_without_its_wal_file_a_database_is_in_the_state_of_its_last_checkpoint(client: Client) -> None:
     outbox = client.open()
     client.commit(1)
     client.commit(2)
@@ -117,7 +117,7 @@ def test_without_its_wal_file_a_database_is_what_it_was_at_the_last_checkpoint(c
     assert client.drive.lose_wal() is None
 
 
-def test_what_was_closed_cleanly_has_no_wal_file_to_lose(client: Client) -> None:
+def test_a_cleanly_closed_database_has_no_wal_file_to_lose(client: Client) -> None:
     client.open()
     client.commit(1)
     client.close()

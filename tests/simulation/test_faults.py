@@ -59,7 +59,7 @@ def rolled(monkeypatch: pytest.MonkeyPatch) -> Rolled:
 
 
 @pytest.mark.parametrize("seed", [1, 12, 20])
-def test_what_others_do_stays_the_same_when_a_fault_is_left_out(seed: int, rolled: Rolled) -> None:
+def test_other_faults_stay_the_same_when_one_is_left_out(seed: int, rolled: Rolled) -> None:
     whole = run(draw(seed, 60))
     with_all = dict(rolled)
     assert len(whole.struck) >= 3, "choose a seed with more faults"

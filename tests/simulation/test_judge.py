@@ -111,7 +111,7 @@ def test_a_message_that_failed_is_not_overtaken(judged: Judged) -> None:
 
 
 @pytest.mark.parametrize("word", ["declared", "given", "none"])
-def test_what_was_passed_with_a_word_may_have_another_number_since(judged: Judged, word: str) -> None:
+def test_messages_declared_may_have_another_number_since(judged: Judged, word: str) -> None:
     """An older copy of the outbox assigns another number to a message that it does not know to be sent."""
     first, second = judged.publish(1), judged.publish(2)
     if word == "given":
@@ -126,7 +126,7 @@ def test_what_was_passed_with_a_word_may_have_another_number_since(judged: Judge
     assert ("skipped" in judged.kinds) == (word == "none")
 
 
-def test_what_was_acknowledged_may_have_another_number_since(judged: Judged) -> None:
+def test_acknowledged_messages_may_have_another_number_since(judged: Judged) -> None:
     """The outbox, an older copy, learns that the group was beyond it, and nothing is sent again."""
     first = judged.publish(1)
     judged.deliver(1)
@@ -153,7 +153,7 @@ def test_a_message_that_failed_for_the_last_time_is_followed_by_others(judged: J
     assert judged.kinds == []
 
 
-def test_a_message_that_came_again_is_followed_by_others(judged: Judged) -> None:
+def test_a_redelivered_message_is_followed_by_others(judged: Judged) -> None:
     first, second = judged.publish(1), judged.publish(2)
     judged.deliver(1)
     judged.oracle.handler_failed("g1", "g1-1", first)
@@ -181,7 +181,7 @@ def test_time_in_which_a_consumer_was_stopped_is_no_gaps_time(
     assert judged.kinds == (["gap_too_early"] if early else [])
 
 
-def test_the_time_of_a_gap_begins_when_what_is_before_it_is_acknowledged(judged: Judged) -> None:
+def test_the_time_of_a_gap_begins_when_everything_before_it_is_acknowledged(judged: Judged) -> None:
     first = judged.publish(1)
     judged.publish(2)
     judged.deliver(1)
@@ -193,7 +193,7 @@ def test_the_time_of_a_gap_begins_when_what_is_before_it_is_acknowledged(judged:
 
 
 @pytest.mark.parametrize("replaced", [True, False])
-def test_what_an_older_copy_of_an_inbox_hears_to_be_settled_holds_up_no_gaps_clock(
+def test_positions_announced_to_an_older_copy_of_an_inbox_hold_up_no_gaps_clock(
     judged: Judged, replaced: bool
 ) -> None:
     first = judged.publish(1)
@@ -212,7 +212,7 @@ def test_what_an_older_copy_of_an_inbox_hears_to_be_settled_holds_up_no_gaps_clo
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_what_was_given_up_is_among_the_dead_letters(judged: Judged, kept: bool) -> None:
+def test_abandoned_messages_are_among_the_dead_letters(judged: Judged, kept: bool) -> None:
     first = judged.publish(1)
     judged.deliver(1)
     judged.oracle.rejected("g1", "g1-1", first)
@@ -230,7 +230,7 @@ def test_nothing_is_pending_only_when_enough_sites_have_confirmed(judged: Judged
     assert judged.kinds == ["published_unconfirmed"]
 
 
-def test_what_is_durable_and_was_never_sent_is_lost(judged: Judged) -> None:
+def test_durable_messages_that_were_never_sent_are_lost(judged: Judged) -> None:
     operation = judged.oracle.invoked(STREAM, b"1")
     operation.outcome = "ok"
     operation.confirmed.add("dc1")
@@ -238,7 +238,7 @@ def test_what_is_durable_and_was_never_sent_is_lost(judged: Judged) -> None:
     assert judged.kinds == ["lost"]
 
 
-def test_what_was_acknowledged_by_a_consumer_that_crashed_is_waited_for(judged: Judged) -> None:
+def test_messages_acknowledged_by_a_crashed_consumer_are_waited_for(judged: Judged) -> None:
     oracle, messages = judged.oracle, [judged.publish(seq) for seq in range(1, 6)]
     for message in messages:
         judged.deliver(message.seq)
@@ -253,7 +253,7 @@ def test_what_was_acknowledged_by_a_consumer_that_crashed_is_waited_for(judged: 
     assert not oracle.open_for("g1")
 
 
-def test_what_failed_need_not_come_again_where_another_inbox_had_settled_it(judged: Judged) -> None:
+def test_failed_messages_need_no_redelivery_if_another_inbox_had_settled_them(judged: Judged) -> None:
     first, _ = judged.publish(1), judged.publish(2)
     judged.open_inboxes("one", "two")
     judged.deliver(1)
@@ -277,7 +277,7 @@ def test_a_gap_without_an_end_names_nothing_of_later_epochs(judged: Judged) -> N
     ]
 
 
-def test_what_came_before_joining_is_blind_where_nothing_was_heard(judged: Judged) -> None:
+def test_before_join_is_blind_without_an_announcement(judged: Judged) -> None:
     declarations = judged.oracle.declarations["g1"]
     places = [(1, 9), (2, 2), (2, 3)]
     numbers = [MessageId(*STREAM[:1], epoch, *STREAM[1:], seq) for epoch, seq in places]
@@ -289,7 +289,7 @@ def test_what_came_before_joining_is_blind_where_nothing_was_heard(judged: Judge
     assert not judged.oracle.declarations["other"].was_blind(numbers[0])
 
 
-def test_an_inbox_that_was_replaced_may_do_again_what_it_did_since_and_nothing_else(judged: Judged) -> None:
+def test_a_replaced_inbox_may_repeat_its_later_actions_and_nothing_else(judged: Judged) -> None:
     one, two = judged.publish(1), judged.publish(2)
     for seq, message in ((1, one), (2, two)):
         judged.deliver(seq)
@@ -307,7 +307,7 @@ def test_an_inbox_that_was_replaced_may_do_again_what_it_did_since_and_nothing_e
 
 
 @pytest.mark.parametrize(("back", "kinds"), [(1.5, []), (0.5, ["false_gap"])])
-def test_what_an_inbox_settled_after_its_copy_may_be_declared(
+def test_messages_that_an_inbox_settled_after_its_copy_may_be_declared(
     judged: Judged, back: float, kinds: list[str]
 ) -> None:
     one = judged.publish(1)
@@ -324,7 +324,7 @@ def test_what_an_inbox_settled_after_its_copy_may_be_declared(
 
 
 @pytest.mark.parametrize(("since", "gone"), [(999.0, True), (1000.5, False)])
-def test_waiting_is_in_vain_only_for_what_a_disk_took_with_it(
+def test_waiting_is_in_vain_only_for_messages_lost_with_a_disk(
     judged: Judged, since: float, gone: bool
 ) -> None:
     first = judged.publish(1)
@@ -336,7 +336,7 @@ def test_waiting_is_in_vain_only_for_what_a_disk_took_with_it(
     assert judged.oracle.is_gone(gap) is gone
 
 
-def test_what_has_arrived_is_not_missing_in_a_gap_of_unknown_extent(judged: Judged) -> None:
+def test_arrived_messages_are_not_missing_in_a_gap_of_unknown_extent(judged: Judged) -> None:
     judged.publish(1)
     open_gap = Gap(STREAM, 1, 2, None, "extent unknown")
     assert not judged.oracle.is_owed("g1", open_gap)
@@ -348,7 +348,7 @@ def test_what_has_arrived_is_not_missing_in_a_gap_of_unknown_extent(judged: Judg
     assert not judged.oracle.is_owed("g1", open_gap, until=5)
 
 
-def test_waiting_is_in_vain_for_what_was_in_hand_when_a_process_ended_and_went_with_the_disk(
+def test_waiting_is_in_vain_for_messages_in_progress_at_a_crash_and_lost_with_the_disk(
     judged: Judged,
 ) -> None:
     body = b"1"
@@ -363,7 +363,7 @@ def test_waiting_is_in_vain_for_what_was_in_hand_when_a_process_ended_and_went_w
 @pytest.mark.parametrize(
     "by", ["another", "itself", "both", "nobody", "its own order", "another, later", "its producer"]
 )
-def test_what_another_inbox_passed_untold_comes_in_this_one_s_own_order(
+def test_messages_that_another_inbox_passed_unannounced_arrive_in_this_ones_own_order(
     judged: Judged, by: str, joined: bool
 ) -> None:
     """One declared 2, or joined behind it, and received 3; the other one, which was not told so, receives 2."""
@@ -395,10 +395,8 @@ def test_what_another_inbox_passed_untold_comes_in_this_one_s_own_order(
     assert ("out_of_order" in wrong) == (by != "another")
 
 
-@pytest.mark.parametrize("by", ["another", "itself", "itself, after its copy was made", "another, told"])
-def test_an_inbox_that_knows_of_no_later_epoch_goes_on_in_the_order_of_publishing(
-    judged: Judged, by: str
-) -> None:
+@pytest.mark.parametrize("by", ["another", "itself", "itself, after its copy was made", "another, notified"])
+def test_an_inbox_that_knows_of_no_later_epoch_continues_in_publish_order(judged: Judged, by: str) -> None:
     """An outbox was lost, and continues in a lower epoch because its clock was set back; another inbox had received
     part of the one before."""
     judged.publish(1, epoch=5)
@@ -410,14 +408,14 @@ def test_an_inbox_that_knows_of_no_later_epoch_goes_on_in_the_order_of_publishin
         judged.oracle.inbox_replaced("g1", "g1-1", copied_at)
     judged.oracle.outbox_replaced("p1", judged.scheduler.now, set())
     judged.publish(2, epoch=4)
-    if by == "another, told":
+    if by == "another, notified":
         judged.oracle.readers.announced("g1-1", STREAM, (5, 2), (5, 2))
     judged.deliver(2, epoch=4)
     judged.oracle.judge()
-    assert judged.kinds == (["out_of_order"] if by in ("itself", "another, told") else [])
+    assert judged.kinds == (["out_of_order"] if by in ("itself", "another, notified") else [])
 
 
-def test_only_what_was_stored_in_no_copy_went_with_an_outbox(judged: Judged) -> None:
+def test_only_messages_in_no_copy_were_lost_with_an_outbox(judged: Judged) -> None:
     """The copy has the first of two messages; that its publish() returned after the copy was made does not matter."""
     judged.later(1.0)
     copied, lost = judged.publish(1), judged.publish(2)
@@ -475,7 +473,7 @@ def test_a_gap_whose_acceptance_went_with_its_consumer_has_had_its_time(
     assert judged.kinds == (["gap_too_early"] if durable else [])
 
 
-def test_what_is_told_to_have_been_missed_by_joining_is_no_loss(judged: Judged) -> None:
+def test_messages_declared_as_missed_by_joining_are_no_loss(judged: Judged) -> None:
     judged.publish(1)
     judged.oracle.gap_reported("g1", "g1-1", Gap(STREAM, 1, 1, 1, "joined late"))
     judged.oracle.judge()
@@ -483,7 +481,7 @@ def test_what_is_told_to_have_been_missed_by_joining_is_no_loss(judged: Judged) 
 
 
 @pytest.mark.parametrize("lost", [True, False])
-def test_what_was_lost_with_an_outbox_is_ordered_by_its_epochs_alone(judged: Judged, lost: bool) -> None:
+def test_messages_lost_with_an_outbox_are_ordered_by_their_epochs_alone(judged: Judged, lost: bool) -> None:
     stored = {judged.publish(seq, epoch=7) for seq in (1, 2)}
     if lost:
         judged.oracle.outbox_replaced("p1", judged.scheduler.now - 1.0, stored)
@@ -528,7 +526,7 @@ class Standby:
         return encode_state(State(VERSION, "g1", inbox, number, 0, to, "", role, b"n" * 8, []), None)
 
 
-def test_what_was_handed_out_before_a_standby_took_over_is_flagged(judged: Judged) -> None:
+def test_messages_delivered_before_a_standby_took_over_are_flagged(judged: Judged) -> None:
     standby = Standby(judged)
     judged.publish(1)
     judged.deliver(1)
@@ -538,7 +536,7 @@ def test_what_was_handed_out_before_a_standby_took_over_is_flagged(judged: Judge
     assert judged.kinds == ["duplicate"]
 
 
-def test_what_is_handed_out_where_a_standby_that_reads_can_not_hear_of_it_is_not(judged: Judged) -> None:
+def test_messages_delivered_out_of_reach_of_a_reading_standby_are_not(judged: Judged) -> None:
     standby = Standby(judged)
     standby.announces("active")
     judged.later(1.0)
@@ -608,7 +606,7 @@ def test_attempts_that_were_counted_and_not_made_are_as_many_as_each_stream_coun
 
 
 @pytest.mark.parametrize(("after", "kinds"), [(LEASE / 2, []), (LEASE, ["two_readers"])])
-def test_a_heartbeat_that_came_back_proves_for_the_time_of_a_lease_that_nobody_else_read(
+def test_a_returned_heartbeat_proves_for_the_time_of_a_lease_that_no_other_inbox_read(
     judged: Judged, after: float, kinds: list[str]
 ) -> None:
     standby = Standby(judged)
@@ -640,7 +638,9 @@ def test_a_heartbeat_of_an_earlier_life_proves_nothing(judged: Judged, again: bo
 
 @pytest.mark.parametrize("flagged", [(False, False), (False, True), (True, False)])
 @pytest.mark.parametrize("event", ["", "crash", "copy"])
-def test_what_two_inboxes_gave_without_a_flag(judged: Judged, flagged: tuple[bool, bool], event: str) -> None:
+def test_messages_that_two_inboxes_delivered_without_a_flag(
+    judged: Judged, flagged: tuple[bool, bool], event: str
+) -> None:
     """After a crash a journal need not contain it; a copy from before does not."""
     message = judged.publish(1)
     judged.later(1.0)
@@ -659,7 +659,7 @@ def test_what_two_inboxes_gave_without_a_flag(judged: Judged, flagged: tuple[boo
     ("where", "wrong"),
     [("", []), ("g1", ["published_unconfirmed"]), (None, ["published_unconfirmed", "lost"])],
 )
-def test_what_a_client_that_ended_still_holds_is_not_lost(
+def test_messages_that_a_terminated_client_still_holds_are_not_lost(
     judged: Judged, where: str | None, wrong: list[str]
 ) -> None:
     """In an outbox, in the group's inbox, or nowhere."""
@@ -685,7 +685,7 @@ def test_a_group_that_begins_with_the_latest_is_owed_what_follows_what_came_firs
     assert all("/3 at g1" in violation.text for violation in judged.oracle.violations)
 
 
-def test_what_a_group_took_in_first_is_where_it_begins() -> None:
+def test_a_group_begins_with_the_first_message_that_it_accepted() -> None:
     judged = Judged(latest=True)
     first = judged.publish(1)
     judged.publish(2)
@@ -716,7 +716,7 @@ def test_before_the_place_of_joining_an_outbox_that_went_back_owes_nothing_to_a_
 
 @pytest.mark.parametrize("by", ["journal", "hand"])
 @pytest.mark.parametrize("where", ["quarantine", "its own quarantine", "inbox", "only inbox"])
-def test_what_waits_in_the_quarantine_of_one_of_several_inboxes_is_not_met_by_another(
+def test_messages_in_the_quarantine_of_one_of_several_inboxes_are_unknown_to_the_others(
     where: str, by: str
 ) -> None:
     judged = Judged(latest=True, consumers=1 if where == "only inbox" else 2)
@@ -735,7 +735,7 @@ def test_what_waits_in_the_quarantine_of_one_of_several_inboxes_is_not_met_by_an
 
 @pytest.mark.parametrize("orphaned", [True, False])
 @pytest.mark.parametrize("replaced", [True, False])
-def test_what_was_on_its_way_when_its_outbox_was_replaced_was_offered(
+def test_in_flight_messages_of_a_replaced_outbox_were_offered(
     judged: Judged, replaced: bool, orphaned: bool
 ) -> None:
     operation = judged.oracle.invoked(STREAM, b"1")
@@ -747,7 +747,7 @@ def test_what_was_on_its_way_when_its_outbox_was_replaced_was_offered(
     assert judged.oracle.was_offered(first) == (replaced and orphaned)
 
 
-def test_what_goes_with_a_disk_that_knows_it_by_an_earlier_name_is_gone(judged: Judged) -> None:
+def test_messages_lost_with_a_disk_under_an_earlier_identity_are_lost(judged: Judged) -> None:
     first = judged.publish(1)
     judged.oracle.seen(first._replace(epoch=2), b"1")  # it was renumbered before it was offered to any site
     judged.later(2.0)
@@ -781,7 +781,7 @@ def test_a_group_that_begins_with_the_latest_begins_anew_where_its_only_inbox_is
 
 
 @pytest.mark.parametrize(("inboxes", "kinds"), [(1, ["skipped"]), (2, [])])
-def test_nothing_came_before_that_follows_what_a_group_was_given(
+def test_nothing_after_a_delivered_message_is_from_before_joining(
     judged: Judged, inboxes: int, kinds: list[str]
 ) -> None:
     judged.open_inboxes(*map(str, range(inboxes)))
@@ -795,7 +795,7 @@ def test_nothing_came_before_that_follows_what_a_group_was_given(
     assert judged.kinds == kinds
 
 
-def test_a_run_goes_on_for_what_a_group_reads_and_was_not_named_for() -> None:
+def test_a_run_continues_for_messages_that_a_group_reads_without_being_named() -> None:
     judged = Judged()
     judged.publish(1)
     assert not judged.oracle.has_unpromised(lambda group: ["orders"])
@@ -808,7 +808,7 @@ def test_a_run_goes_on_for_what_a_group_reads_and_was_not_named_for() -> None:
 
 
 @pytest.mark.parametrize("consumers", [1, 2])
-def test_it_goes_on_where_a_group_that_begins_with_the_latest_has_begun_by_its_journal(
+def test_it_continues_where_a_group_with_latest_has_begun_according_to_its_journal(
     consumers: int,
 ) -> None:
     """Nothing was delivered or released by then."""
@@ -828,7 +828,7 @@ def test_it_goes_on_where_a_group_that_begins_with_the_latest_has_begun_by_its_j
 
 @pytest.mark.parametrize("replaced", [True, False])
 @pytest.mark.parametrize("reason", ["superseded", "expired"])
-def test_what_waited_in_quarantine_may_be_of_an_epoch_that_was_over(reason: str, replaced: bool) -> None:
+def test_quarantined_messages_may_be_of_a_finished_epoch(reason: str, replaced: bool) -> None:
     judged = Judged()
     judged.open_inboxes("inbox")
     if replaced:

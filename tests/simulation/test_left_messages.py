@@ -38,14 +38,14 @@ class Left(Judged):
         self.oracle.announced_missing("g1", "g1-1", STREAM, [(1, 1, 1)])
 
 
-def test_what_a_producer_has_to_keep_may_be_left_to_it() -> None:
+def test_messages_that_a_producer_has_to_keep_may_be_left_to_it() -> None:
     judged = Left()
     judged.says.append(judged.message)
     judged.lacks()
     assert judged.kinds == []
 
 
-def test_what_is_not_said_to_be_left_was_let_go_of() -> None:
+def test_messages_not_reported_as_left_were_released() -> None:
     judged = Left()
     judged.lacks()
     assert judged.kinds == ["let_go_unsafe"]
@@ -54,7 +54,7 @@ def test_what_is_not_said_to_be_left_was_let_go_of() -> None:
 @pytest.mark.parametrize(
     "made", [lambda: Left(keeps=False), lambda: Left(named=frozenset())], ids=["confirmed", "not named"]
 )
-def test_what_nobody_keeps_must_not_be_left(made: Callable[[], Left]) -> None:
+def test_messages_that_no_producer_keeps_must_not_be_left(made: Callable[[], Left]) -> None:
     judged = made()
     judged.says.append(judged.message)
     judged.lacks()
@@ -73,7 +73,7 @@ def test_a_group_that_was_named_afterwards_is_not_kept_for(before: bool) -> None
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_what_was_left_and_is_lost_after_all_was_not_safe(named: bool) -> None:
+def test_messages_left_and_then_lost_were_not_safe(named: bool) -> None:
     """Except for a group that is no longer named, which is promised nothing."""
     judged = Left()
     judged.says.append(judged.message)

@@ -92,7 +92,7 @@ class World:
         return [body for at, body in self.heard_at if at == address]
 
 
-def test_a_full_window_keeps_no_control_frame_from_being_heard() -> None:
+def test_a_full_window_blocks_no_control_frame() -> None:
     world = World()
     world.begin(GROUP)
     world.broker.send_all(True)
@@ -106,7 +106,7 @@ def test_a_full_window_keeps_no_control_frame_from_being_heard() -> None:
     assert sorted(world.told(GROUP)) == [b"I am here", b"hello"]
 
 
-def test_what_was_left_out_comes_again_in_order_once_there_is_room() -> None:
+def test_dropped_messages_are_redelivered_in_order_once_there_is_room() -> None:
     world = World()
     world.begin(GROUP)
     world.broker.send_all(True)
@@ -123,7 +123,7 @@ def test_what_was_left_out_comes_again_in_order_once_there_is_room() -> None:
 
 
 @pytest.mark.parametrize(("version", "limit"), [("5", 2), ("3.1.1", 50)])
-def test_a_broker_sends_ahead_what_its_client_can_say(version: Any, limit: int) -> None:
+def test_a_broker_sends_ahead_as_much_as_its_client_allows(version: Any, limit: int) -> None:
     world = World(held_bytes=1 << 20)
     world.receiver.site = replace(world.site, mqtt_version=version)
     world.begin(GROUP)
@@ -154,7 +154,7 @@ def test_an_address_that_ends_the_sending_connection_is_left_out_and_the_others_
 
 
 @pytest.mark.parametrize("refuses", ["closing", "answering"])
-def test_an_address_that_can_not_be_listened_at_is_left_out_and_the_others_are_heard(refuses: Any) -> None:
+def test_a_refused_address_is_skipped_and_the_others_are_read(refuses: Any) -> None:
     world = World(refuses=refuses)
     world.broker.refuse_address(OTHER)
     world.receiver.listen([GROUP, OTHER])

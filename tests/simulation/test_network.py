@@ -8,7 +8,7 @@ from reliamsg.simulation.clock import Scheduler
 from reliamsg.simulation.network import Path
 
 
-def test_what_is_stuck_in_a_cut_comes_before_what_was_sent_after_it() -> None:
+def test_messages_held_by_a_partition_arrive_before_later_ones() -> None:
     """Even if it is still in flight when the partition ends."""
     for seed in range(100):
         scheduler = Scheduler(0.0)

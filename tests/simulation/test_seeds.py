@@ -63,7 +63,7 @@ def test_a_seed_makes_one_history_whatever_the_hash_seed() -> None:
     assert len(histories.pop().splitlines()) > 200
 
 
-def test_several_processes_find_what_one_finds() -> None:
+def test_several_processes_find_the_same_as_one() -> None:
     found = []
     for jobs in (1, 2):
         seen: list[Outcome] = []

@@ -47,7 +47,7 @@ def test_every_value_is_drawn_and_counted() -> None:
     }, "nothing else is drawn"
 
 
-def test_clients_of_a_run_differ_in_what_they_are_set_to() -> None:
+def test_clients_of_a_run_differ_in_their_settings() -> None:
     both = [scenario for seed in range(100) if len((scenario := draw(seed)).producers) == 2]
     assert any(one.producers["p1"]["confirm"] != one.producers["p2"]["confirm"] for one in both)
     assert any(

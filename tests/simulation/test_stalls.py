@@ -69,7 +69,7 @@ def full(why: str) -> QuarantineFull:
 
 
 @pytest.mark.parametrize("fault", ["restored", "wal_lost"])
-def test_a_fenced_producer_is_excused_by_what_became_of_its_own_disk(finished: Run, fault: str) -> None:
+def test_a_fenced_producer_is_excused_by_the_fate_of_its_own_disk(finished: Run, fault: str) -> None:
     finished.producers["p1"] = ProducerFenced("another has its name")
     finished.strike(fault, "p2")
     assert finished.excused == set()
@@ -81,7 +81,7 @@ def test_a_fenced_producer_is_excused_by_what_became_of_its_own_disk(finished: R
 @pytest.mark.parametrize(
     ("why", "fault"), [("far-epoch", "far_epoch"), ("far-epoch", "forged"), ("too-many-streams", "forged")]
 )
-def test_a_full_quarantine_is_excused_by_what_somebody_did_to_the_stream_that_it_names(
+def test_a_full_quarantine_is_excused_by_an_attack_on_the_stream_that_it_names(
     finished: Run, why: str, fault: str
 ) -> None:
     finished.terminate_consumers(full(why))
@@ -191,7 +191,7 @@ def bounds_of(scenario: Scenario) -> Bounds:
     return Bounds(scenario, frozenset(), addresses_refused=False)
 
 
-def test_what_goes_on_slowly_is_no_stall_and_what_stands_still_is() -> None:
+def test_slow_progress_is_no_stall_and_a_standstill_is_one() -> None:
     bounds, liveness, now = bounds_of(draw(PLAIN, 20, ())), Liveness(), 1_000.0
     key = "g1", ONE
     bound = bounds.of(key)
@@ -208,10 +208,10 @@ def test_what_goes_on_slowly_is_no_stall_and_what_stands_still_is() -> None:
     now += bound - 1.0
     assert not left(1)
     now += 2.0
-    assert left(1), "what is open again, and then as before, is no progress"
+    assert left(1), "a gap that opens again, and then as before, is no progress"
 
 
-def test_a_group_that_passes_what_it_is_not_owed_on_its_way_is_not_stalled() -> None:
+def test_a_group_that_passes_unowed_messages_is_not_stalled() -> None:
     """Its producer named it late: what is owed is behind gaps that nobody is obliged to fill."""
     bounds, liveness, now = bounds_of(draw(PLAIN, 20, ())), Liveness(), 1_000.0
     key = "g1", ONE
@@ -222,7 +222,7 @@ def test_a_group_that_passes_what_it_is_not_owed_on_its_way_is_not_stalled() -> 
         now += bound - 1.0
     now += 2.0
     liveness.update(Progress(now, {key: 1}, {("g1", ONE, "g1-1"): (5, 7)}))
-    assert liveness.stalled(now, bounds), "what it passes once more is no progress"
+    assert liveness.stalled(now, bounds), "messages passed once more are no progress"
 
 
 def test_everything_that_is_left_has_to_stand_still() -> None:
@@ -268,9 +268,7 @@ def test_a_stream_that_a_consumer_sits_on_is_a_stall(tmp_path: Path, monkeypatch
         assert any(text.startswith(f"{group} still lacks ") for text in stalled), stalled
 
 
-def test_what_a_group_meets_at_the_very_end_is_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_streams_met_at_the_very_end_are_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything owed to it is done, and the run is about to finish."""
     world, left = world_of(tmp_path), list[object]()
 

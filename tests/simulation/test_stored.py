@@ -14,7 +14,7 @@ from reliamsg.simulation.world import World
 
 @pytest.mark.parametrize("handles", [True, False])
 @pytest.mark.parametrize("seed", range(6))
-def test_what_is_durable_was_delivered_or_is_stored_somewhere(
+def test_durable_messages_were_delivered_or_are_stored_somewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, handles: bool
 ) -> None:
     """At any time without faults: in an outbox, at a broker or, if applications do not handle it, in an inbox."""

@@ -38,7 +38,7 @@ class Noted:
         return factory.open_receiver(site, bindings, events)
 
 
-def test_clients_that_are_constructed_in_the_block_keep_what_was_injected(
+def test_clients_constructed_in_the_block_keep_the_injected_objects(
     memory_network: MemoryNetwork, tmp_path: Path
 ) -> None:
     transports, points = Noted(), list[str]()
@@ -75,7 +75,7 @@ def test_only_the_thread_that_entered_the_block_sees_it() -> None:
     assert seen == [True]
 
 
-def test_an_inner_block_replaces_what_it_is_given() -> None:
+def test_an_inner_block_replaces_only_the_given_objects() -> None:
     transports = Noted()
     with inject(transports=transports, probe=print):
         with inject(probe=repr):  # type: ignore[arg-type]

@@ -22,7 +22,7 @@ class TestBody:
         assert len(check_body(bytes(MAX_MESSAGE_BYTES))) == MAX_MESSAGE_BYTES
 
     @pytest.mark.parametrize("kind", [bytearray, lambda b: memoryview(bytearray(b))])
-    def test_what_may_change_is_copied(self, kind: Callable[[bytes], bytearray]) -> None:
+    def test_mutable_fields_are_copied(self, kind: Callable[[bytes], bytearray]) -> None:
         buffer = kind(b"abc")
         body = check_body(buffer)
         buffer[0] = 0

@@ -145,7 +145,7 @@ def test_any_sequence_of_heads(pieces: list[bytes], count: int) -> None:
 
 
 @pytest.mark.parametrize(("count", "size"), [(1, 300_000), (50, 6_000)])
-def test_what_is_compressed_arrives_where_frames_are_small(count: int, size: int) -> None:
+def test_compressed_batches_arrive_where_frames_are_small(count: int, size: int) -> None:
     """A batch that is over a site's limit before compression, but not after it."""
     limit = 100_000
     raw = data.encode(
@@ -188,7 +188,7 @@ def publishable(records: Records) -> bool:
         max_size=4,
     )
 )
-def test_what_is_decoded_is_what_could_have_been_published(
+def test_decoded_batches_could_have_been_published(
     rows: list[tuple[bytes, str | None, dict[str, str] | None]],
 ) -> None:
     records = Records([row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows])
@@ -266,7 +266,7 @@ def test_names_beyond_those_that_are_remembered() -> None:
     )
 
 
-def test_what_ends_as_if_it_were_bodies_alone() -> None:
+def test_frames_that_end_as_if_they_were_bodies_alone() -> None:
     """The two bytes of a batch without keys and headers may be the end of something else."""
     pack = msgspec.msgpack.encode
     for fields, count in (

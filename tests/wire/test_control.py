@@ -72,11 +72,11 @@ def reason(data: bytes, address: str, ring: KeyRing | None = None) -> str:
 
 class TestRoundTrip:
     @given(strategies.statuses(), st.sampled_from([None, RING]))
-    def test_a_status_comes_out_as_it_went_in(self, status: Status, ring: KeyRing | None) -> None:
+    def test_a_status_survives_a_round_trip(self, status: Status, ring: KeyRing | None) -> None:
         assert open_control(one(status, ring), status.to, ring) == status
 
     @given(strategies.states(), st.sampled_from([None, RING]))
-    def test_a_state_comes_out_as_it_went_in(self, state: State, ring: KeyRing | None) -> None:
+    def test_a_state_survives_a_round_trip(self, state: State, ring: KeyRing | None) -> None:
         assert open_control(one(state, ring), state.to, ring) == state
 
     def test_a_frame_without_the_fields_that_were_added_last(self) -> None:
@@ -148,7 +148,7 @@ class TestSplitting:
         )
         assert open_control(one(state, ring), state.to, ring) == state
 
-    def test_of_a_longer_chain_the_newest_epochs_go_and_what_came_before_them(self) -> None:
+    def test_a_longer_chain_is_sent_as_its_newest_epochs_and_their_predecessor(self) -> None:
         chain = [ChainEpoch(e, e, 1, 10) for e in range(1, limits.MAX_CHAIN + 6)]
         opened = open_control(one(a_status(streams=[StreamStatus("orders", 3, chain)])), a_status().to)
         assert isinstance(opened, Status)
@@ -175,7 +175,7 @@ class TestSplitting:
         assert opened.streams[0].accepted == many[: limits.MAX_SPANS]
         assert opened.streams[0].declared == many[-limits.MAX_SPANS :]
 
-    def test_more_named_groups_than_can_be_told_are_refused(self) -> None:
+    def test_more_named_groups_than_fit_are_refused(self) -> None:
         since = {f"g{i}": (1, 1) for i in range(limits.MAX_NAMED_GROUPS + 1)}
         with pytest.raises(ValueError, match="the limit is 100"):
             control.encode_status(a_status(streams=[StreamStatus("orders", 3, [], [], since)]))

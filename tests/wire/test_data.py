@@ -50,7 +50,7 @@ def reason(raw: bytes) -> str:
 
 class TestRoundTrip:
     @given(strategies.frames())
-    def test_what_was_encoded_is_what_is_read(self, raw: bytes) -> None:
+    def test_encoding_and_decoding_are_inverse(self, raw: bytes) -> None:
         frame = data.open_frame(raw)
         envelope, records = frame.envelope, frame.records()
         again = data.encode(
@@ -243,7 +243,7 @@ class TestCompressedBomb:
         tracemalloc.stop()
         assert peak < 10_000_000
 
-    def test_announces_what_no_memory_holds(self) -> None:
+    def test_claims_more_than_memory_holds(self) -> None:
         # Frame header: magic, descriptor "8-byte content size, single segment", the size; then nothing.
         body = b"\x28\xb5\x2f\xfd" + b"\xe0" + struct.pack("<Q", 2**50)
         assert reason(forge(body, flags=data.FLAG_ZSTD, raw_size=1000)) == "undecodable"

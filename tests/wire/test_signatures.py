@@ -131,7 +131,7 @@ class TestBatches:
         assert frame.records() == before.records()
         assert msgspec.structs.replace(frame.envelope, key_id=None, signature=None) == before.envelope
 
-    def test_what_is_signed_already_is_not_signed_again(self) -> None:
+    def test_signed_messages_are_not_signed_again(self) -> None:
         rotated = KeyRing({"a": b"A" * 16, "b": b"B" * 16}, sign_with="b")
         assert data.frames_of(sample(), 10**6, rotated) == [sample()]
 
@@ -163,7 +163,7 @@ class TestPlain:
         return raised.value.reason
 
     @given(strategies.frames(max_count=4))
-    def test_what_was_signed_is_taken(self, raw: bytes) -> None:
+    def test_signed_messages_are_accepted(self, raw: bytes) -> None:
         frame = open_frame(raw)
         for i, message in enumerate(encode_plain(frame, RING)):
             found = decode_plain(message.body, message.headers, ring=RING)

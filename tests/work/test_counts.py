@@ -84,16 +84,16 @@ def check(work: Work, limit: Work) -> None:
 
 
 PUBLISHING = {
-    1: Work(1_000, 5_100, 2_000, 815_000, 1_800),
-    100: Work(10, 55, 20, 8_200, 150),
-    500: Work(2, 12, 4, 1_650, 160),
+    1: Work(1_000, 5_100, 2_000, 405_000, 1_800),
+    100: Work(10, 53, 20, 4_100, 150),
+    500: Work(2, 11, 4, 840, 150),
 }
 """By the number of messages that are published at once."""
 
 CONSUMING = {
-    1: Work(2_000, 14_300, 2_000, 1_580_000, 300),
-    100: Work(20, 145, 20, 23_000, 30),
-    500: Work(4, 30, 4, 11_000, 60),
+    1: Work(2_000, 13_700, 2_000, 1_015_000, 200),
+    100: Work(20, 140, 20, 17_500, 25),
+    500: Work(4, 30, 4, 9_700, 60),
 }
 """By the number that arrive at once. Each time needs a commit before their delivery, and one of their acknowledgements.
 """

@@ -295,12 +295,12 @@ def _judgeable() -> Column:
 
 
 def _false_removal() -> Column:
-    """The group was told of a removal that is not in its producer's journal."""
+    """The group received a removal that is not in its producer's journal."""
     return _judgeable() & F.col("said_removed") & F.col("told") & ~F.col("removed")
 
 
 def _unsettled() -> Column:
-    """The producer was told that the group had settled messages which it had not settled, according to its journal."""
+    """The group announced messages to the producer as settled that it had not settled, according to its journal."""
     skipped = F.col("before_join") | (F.col("joined").isNotNull() & F.col("before"))
     done = F.col("acknowledged") | F.col("dead") | F.col("gap") | F.col("settled_unseen") | skipped
     return _judgeable() & F.col("consumed") & F.col("sound") & F.col("finished") & ~done

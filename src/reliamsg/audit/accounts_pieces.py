@@ -189,7 +189,7 @@ def _events(rows: DataFrame, audience: DataFrame, counted: DataFrame, until_us: 
         F.lit("said_removed").alias("tag"),
         nowhere,
     )
-    # A piece must also begin and end where a client was told of a group's progress that this inbox may not have made.
+    # A piece must also begin and end where a client learned of a group's progress that this inbox may not have made.
     unseen = _settled_elsewhere(rows).select(
         "grp",
         *STREAM,
@@ -224,7 +224,7 @@ def _behind(rows: DataFrame) -> DataFrame:
 
 
 def _settled_elsewhere(rows: DataFrame) -> DataFrame:
-    """The ranges that an inbox or a producer was told to be settled: _OF_STREAM, `low`, `high`; and `existed`."""
+    """The ranges that were announced to an inbox or a producer as settled: _OF_STREAM, `low`, `high`; and `existed`."""
     return groups.behind(rows).drop("chain", "boot_lsn").unionByName(left(rows), allowMissingColumns=True)
 
 

@@ -112,7 +112,7 @@ def _by_piece(order: DataFrame, rows: DataFrame, chains: DataFrame) -> DataFrame
 
 
 def _not_settled(found: DataFrame, behind: DataFrame) -> DataFrame:
-    """These without the ranges that an inbox was told to be settled."""
+    """These without the ranges that were announced to an inbox as settled."""
     keys = ("kind", "grp", *EPOCH)
     low, high, epoch = F.col("low"), F.col("high"), F.col("epoch")
     settled = (

@@ -234,9 +234,9 @@ def reached(rows: DataFrame) -> DataFrame:
 
 
 def behind(rows: DataFrame) -> DataFrame:
-    """Ranges that inboxes were told to be settled by their groups, and had not settled themselves: `grp`, `chain`,
-    `boot_lsn`, STREAM, and positions (`epoch`, `number`): `low` (inclusive), `high` (exclusive), and `existed`, the end
-    of all messages at that time, or NULL."""
+    """Ranges that were announced to inboxes as settled by their groups, and that they had not settled themselves:
+    `grp`, `chain`, `boot_lsn`, STREAM, and positions (`epoch`, `number`): `low` (inclusive), `high` (exclusive), and
+    `existed`, the end of all messages at that time, or NULL."""
     return (
         rows.where((F.col("role") == "group") & (F.col("kind") == "behind"))
         .select(
@@ -262,8 +262,8 @@ def told_position(name: str) -> Column:
 
 
 def replaced(rows: DataFrame) -> DataFrame:
-    """`grp`, `chain`, `boot_lsn`: inboxes that were told of settled positions which no other inbox's journal reaches,
-    so that an inbox is lost with its journal; and the latest such opening."""
+    """`grp`, `chain`, `boot_lsn`: inboxes that learned of settled positions which no other inbox's journal reaches, so
+    that an inbox is lost with its journal; and the latest such opening."""
     settles = F.col("kind").isin(ACKNOWLEDGED, "declared", DEAD) & (F.col("first") <= F.col("last"))
     settled = (
         rows.where((F.col("role") == "group") & settles)

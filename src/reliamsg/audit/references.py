@@ -3,7 +3,7 @@
 If files are omitted, the remaining rows may look complete: a journal that ends with ``closed`` may continue in another
 opening. But received messages and statuses name the opening of their origin by its incarnation, 64 random bits; so do
 fenced outboxes and groups that met two histories. Also, a producer must have enqueued every message that a group
-received or was told of. If no journal has such an opening or message, the fate of its messages is unknown.
+received or that was announced to it. If no journal has such an opening or message, the fate of its messages is unknown.
 
 Nothing is reported for producers whose journals obviously lack rows, nor for rows that may be in later segments.
 """
@@ -24,7 +24,7 @@ _CHAIN = ("client", "chain")
 _NOBODY = "0" * 16
 _NAME = "^[0-9a-f]{16}$"
 _HAD = ("received", "duplicate", "buffered", "late", "before_join", "dead_lettered", "quarantined", "let_go")
-"""Kinds of rows about messages that a group received or was told of, which may have no other finding."""
+"""Kinds of rows about messages that a group received or that were announced to it, which may have no other finding."""
 _SPOKE = ("consumed", "repaired", "surpassed")
 """Kinds of a producer's rows that are caused by announcements or requests of a group."""
 
@@ -165,7 +165,7 @@ def _openings(rows: DataFrame) -> DataFrame:
 
 
 def _emptied(rows: DataFrame) -> DataFrame:
-    """The openings that groups had heard of when a site's queue was empty, in the form of :func:`_openings`."""
+    """The openings that groups knew when a site's queue was empty, in the form of :func:`_openings`."""
     heard = F.from_json(_text("$.heard"), "map<string,array<string>>")
     lsn = F.get("said", F.lit(0)).try_cast("long")
     incarnation = F.get("said", F.lit(1))

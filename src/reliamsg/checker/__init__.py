@@ -1,7 +1,7 @@
 """A checker in plain Python: from clients' journals and applications' logs to a verdict.
 
 It reads evidence only: :func:`check_directory` for a directory of outboxes, inboxes and logs, :func:`check` for
-what was read already, :class:`AppLog` for applications that keep a log of their own.
+journals that were already read, :class:`AppLog` for applications that keep their own log.
 """
 
 from reliamsg.checker.applog import ApplicationLog, AppLog, AppRecord, read_applog, sha256

@@ -23,7 +23,7 @@ _RANK = {"invoked": 0, "indeterminate": 1, "failed": 1, "ok": 2}
 
 @dataclass(frozen=True)
 class Published:
-    """What was published to one stream, according to the publisher's log."""
+    """The messages published to one stream, according to the publisher's log."""
 
     attempts: dict[int, tuple[str, str]] = field(default_factory=dict)
     """By the application's number, the outcome and the body's SHA-256."""
@@ -71,7 +71,7 @@ class Applications:
 
     published: dict[Stream, Published] = field(default_factory=dict)
     delivered: dict[tuple[str, Stream], list[AppRecord]] = field(default_factory=dict)
-    """By group and stream, the records of what was delivered, acknowledged and missing, in their order."""
+    """By group and stream, the records of deliveries, acknowledgements and gaps, in their order."""
     publishers: set[str] = field(default_factory=set)
     groups: dict[str, set[str]] = field(default_factory=dict)
     """By group with a log, the topics that it reads."""
@@ -83,7 +83,7 @@ class Applications:
         return len(self.publishers) + len(self.groups)
 
     def compared(self, group: str, key: Key) -> Spans:
-        """What of a stream's epoch the logs of both sides name the content of."""
+        """The messages of a stream's epoch whose content the logs of both sides record."""
         stream, epoch = key
         published, delivered = self.published.get(stream), self.delivered.get((group, stream))
         if published is None or delivered is None:
@@ -294,7 +294,7 @@ def check_applications(
 
 
 def _lost(check: _StreamCheck, excused: SpanMap, drained: bool) -> list[Finding]:
-    """What was certainly published, and neither delivered nor reported as a gap."""
+    """Messages that were certainly published, and neither delivered nor reported as a gap."""
     if check.published is None:
         return []
     certain = SpanMap()
@@ -321,7 +321,8 @@ def _certain(published: Published) -> Iterable[Place]:
 
 
 def _against_group_journal(check: _StreamCheck, facts: GroupFacts) -> list[Finding]:
-    """The application got everything that the journal calls acknowledged, and nothing that is not in the journal."""
+    """The application received everything that the journal reports as acknowledged, and nothing that is not in the
+    journal."""
     findings: list[Finding] = []
     keys = {key for key in (*check.seen, *facts.acknowledged) if key[0] == check.stream and key[1] >= 0}
     for key in sorted(keys, key=lambda key: key[1]):
@@ -334,7 +335,7 @@ def _against_group_journal(check: _StreamCheck, facts: GroupFacts) -> list[Findi
 
 
 def _against_outboxes(apps: Applications, producers: Mapping[str, ProducerFacts]) -> list[Finding]:
-    """Publishing returned only for what is in the outbox."""
+    """Publishing returned only for messages that are in the outbox."""
     findings: list[Finding] = []
     for stream, published in sorted(apps.published.items()):
         facts = producers.get(stream.producer)

@@ -1,4 +1,4 @@
-"""The application's own log: what it published and what was delivered to it, one JSON object per line.
+"""The application's own log: its publishes and deliveries, one JSON object per line.
 
 A publisher writes ``{"op": "publish", "outcome": …}``: ``invoked`` before it calls `publish`, and then ``ok`` (the call
 returned, so the message is durable), ``failed`` (the call raised an error that means that nothing was stored) or

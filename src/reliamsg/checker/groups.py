@@ -1,4 +1,4 @@
-"""What the journals of a group say was delivered to it, replayed row by row.
+"""Replays the journals of a group row by row, to find its deliveries.
 
 Rows about deliveries share one order per stream (see :mod:`reliamsg.store.journal`). So a replay shows every delivery
 out of order, every hole and every repetition, whatever the client itself believed.
@@ -55,9 +55,9 @@ class GroupFacts:
     latest: bool
     """Whether it joins streams with what arrives first, even if producers count it for earlier messages."""
     delivered: SpanMap = field(default_factory=SpanMap)
-    """What was delivered to the application, flagged or not."""
+    """Messages delivered to the application, flagged or not."""
     unflagged: SpanMap = field(default_factory=SpanMap)
-    """What some inbox delivered unflagged, and had not delivered before."""
+    """Messages that some inbox delivered unflagged, and had not delivered before."""
     acknowledged: SpanMap = field(default_factory=SpanMap)
     declared: SpanMap = field(default_factory=SpanMap)
     before_join: SpanMap = field(default_factory=SpanMap)
@@ -70,21 +70,21 @@ class GroupFacts:
     received: dict[str, SpanMap] = field(default_factory=dict)
     """By site, including duplicates and repairs."""
     arrived: dict[str, SpanMap] = field(default_factory=dict)
-    """By site, what came from its queue."""
+    """By site, the messages from its queue."""
     stale: dict[str, SpanMap] = field(default_factory=dict)
-    """By site, what came from its queue and was of no use any more."""
+    """By site, the messages from its queue that were of no use any more."""
     repaired: SpanMap = field(default_factory=SpanMap)
-    """What producers resent on request before it arrived in any other way."""
+    """Messages that producers resent on request before they arrived in any other way."""
     empty_queues: list[EmptyQueue] = field(default_factory=list)
     """When queues were empty, or sessions gone."""
     quarantined: SpanMap = field(default_factory=SpanMap)
     """Everything that was ever in the inbox's quarantine."""
     discarded: SpanMap = field(default_factory=SpanMap)
-    """What an operator discarded there."""
+    """Messages that an operator discarded there."""
     holds: dict[Stream, list[Position]] = field(default_factory=dict)
     """Where the gaps began that ever held the stream."""
     buffered: dict[str, SpanMap] = field(default_factory=dict)
-    """By site that it came from, what waited in the inbox behind a gap."""
+    """By site of origin, messages that waited in the inbox behind a gap."""
     joined: dict[Stream, Position] = field(default_factory=dict)
     """Where each stream began for this group: the lowest position in a ``joined`` row, or, if there is no such row, the
     lowest position with which a chain begins."""
@@ -103,7 +103,7 @@ class GroupFacts:
     """The streams in the rows of inboxes that continued for one without a journal."""
     topics: set[str] = field(default_factory=set)
     lost_inbox: bool = False
-    """Whether an inbox is gone together with its journal: another one was told of positions that no journal reaches."""
+    """Whether an inbox is lost together with its journal: another one learned of positions that no journal reaches."""
     duplicates: int = 0
     out_of_order: int = 0
 
@@ -113,25 +113,25 @@ class GroupFacts:
         return self.delivered[key] | self.declared_in(key) | self.before_join[key] | self.dead[key]
 
     def declared_in(self, key: Key) -> Spans:
-        """What was declared lost of a stream's epoch, by name or as an epoch between two others."""
+        """Messages of a stream's epoch that were declared lost, by name or as an epoch between two others."""
         if any(low < key[1] < high for low, high in self.skipped_epochs.get(key[0], ())):
             return Spans([(1, ENDLESS)])
         return self.declared[key]
 
     def received_anywhere(self, key: Key) -> Spans:
-        """What was received from any site."""
+        """Messages received from any site."""
         every = Spans()
         for received in self.received.values():
             every.update(received[key])
         return every
 
     def in_quarantine(self, key: Key) -> tuple[Spans, Spans]:
-        """What is in quarantine, and what was discarded there, without what was also received regularly."""
+        """Messages in quarantine, and those discarded there, without those that were also received regularly."""
         received = self.received_anywhere(key)
         return self.quarantined[key] - self.discarded[key] - received, self.discarded[key] - received
 
     def held(self, key: Key) -> Spans:
-        """What of a stream's epoch is in, or waits behind, a gap that holds the stream."""
+        """The part of a stream's epoch that is in, or waits behind, a gap that holds the stream."""
         stream, epoch = key
         reached = self.reached.get(stream, (0, 0))
         held = min((place for place in self.holds.get(stream, ()) if place > reached), default=None)
@@ -146,20 +146,21 @@ class GroupFacts:
         )
 
     def settled_unseen(self, key: Key) -> Spans:
-        """What of a stream's epoch was announced to an inbox as settled, and was not settled by that inbox."""
+        """The part of a stream's epoch that was announced to an inbox as settled, and was not settled by that inbox."""
         return in_epoch(self.behind.get(key[0], ()), key[1])
 
     def settled_before_joining(self, key: Key, announced: Iterable[tuple[Position, Position]]) -> Spans:
-        """What of a stream's epoch the group had settled before the place where the journals at hand show it to join:
-        another inbox had joined earlier, and is gone with its journal. `announced`: half-open ranges that the group
-        announced to the producer as settled, in addition to those that were announced to its own inboxes."""
+        """The part of a stream's epoch that the group had settled before the position at which the available journals
+        show it to join: another inbox had joined earlier, and is lost with its journal. `announced`: half-open ranges
+        that the group announced to the producer as settled, in addition to those that were announced to its own
+        inboxes."""
         joined = self.joined_first.get(key[0])
         every = (*self.behind.get(key[0], ()), *announced)
         return in_epoch([each for each in every if joined is None or each[1] < joined], key[1])
 
     def perhaps_settled(self, key: Key) -> Spans:
-        """What of a stream's epoch existed when such an announcement was received, from the inbox's own position on;
-        everything if an inbox is gone and its successor never met the stream."""
+        """The part of a stream's epoch that existed when such an announcement was received, from the inbox's own
+        position on; everything if an inbox is lost and its successor never met the stream."""
         if self.lost_inbox and key[0] not in self.met_by_successors:
             return Spans([(1, ENDLESS)])
         return in_epoch(self.existed.get(key[0], ()), key[1])
@@ -242,7 +243,7 @@ class _StreamState:
     """Delivered before this boot and not acknowledged by then. It must be delivered again, or declared if it is lost by
     now, before anything new."""
     missed: dict[int, Spans] = field(default_factory=dict)
-    """Owed, and passed over since its last delivery."""
+    """Owed, and skipped since its last delivery."""
     given_up: dict[int, Spans] = field(default_factory=dict)
     """Owed, and declared."""
 
@@ -281,7 +282,7 @@ class _ChainReader:
         self.acknowledged_twice = SpanMap()
         """Acknowledged more than once in this chain."""
         self.passed = SpanMap()
-        """Owed, and passed over."""
+        """Owed, and skipped."""
         self.settled_to: dict[Stream, Position] = {}
         """The highest position of each stream that it acknowledged, declared or dead-lettered."""
         self.announced: list[tuple[int, Stream, Position]] = []
@@ -289,7 +290,7 @@ class _ChainReader:
         which stream, and that position."""
         self.latest = True
         self.before = SpanMap()
-        """What the chains before this one delivered unflagged."""
+        """Messages that earlier chains delivered unflagged."""
         self.before.merge(facts.unflagged)
         self.duplicates = 0
         self.out_of_order = 0
@@ -415,7 +416,7 @@ class _ChainReader:
     def _delivered(self, row: JournalRow, state: _StreamState) -> None:
         delivered, skipped, holes = (_at(m, row.epoch) for m in (state.delivered, state.skipped, state.holes))
         known = delivered.within(row.first, row.last)
-        # No journal says which of two inboxes was first, and what the other one knew of that by then.
+        # No journal records which of two inboxes was first, nor how much the other one knew of it by then.
         elsewhere = self.before[key_of(row)].within(row.first, row.last) - known
         for kind, again in (("duplicate", known), ("duplicate_apart", elsewhere)):
             for first, last in again:
@@ -476,12 +477,12 @@ class _ChainReader:
             self._advance(row, state, start, last)
 
     def delivered_or_dead(self, stream: Stream, epoch: int) -> Spans:
-        """What it delivered or dead-lettered."""
+        """Messages that it delivered or dead-lettered."""
         state = self.streams.get(stream)
         return Spans() if state is None else _at(state.delivered, epoch) | _at(state.dead, epoch)
 
     def dead(self, stream: Stream, epoch: int) -> Spans:
-        """What it dead-lettered."""
+        """Messages that it dead-lettered."""
         state = self.streams.get(stream)
         return Spans() if state is None else _at(state.dead, epoch)
 
@@ -511,7 +512,7 @@ class _ChainReader:
             self._advance(row, state, start, row.last)
 
     def _advance(self, row: JournalRow, state: _StreamState, start: int, last: int) -> None:
-        """Move the cursor to `last`; what lies between it and `start` is a hole."""
+        """Move the cursor to `last`; the range between it and `start` is a hole."""
         if row.kind in ("delivered", "redelivered"):
             self._check_owed(row, state)
         same = state.cursor is not None and state.cursor[0] == row.epoch
@@ -599,7 +600,7 @@ def _succeeded_in(reader: _ChainReader, readers: list[_ChainReader]) -> int | No
 
 
 def _check_passed(reader: _ChainReader, readers: list[_ChainReader]) -> None:
-    """What was owed and passed over should have been delivered again, unless another inbox settled it."""
+    """Skipped messages that were owed should have been delivered again, unless another inbox settled them."""
     for (stream, epoch), spans in reader.passed.items():
         for other in readers:
             if other is not reader:

@@ -60,7 +60,7 @@ class Chain:
     source: str
     rows: Sequence[JournalRow]
     problems: tuple[str, ...] = ()
-    """Why rows may be missing, as whoever read them found."""
+    """Why rows may be missing, as found when they were read."""
     to_the_end: bool = True
     """Whether the client's file itself was read, so that there are no further rows. If only segments were read, later
     rows may still be in the file."""
@@ -113,7 +113,7 @@ def _split(rows: Iterable[JournalRow]) -> list[list[JournalRow]]:
 
 
 def _problems_of(rows: Sequence[JournalRow]) -> list[str]:
-    """What rows themselves show to be missing or out of place."""
+    """Rows that are missing or out of place, according to the rows themselves."""
     if not rows:
         return ["it holds no row"]
     truncated, found = _truncated(rows)
@@ -261,7 +261,7 @@ class _Client:
                 problem for piece in line[:-1] if id(piece) in files for problem in files[id(piece)].problems
             ]
             chain = _chain(last, line[:-1], problems, alone=len(every) == 1)
-            # Nobody knows which of the chains the rows of damaged segments belong to.
+            # It is unknown to which chain the rows of damaged segments belong.
             damaged = (
                 self.damaged if number == 0 else ["segments of this client are damaged"] * bool(self.damaged)
             )
@@ -270,7 +270,7 @@ class _Client:
 
 
 class _Collected:
-    """What was found so far."""
+    """The findings so far."""
 
     def __init__(self) -> None:
         self.clients: dict[tuple[Role, str], _Client] = {}

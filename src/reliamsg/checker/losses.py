@@ -27,7 +27,8 @@ class Accounts:
     findings: list[Finding]
     counts: Counts
     excused: dict[str, SpanMap]
-    """By group, what its application's log may lack: what is declared, dead-lettered, open or from before it joined."""
+    """By group, messages that its application's log may lack: declared, dead-lettered, open, or from before it joined.
+    """
 
 
 def account(
@@ -38,7 +39,7 @@ def account(
     drained: bool,
     cuts: Mapping[str, list[Cut]],
 ) -> Accounts:
-    """Compare what was published with what each group got.
+    """Compare published messages with those that each group received.
 
     `named`: groups by topic. `cuts`: where producers' journals lack a part, by producer.
     """
@@ -73,7 +74,7 @@ def account(
 
 
 def _add_pending(producer: ProducerFacts, pending: SpanMap) -> None:
-    """Add what is not published, and was not removed."""
+    """Add unpublished messages that were not removed."""
     for key in producer.enqueued:
         for first, last in _accounted(producer, key) - producer.published[key] - producer.removed[key]:
             pending.put(key, first, last)
@@ -95,12 +96,12 @@ def _unconfirmed(producer: ProducerFacts, pending: SpanMap) -> dict[str, SpanMap
 
 
 def _accounted(producer: ProducerFacts, key: Key) -> Spans:
-    """The part of a stream's epoch that the check is about: what was enqueued in the given period."""
+    """The part of a stream's epoch that was enqueued in the period of the check."""
     return producer.enqueued[key] - producer.later[key]
 
 
 def beyond(producer: ProducerFacts | None, key: Key, delivered: Spans) -> Spans:
-    """The part of what was delivered of a stream's epoch that was enqueued after the given period."""
+    """The delivered part of a stream's epoch that was enqueued after the period of the check."""
     if producer is None:
         return Spans()
     later = delivered & producer.later[key]
@@ -133,7 +134,7 @@ class _GroupAccount:
         self.drained = drained
         self.cuts = cuts
         self.open: dict[str, SpanMap] = {}
-        """What is undelivered, by the reason as far as it is known."""
+        """Undelivered messages by reason, as far as it is known."""
         self.excused = SpanMap()
         self._found: dict[str, SpanMap] = {}
         """By kind of finding."""
@@ -243,7 +244,7 @@ class _GroupAccount:
         self._lost.setdefault(where, SpanMap()).put(key, first, last)
 
     def check_unpublished(self, contested: set[Key]) -> None:
-        """Find what was delivered, or declared as a gap, and never enqueued."""
+        """Find messages that were delivered, or declared as a gap, and never enqueued."""
         for key in _in_order(self.group.delivered):
             producer = self.producers.get(key[0].producer)
             if producer is not None and key not in contested and not producer.continues:
@@ -274,7 +275,7 @@ class _GroupAccount:
         return any(key[1] <= cut.low for cut in self.cuts.get(key[0].producer, ()))
 
     def check_claims(self, contested: set[Key]) -> None:
-        """Find what one side's journal claims about the other side, and the other side's journal does not have."""
+        """Find claims of one side's journal about the other side that the other side's journal does not confirm."""
         group = self.group
         for key in _in_order(group.removed):
             producer = self.producers.get(key[0].producer)
@@ -295,7 +296,7 @@ class _GroupAccount:
                     self._put("consumed_unsettled", key, claimed - settled)
 
     def find_unacknowledged(self) -> None:
-        """Find what was delivered and is not settled."""
+        """Find messages that were delivered and are not settled."""
         if not self.group.sound:
             return
         for key in _in_order(self.group.delivered):
@@ -333,7 +334,7 @@ class _GroupAccount:
         )
 
     def _delivered(self, key: Key) -> Spans:
-        """What was delivered and belongs to the given period."""
+        """Delivered messages that belong to the period of the check."""
         delivered = self.group.delivered[key]
         return delivered - beyond(self.producers.get(key[0].producer), key, delivered)
 

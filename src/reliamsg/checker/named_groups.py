@@ -70,7 +70,7 @@ class NamedGroups:
         return self._renumbering.epoch(stream, at[0], lsn), at[1]
 
     def judge(self, enqueued: SpanMap) -> tuple[dict[str, SpanMap], dict[str, SpanMap]]:
-        """By group, what it counts for of everything that the chain enqueued, and what it was excused from."""
+        """By group, the messages of the chain for which it counts, and those from which it was excused."""
         counted: dict[str, SpanMap] = {}
         for group, spans in self._by_boot.items():
             counted.setdefault(group, SpanMap()).merge(spans)
@@ -88,7 +88,7 @@ class NamedGroups:
 
 
 def _put_between(into: SpanMap, enqueued: SpanMap, stream: Stream, first: Position, until: Position) -> None:
-    """Add what was enqueued to a stream from position `first` to before `until`."""
+    """Add messages enqueued to a stream from position `first` to before `until`."""
     for key, spans in enqueued.items():
         if key[0] == stream and first[0] <= key[1] <= until[0]:
             low = first[1] if key[1] == first[0] else 1

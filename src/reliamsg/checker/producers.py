@@ -1,4 +1,4 @@
-"""What a producer's journals say, and whether a producer that keeps the rules can have written them."""
+"""The content of a producer's journals, and whether a producer that keeps the rules can have written them."""
 
 from __future__ import annotations
 
@@ -69,29 +69,29 @@ class ProducerFacts:
     confirms: list[Confirms] = field(default_factory=list)
     """The same, by chain."""
     declined: dict[tuple[str, str], SpanMap] = field(default_factory=dict)
-    """By kind of refusal and site, what a site did not accept at some time."""
+    """By kind of refusal and site, messages that a site did not accept at some time."""
     parked: dict[Stream, set[str]] = field(default_factory=dict)
     """The sites at which a stream was parked at the end."""
     counted: dict[str, SpanMap] = field(default_factory=dict)
-    """By group, what was enqueued while the producer named the group."""
+    """By group, messages enqueued while the producer named the group."""
     excused: dict[str, SpanMap] = field(default_factory=dict)
-    """By group, what was enqueued after some journal had recorded that the group does not count any more."""
+    """By group, messages enqueued after some journal had recorded that the group does not count any more."""
     consumed: dict[str, SpanMap] = field(default_factory=dict)
-    """By group, what the group has announced as settled."""
+    """By group, messages that the group has announced as settled."""
     settled_before_removal: dict[str, dict[Stream, list[tuple[Position, Position]]]] = field(
         default_factory=dict
     )
     """By group that was removed, half-open ranges that the group had announced as settled by then. The producer forgets
     them, and can't announce them to an inbox that is restored from a backup."""
     retained: SpanMap = field(default_factory=SpanMap)
-    """What an outbox that keeps messages until they are consumed still has."""
+    """The remaining messages of an outbox that keeps messages until they are consumed."""
     groups: dict[str, set[str]] = field(default_factory=dict)
     """By topic, the groups that are named, or were named when something was enqueued for them."""
     contested: set[Key] = field(default_factory=set)
     """Where a sequence number was used twice, so that contents can't be compared."""
 
     def settled_unseen(self, group: str, key: Key) -> Spans:
-        """What of a stream's epoch the group had announced as settled before it was removed."""
+        """The part of a stream's epoch that the group had announced as settled before it was removed."""
         return in_epoch(self.settled_before_removal.get(group, {}).get(key[0], ()), key[1])
 
     def final_epoch(self, stream: Stream, epoch: int, seq: int) -> int:
@@ -139,7 +139,7 @@ class _ChainReader:
         self.findings = findings
         self.chain = chain
         self.seen = seen
-        """What the chains before this one enqueued: a clone begins with the rows of its original."""
+        """Messages that earlier chains enqueued: a clone begins with the rows of its original."""
         self.confirmed: dict[str, SpanMap] = {}
         """By site, in this chain so far."""
         self.newest_epoch = 0
@@ -153,7 +153,7 @@ class _ChainReader:
         self.released = SpanMap()
         """By boots that keep messages until they are consumed and have a complete journal."""
         self.gone = SpanMap()
-        """What has left the outbox."""
+        """Messages that have left the outbox."""
 
     def read(self) -> None:
         keeps = False
@@ -331,7 +331,7 @@ class _ChainReader:
 
 
 def _check_confirms(facts: ProducerFacts) -> Iterator[Finding]:
-    """What was confirmed was enqueued."""
+    """Confirmed messages were enqueued."""
     if not facts.conclusive:
         return
     for site, confirmed in facts.confirmed.items():

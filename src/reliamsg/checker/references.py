@@ -1,4 +1,4 @@
-"""What journals refer to and no journal has: clients, openings of producers, and parts of them.
+"""Evidence to which journals refer and that no journal has: clients, openings of producers, and parts of them.
 
 If files are left out, the remaining rows need not look wrong: a journal that ends with ``closed`` may have continued in
 another opening. But received messages and statuses name the opening that they came from by its incarnation, 64 random
@@ -46,7 +46,7 @@ class _Reference(NamedTuple):
 
 
 class _Journals:
-    """What the journals of one producer have."""
+    """The content of one producer's journals."""
 
     def __init__(self) -> None:
         self.broken = False

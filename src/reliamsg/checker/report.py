@@ -18,14 +18,14 @@ Severity = Literal["violated", "lost", "unknown", "remark"]
 _PRECEDENCE: tuple[Verdict, ...] = ("violated", "lost", "unknown")
 
 KINDS: dict[str, tuple[Severity, str]] = {
-    # What a group was given
+    # Deliveries to a group
     "out_of_order": ("violated", "delivered after a later message of its stream"),
     "duplicate": ("violated", "delivered again, without being flagged"),
     "redelivered_after_ack": ("violated", "delivered again after its acknowledgement was durable"),
     "acknowledged_twice": ("violated", "acknowledged more than once"),
     "acknowledged_undelivered": ("violated", "acknowledged, yet never delivered"),
-    "not_redelivered": ("violated", "not acknowledged, and passed over after a restart"),
-    "undeclared_gap": ("violated", "passed over without being declared"),
+    "not_redelivered": ("violated", "not acknowledged, and skipped after a restart"),
+    "undeclared_gap": ("violated", "skipped without being declared"),
     "declared_late": ("violated", "declared as a gap only after later messages were delivered"),
     "delivered_after_gap": ("violated", "delivered after its gap was declared"),
     "false_gap": ("violated", "declared as a gap after it was delivered"),
@@ -37,7 +37,7 @@ KINDS: dict[str, tuple[Severity, str]] = {
         "reported as from before the group joined, although it had joined by then",
     ),
     "false_replay": ("violated", "replayed, yet never dead-lettered"),
-    # What a producer did
+    # Actions of a producer
     "seq_reused": ("violated", "a sequence number used twice"),
     "seq_skipped": ("violated", "a sequence number left out"),
     "old_epoch": ("violated", "enqueued under an epoch that was over"),
@@ -65,7 +65,7 @@ KINDS: dict[str, tuple[Severity, str]] = {
     "declared_gap": ("lost", "declared lost to the application"),
     "discarded": ("lost", "discarded from quarantine by an operator, and never delivered"),
     "removed": ("lost", "removed by its producer, and never delivered"),
-    # What is not known
+    # Unknown
     "pending": ("unknown", "the confirm policy is not met"),
     "undelivered": ("unknown", "not delivered, which is no proof that it won't be"),
     "unacknowledged": ("unknown", "delivered, and not acknowledged"),
@@ -231,7 +231,7 @@ class Report:
     duplicated: int = 0
     """Further copies of segments that were found already."""
     unverified: int = 0
-    """Messages, once per group, whose content could not be compared with what was published."""
+    """Messages, once per group, whose content could not be compared with the published content."""
     rows: int = 0
     seconds: float = 0.0
 

@@ -7,20 +7,20 @@ elsewhere:
   ``surpassed`` row is the producer's own: a group announced a position beyond anything that the outbox ever had. Both
   are about one stream, and the copy may have been opened before without publishing to that stream. So the lost part may
   be anywhere after the opening that published to it last.
-- A ``conflict`` also says what the group knew. If the journal has that opening, but not everything that the group knew
-  of it, the copy is as old as that opening, and the lost part is between it and the next one.
+- A ``conflict`` also records the group's knowledge. If the journal has that opening, but not everything that the group
+  knew of it, the copy is as old as that opening, and the lost part is between it and the next one.
 - If the clock was set back when the copy was opened, both rows say that the group had reached a later epoch, and a
-  ``fenced`` row names an opening that left no journal. Nobody knows how far the other history went: everything from
+  ``fenced`` row names an opening that left no journal. The extent of the other history is unknown: everything from
   there on may be missing, except for what the copy entered itself.
-- A ``heard`` row says how long an opening's journal was, which may be longer than it is now. The lost part extends up
-  to the next opening that the journal has.
+- A ``heard`` row records how long an opening's journal was, which may be longer than it is now. The lost part extends
+  up to the next opening that the journal has.
 - An epoch that one of these rows names, and that no journal has, was between the epochs before and after it. The
   openings after a lost one need not have reached any group.
 
 Some parts may be missing without any evidence. The outbox may have replaced one that was lost, so anything may precede
-a journal. Nobody meets an opening that publishes nothing: if the last openings are such, the first of them may be that
-of a copy whose clock was behind. And if an inbox continued for another one (``behind``) before it had met an opening,
-the inbox that had met it is gone.
+a journal. No group meets an opening that publishes nothing: if the last openings are such, the first of them may be
+that of a copy whose clock was behind. And if an inbox continued for another one (``behind``) before it had met an
+opening, the inbox that had met it is gone.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Cut:
 
 
 class _Known(NamedTuple):
-    """What a group knew to exist."""
+    """The messages that a group knew to exist."""
 
     epoch: int
     incarnation: int
@@ -76,7 +76,7 @@ class _Unknown(NamedTuple):
     is_above: bool
     """Whether the group had entered a later epoch by then."""
     known: _Known | None
-    """What the group knew, if the row says so."""
+    """The group's knowledge, if the row records it."""
 
 
 def find_cuts(chains: Iterable[Chain]) -> dict[str, list[Cut]]:
@@ -278,7 +278,7 @@ def _enqueued(chains: Iterable[Chain]) -> dict[Key, int]:
 
 
 def _known(row: JournalRow) -> _Known | None:
-    """What the group knew according to a ``conflict`` row."""
+    """The group's knowledge according to a ``conflict`` row."""
     match (row.detail or {}).get("known"):
         case [int(epoch), str(incarnation), int(last)] if _INCARNATION.fullmatch(incarnation):
             return _Known(epoch, int(incarnation, 16), last)

@@ -40,7 +40,7 @@ _PROGRESS = frozenset({"confirmed", "published", "delivered", "acknowledged"})
 
 @dataclass(frozen=True)
 class Expect:
-    """What is known about a run besides its journals and logs."""
+    """Further knowledge about a run, in addition to its journals and logs."""
 
     drained: bool = True
     """Whether the run is over: faults have ended, and everything had time to arrive. Then a confirmed message that was
@@ -54,8 +54,8 @@ class Expect:
     tolerance: float = 1.0
     """Seconds by which the time until a gap expired may differ from the gap timeout."""
     until_us: int | None = None
-    """Wall clock of each client, in µs since 1970. The check is about what was enqueued by then; later evidence about
-    it counts. For a running system: a journal that continues after this time need not be closed. None: no limit."""
+    """Wall clock of each client, in µs since 1970. The check covers messages enqueued by then; later evidence about it
+    counts. For a running system: a journal that continues after this time need not be closed. None: no limit."""
     drained_by_us: int | None = None
     """Wall clock, in µs since 1970: when everything must have drained. Only for clients on one machine, because it is
     compared with their clocks."""
@@ -254,8 +254,8 @@ class _Unverified(NamedTuple):
 
 
 def _unverified(clients: _Clients, apps: Applications, compared: dict[str, SpanMap]) -> list[_Unverified]:
-    """Everything delivered whose content neither digest sums nor the applications' logs could compare with what was
-    published."""
+    """All deliveries whose content neither digest sums nor the applications' logs could compare with the published
+    content."""
     found = []
     for name, group in clients.groups.items():
         seen = compared.get(name, SpanMap())

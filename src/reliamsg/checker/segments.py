@@ -2,7 +2,7 @@
 
 A segment is valid if its bytes have the digest in its name, if they are a complete segment of a known version, and if
 its name and directories agree with its header. Nothing of an invalid segment is used: it counts as missing, and one
-line says what is wrong with it.
+line reports the problem.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def claims_to_be_segment(path: str, head: bytes) -> bool:
 def check_segment(path: str, data: bytes) -> Sound:
     """Read a segment that was found at `path`, whose parts are separated by ``/``.
 
-    Raises :class:`SegmentError`, which says what is wrong but does not name the file.
+    Raises :class:`SegmentError`, whose message does not name the file.
     """
     failure: SegmentError | None = None
     header: Header | None = None

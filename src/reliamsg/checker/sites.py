@@ -24,14 +24,14 @@ class Saved:
 
 @dataclass(frozen=True)
 class Sites:
-    """All sites, and what was saved although they lost it."""
+    """All sites, and the messages that were saved although they lost them."""
 
     counts: dict[str, SiteCounts]
     saved: Saved
 
 
 def count_sites(producers: Mapping[str, ProducerFacts], groups: Mapping[str, GroupFacts]) -> Sites:
-    """Count what passed through each site."""
+    """Count the messages that passed through each site."""
     confirmed: Counter[str] = Counter()
     received: Counter[str] = Counter()
     saved_alone: Counter[str] = Counter()
@@ -60,7 +60,7 @@ def count_sites(producers: Mapping[str, ProducerFacts], groups: Mapping[str, Gro
 
 
 def _losses(producers: Mapping[str, ProducerFacts], group: GroupFacts) -> dict[str, SpanMap]:
-    """By site, what it had confirmed for the group and is proven to have lost."""
+    """By site, messages that it had confirmed for the group and is proven to have lost."""
     found: dict[str, SpanMap] = {}
     for site, confirmed in _proven(producers, group).items() if group.sound and group.finished else ():
         here, stale = group.arrived.get(site, SpanMap()), group.stale.get(site, SpanMap())
@@ -86,7 +86,7 @@ def _saved_by_repair(producers: Mapping[str, ProducerFacts], group: GroupFacts) 
 
 
 def _proven(producers: Mapping[str, ProducerFacts], group: GroupFacts) -> dict[str, SpanMap]:
-    """By site, what it had confirmed before it was proven to have nothing more for the group."""
+    """By site, messages that it had confirmed before it was proven to have nothing more for the group."""
     announced: dict[tuple[str, int, str], int] = {}
     for site, name, incarnation, lsn in group.empty_queues:
         announced[name, incarnation, site] = max(lsn, announced.get((name, incarnation, site), 0))

@@ -51,7 +51,7 @@ class Spans:
         ends[i:j] = [last]
 
     def discard(self, first: int, last: int) -> None:
-        """Remove what the set has of `first` to `last`."""
+        """Remove `first` to `last` from the set."""
         i, j = bisect_left(self._ends, first), bisect_right(self._starts, last)
         if i >= j or last < first:
             return

@@ -11,9 +11,10 @@ from typing import Any, TypeVar, cast
 
 import click
 
-from reliamsg.config import Confirm, Quorum, Site, check_name, check_sites
+from reliamsg.config import Site, check_name, check_sites
 from reliamsg.errors import ConfigError
 from reliamsg.keys import KeyRing, check_private
+from reliamsg.policy import Confirm, Quorum
 
 __all__ = [
     "ConfirmType", "NameType", "SeedsType", "SiteType", "Tls", "build_sites", "journal_option", "json_option",

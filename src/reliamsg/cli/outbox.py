@@ -21,7 +21,7 @@ from reliamsg.cli.progress import Progress
 from reliamsg.cli.sending import describe, drain, incomplete, left
 from reliamsg.cli.signals import StopRequest
 from reliamsg.cli.status import SEE_EXIT_CODES, Failure, Status, counted
-from reliamsg.config import Confirm
+from reliamsg.policy import Confirm
 from reliamsg.terminal import say, say_json
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from reliamsg.cli.progress import Progress
 from reliamsg.cli.sending import describe, drain, incomplete
 from reliamsg.cli.signals import StopRequest
 from reliamsg.cli.status import SEE_EXIT_CODES, Failure, Status, counted, status_of
-from reliamsg.config import Confirm
 from reliamsg.errors import FatalError, OutboxFull, TransientError
+from reliamsg.policy import Confirm
 from reliamsg.terminal import say_json
 
 if TYPE_CHECKING:

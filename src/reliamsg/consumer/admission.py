@@ -6,6 +6,7 @@ import logging
 
 from reliamsg.consumer.durability import Durability, Quarantining
 from reliamsg.consumer.health import Health
+from reliamsg.consumer.intake import UNREADABLE
 from reliamsg.consumer.journalling import ConsumerJournal
 from reliamsg.consumer.quarantine import FAR_EPOCH, HELD, Quarantine
 from reliamsg.errors import QuarantineFull, TooManyStreams
@@ -23,7 +24,10 @@ log = logging.getLogger("reliamsg.consumer")
 MAX_REPAIR_BYTES = 32 * 1024 * 1024
 """Repairs in memory that are neither settled nor in the inbox; any more are dropped, and asked for again."""
 _WAY_OUT = "See `reliamsg inbox quarantine list`, then replay or discard"
-_WAYS_OUT = {HELD: "See `reliamsg inbox gaps`, then accept what holds the stream"}
+_WAYS_OUT = {
+    HELD: "See `reliamsg inbox gaps`, then accept what holds the stream",
+    UNREADABLE: "Install reliamsg[zstd], or a later version of reliamsg",
+}
 
 
 class _HeldStreamsRoom:
@@ -42,7 +46,7 @@ class _HeldStreamsRoom:
 
     def look(self) -> bool:
         """Count the bytes in the inbox; returns whether there are such streams."""
-        streams = self._core.effects.holding.keys() | self._quarantine.held.keys()
+        streams = self._core.context.held.keys() | self._quarantine.held.keys()
         looked = (self._inbox.held_bytes, len(streams)) if streams else (-1, -1)
         if looked != self._looked:
             self._looked = looked
@@ -125,7 +129,7 @@ class Admission:
     def has_room_for_repair(self, frame: Frame, now: float) -> bool:
         """Whether a repair can be taken in. No broker keeps it meanwhile, so it would stay in memory."""
         envelope = frame.envelope
-        if envelope.stream in self._core.effects.holding and not self.has_room_behind_hold(
+        if envelope.stream in self._core.context.held and not self.has_room_behind_hold(
             envelope.stream, frame
         ):
             return False
@@ -151,7 +155,7 @@ class Admission:
             self._health.report(
                 TooManyStreams(
                     f"there is no room for another stream ({len(self._core.streams):,} are in use, of which gaps hold"
-                    f" {len(self._core.effects.holding):,}, and {self._core.known_elsewhere:,} more are known):"
+                    f" {len(self._core.context.held):,}, and {self._core.known_elsewhere:,} more are known):"
                     " messages of others wait in the quarantine"
                 )
             )
@@ -211,9 +215,11 @@ class Admission:
             if self._quarantine.holds(stream, FAR_EPOCH):
                 self._quarantine.replay(Selection(reason=FAR_EPOCH, stream=stream, up_to_epoch=limit))
                 if self._quarantine.is_admitting(stream, FAR_EPOCH):
-                    self._core.far[stream] = limit  # what is not stored yet can't be marked: look again
+                    self._core.look_for_far(
+                        stream, limit
+                    )  # what is not stored yet can't be marked: look again
             else:
-                del self._core.far[stream]
+                self._core.look_for_far(stream, None)
 
     def quarantine_comes_first(self, stream: Stream) -> bool:
         """Whether the group must begin with what the quarantine holds of a stream: with anything else, it might begin

@@ -268,10 +268,10 @@ class Consumer:
     def run(self, handler: Callable[[Any], None], *, batch: int | None = None, workers: int = 4) -> None:
         """Call `handler` with every message, until :meth:`stop`.
 
-        A message whose handler returns is acknowledged; one whose handler raises comes again, in place, after
+        A message whose handler returns is acknowledged; one whose handler raises is delivered again, in place, after
         0.1 s, doubling up to 5 s. With `batch` the handler gets a list of up to `batch` messages of one stream;
-        when it raises, or has ended the process more than once, they come again one by one. Messages of one stream
-        are handled one after the other, streams side by side on up to `workers` threads.
+        when it raises, or has ended the process more than once, they are delivered again one by one. Messages of one
+        stream are handled one after the other, streams side by side on up to `workers` threads.
 
         `handler` is an ordinary function. A coroutine function or a generator function is a :class:`ConfigError`: its
         body would not run. So is a handler that returns an awaitable: none of its messages is acknowledged, and
@@ -406,7 +406,7 @@ class Consumer:
             return False
 
     def _fetch(self, most: int) -> bool:
-        """Have something in :attr:`_items` that is not done, if there is anything. Not in the main thread."""
+        """Put an item into :attr:`_items` that is not done, if there is one. Not in the main thread."""
         with self._fetch_lock:
             items = self._items
             while items:
@@ -444,7 +444,7 @@ class Consumer:
         del given[:]
 
     def accept(self, gap: Gap) -> bool:
-        """Go on without the messages of a gap, and declare them lost; durable when this returns, and told to a standby
+        """Continue without the messages of a gap, and declare them lost; durable on return, and announced to a standby
         that listens.
 
         False when the gap was filled or passed meanwhile. Raises :class:`InboxWriteError` when it is not

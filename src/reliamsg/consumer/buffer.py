@@ -31,8 +31,6 @@ from reliamsg.wire.data import FLAG_MOVED, Frame, FrameError, Records, open_fram
 
 __all__ = ["BufferedBatch", "DeliverySlice", "SettlementListener", "StreamBuffer", "StreamBuffers", "fail"]
 
-_NO_HEADERS: dict[str, str] = {}
-
 
 class _Contents(msgspec.Struct, eq=False):
     """A frame, and its messages once they are decoded; the batches that are parts of the frame share it."""
@@ -298,7 +296,7 @@ class DeliverySlice:
         last: int,
         hop: int | None,
     ) -> None:
-        envelope = batch.frame.envelope
+        envelope = batch.contents.frame.envelope
         self.buffer = buffer
         self.offer = offer
         self.last = last
@@ -427,23 +425,10 @@ class StreamBuffers:
         if buffer not in self.slices:
             self.ready.setdefault(buffer)
 
-    def queue_touched(self) -> None:
-        """Queue the streams for which calls of the core may have led to something to deliver."""
-        touched = self._core.effects.touched
-        if touched:
-            for stream in touched:
-                buffer = self.by_stream.get(stream) or self.of(stream)
-                if buffer not in self.slices:
-                    self.ready.setdefault(buffer)
-            touched.clear()
-            if self.ready:
-                self._changed.notify_all()
-
     def queue_all(self) -> None:
         """Any stream may have something to deliver."""
         for stream in self._core.streams:
-            self._core.effects.touch(stream)
-        self.queue_touched()
+            self.queue(self.of(stream))
         self._changed.notify_all()
 
     def unqueue_idle(self) -> None:
@@ -484,7 +469,7 @@ class StreamBuffers:
         while queue:
             buffer = queue.popleft()
             for epoch, first, last in buffer.take_acks():
-                self._core.acknowledge(buffer.state.stream, epoch, first, last, now)
+                buffer.state.acknowledge(epoch, first, last, now)
                 self.prune(buffer, epoch)
 
     def settled_elsewhere(self, stream: Stream) -> None:
@@ -517,14 +502,9 @@ class StreamBuffers:
         )  # fmt: skip
 
     def report_all(self) -> None:
-        """Journal what was delivered of all slices so far, and then what the core wants journalled."""
+        """Journal what was delivered of all slices so far."""
         for portion in self.slices.values():
             self.report(portion)
-        notes = self._core.effects.notes
-        if notes:
-            for note in notes:
-                self._journal.add_note(note)
-            notes.clear()
 
     # -- frames that the inbox has as well ----------------------------------------------------------------
 

@@ -113,11 +113,12 @@ class Committer:
         retries = error not in (None, self._unread) and now >= max(self._retry_at, self._spill_at)
         if not (spilling or closing or retries) and (at is None or at > now):
             return None
-        shared.buffers.report_all()
+        shared.events.journal_all()
         for site in self._sites.values():
             if site.any_rejected:
                 site.report_rejected(now, closing)
         snapshot = shared.core.snapshot(closing)
+        shared.events.commit_planned()
         for waiting in spilling:
             shared.core.waiting.spilling(waiting, True)
             snapshot.also.add(waiting.stream)
@@ -148,12 +149,13 @@ class Committer:
     def _due_at(self, now: float) -> float | None:
         """When the next commit is due because of waiting changes; None if there are none."""
         shared = self._shared
-        if shared.core.effects.urgent or shared.durability.awaited:
+        if shared.events.commit_urgent or shared.durability.awaited:
             return now
         inbox = shared.inbox
         stands = (shared.durability.standing, shared.core.takeover) == (inbox.standing, inbox.takeovers)
         if (
-            shared.core.dirty
+            shared.events.commit_wanted
+            or shared.events.notes
             or shared.buffers.acknowledged
             or not (shared.durability.pending.empty and stands)
         ):
@@ -195,7 +197,7 @@ class Committer:
                         spilled.append((waiting.stream, each))
                         size += each.stored_size
             # Settled messages that are not committed are released by this commit as well.
-            shared.core.effects.mark(waiting.stream)
+            shared.core.mark(waiting.stream)
             spilling.append(waiting)
         return spilled, spilling
 
@@ -289,7 +291,7 @@ class Committer:
                 self._written()
             self._committed_at = shared.clock()
             shared.durability.committed(plan.sync, self._committed_at + COMMIT_EVERY_S)
-            shared.buffers.queue_touched()
+            shared.events.handle()
             shared.changed.notify_all()
         for name, tokens in released.items():
             transport = self._sites[name].connections.transport
@@ -302,6 +304,7 @@ class Committer:
         """The inbox has room again."""
         self._unread = None
         self._shared.durability.written_again()
+        self._shared.events.handle()
         self._shared.buffers.queue_all()
 
     def _persisted(self, stream: Stream, batch: BufferedBatch, frame: Frame) -> None:
@@ -373,7 +376,7 @@ def _lost(shared: Shared, stream: Stream, epoch: int, seq: int) -> FatalError:
 def _add_change(batch: Batch, change: StreamChange) -> None:
     stream = change.stream
     if change.history:
-        batch.streams.append(HistoryRow(stream, change.parts.epochs.joined, _history(change)))
+        batch.streams.append(HistoryRow(stream, change.stored.epochs.joined, _history(change)))
     finished = [known.epoch for known in change.finished] if change.finished else ()
     for item in change.epochs:
         known = item.known
@@ -396,7 +399,7 @@ def _add_change(batch: Batch, change: StreamChange) -> None:
 
 
 def _history(change: StreamChange) -> History:
-    epochs, closed, takeover = change.parts.epochs, change.parts.gaps.closed, change.parts.takeover
+    epochs, closed, takeover = change.stored.epochs, change.stored.gaps.closed, change.stored.takeover
     history, uncertainty = epochs.history, takeover.uncertainty
     superseded = [(epoch, list(seen)) for epoch, seen in history.superseded.items()]
     doubt, link = (

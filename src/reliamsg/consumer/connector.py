@@ -42,7 +42,7 @@ class Reading:
     def _leave_to_others(self, renewing: bool = False) -> None:
         """A session that may have been taken over since the last proof must not be taken back, not even once. One whose
         connection is `renewing` was not taken from here: an inbox that waited for its turn, and is still to have its
-        first proof, would otherwise wait again each time that the connection is made anew to get more messages."""
+        first proof, would otherwise wait again each time that the connection is renewed to get more messages."""
         site, lease = self._site, self._site.shared.role.lease
         lost_at_once = lease.demanding and site.state != "connected" and not renewing
         if site.site.protocol == "mqtt" and (lost_at_once or lease.expired(site.shared.clock())):

@@ -184,10 +184,10 @@ class Control:
                 # The stream begins with the messages there. With the status it might begin behind them.
                 self._no_room(site, announced.stream, TOO_MANY_STREAMS)
                 continue
-            moves = shared.core.effects.moves
+            moves = shared.events.moves
             refused = shared.core.announce(site.name, announced, now, shared.wall_us())
-            if shared.core.effects.moves != moves:
-                shared.buffers.settled_elsewhere(announced.stream)
+            shared.events.handle()
+            if shared.events.moves != moves:
                 shared.quarantine.put_off.pop(announced.stream, None)  # it may not be too far ahead any more
             if refused:
                 self._no_room(site, announced.stream, refused)
@@ -200,8 +200,8 @@ class Control:
             self._unanswered.setdefault(status.producer, {}).update(dict.fromkeys(accepted))
         elif len(self._unknown_producers) < MAX_UNKNOWN_PRODUCERS:
             self._unknown_producers[status.producer] = None
-        shared.buffers.queue_touched()
-        shared.agenda.due(max(now, self._told_at + TELL_EVERY_S) if not shared.core.effects.urgent else now)
+        shared.events.handle()
+        shared.agenda.due(max(now, self._told_at + TELL_EVERY_S) if not shared.events.commit_urgent else now)
 
     def _status_loaded(self, site: SiteReceiver, status: Status, there_is_room: bool) -> None:
         if there_is_room:
@@ -337,13 +337,13 @@ class Control:
         """Send what is due. `full`: there is only room for messages that can be delivered at once."""
         shared, core = self.shared, self.shared.core
         if shared.role.barred:
-            core.moved.clear()
+            shared.events.changed_reports.clear()
             self._unanswered.clear()
             self._unknown_producers.clear()
             self._roomless.clear()
             return
-        if core.effects.ask_queue:
-            self._ask(core.asks(now, full, lambda stream: shared.quarantine.holds(stream, HELD)))
+        if core.context.repairs_due:
+            self._ask(core.repair_requests(now, full, lambda stream: shared.quarantine.holds(stream, HELD)))
         if self._roomless:
             self._request_again(now)
         if challenged := core.challenges.due(now):
@@ -352,12 +352,11 @@ class Control:
             self._all_wanted = False
             self._tell_standbys(stream for stream in core.streams if stream.producer)
         if now >= self._told_at + TELL_EVERY_S and (
-            core.moved or self._unanswered or self._unknown_producers
+            shared.events.changed_reports or self._unanswered or self._unknown_producers
         ):
-            for stream in sorted(core.moved):
-                if stream.producer:
-                    self._unanswered.setdefault(stream.producer, {})[stream] = None
-            core.moved.clear()
+            for stream in sorted(shared.events.changed_reports):
+                self._unanswered.setdefault(stream.producer, {})[stream] = None
+            shared.events.changed_reports.clear()
             self._told_at = now
             self._tell_producers(bool(shared.role.lease.standbys(now)))
 
@@ -367,7 +366,7 @@ class Control:
         if self.shared.role.barred:
             return None
         asked = core.challenges.deadline()
-        if not (core.moved or self._unanswered or self._unknown_producers):
+        if not (self.shared.events.changed_reports or self._unanswered or self._unknown_producers):
             return asked
         told = self._told_at + TELL_EVERY_S
         return told if asked is None else min(asked, told)
@@ -435,8 +434,8 @@ class Control:
         stream."""
         shared = self.shared
         told = self._unanswered.get(stream.producer, {})
-        if stream in shared.core.moved or stream in told:
-            shared.core.moved.discard(stream)
+        if stream in shared.events.changed_reports or stream in told:
+            shared.events.changed_reports.discard(stream)
             if len(self._parted) < MAX_PARTED:
                 self._parted[stream] = report
                 self._unanswered.setdefault(stream.producer, told)[stream] = None

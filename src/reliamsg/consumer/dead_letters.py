@@ -145,8 +145,8 @@ class DeadLetters:
         key = (message.epoch, message.seq)
         attempts = state.redelivery.attempts(*key)
         known = state.epochs.live.get(message.epoch)
-        shared.buffers.report_all()
-        if known is None or not shared.core.bury(state.stream, *key, reason, now):
+        shared.events.journal_all()
+        if known is None or not state.bury(*key, reason, now):
             return  # it was settled before
         shared.durability.pending.dead.append(
             DeadLetter(
@@ -155,7 +155,7 @@ class DeadLetters:
             )
         )  # fmt: skip
         shared.buffers.prune(buffer, message.epoch)
-        shared.buffers.queue_touched()
+        shared.events.handle()
         log.warning("%s goes to the dead letters after %d deliveries: %s", message.id, attempts, reason)
 
     def bury_spent(self, buffer: StreamBuffer, batch: BufferedBatch, offer: Offer, now: float) -> None:

@@ -79,16 +79,15 @@ class Deliveries:
                 return None
             if buffers.acknowledged:
                 buffers.settle(now)
-            buffers.queue_touched()
+            shared.events.handle()
             if self._dead_letters.waiting:
                 return self._dead_letters.take()
             while buffers.ready:
                 buffer, _ = buffers.ready.popitem(last=False)
                 if buffer in buffers.slices:
                     continue
-                gap = buffer.state.gaps.take_undecided()
-                if gap is not None:
-                    return GapItem(gap)
+                if buffer.state.gaps.undecided is not None:
+                    return GapItem(buffer.state.gaps.take_undecided())
                 portion = self._next(buffer, unit, limit, now)
                 if portion is not None:
                     return portion
@@ -138,9 +137,10 @@ class Deliveries:
         state = buffer.state
         while True:
             offer = state.offer(now, unit)
-            if self._core.effects.urgent:
-                shared.agenda.due(now)
             if offer is None:
+                shared.events.handle()
+                if shared.events.commit_urgent:
+                    shared.agenda.due(now)
                 return None
             batch = buffer.find(offer.epoch, offer.first)
             if batch is None:
@@ -158,9 +158,9 @@ class Deliveries:
                 continue
             last = min(offer.last, batch.last, offer.first + limit - 1)
             state.take(offer, last, now, giving=True)
-            shared.agenda.due(now + DELIVERIES_S)
             # The journal keeps what this has led to behind earlier deliveries, and ahead of those that follow.
-            self._buffers.report_all()
+            shared.events.journal_all()
+            shared.agenda.due(now if shared.events.commit_urgent else now + DELIVERIES_S)
             waited = now - batch.received_at
             if batch.received_at < 0:  # it was read from the inbox
                 waited = (shared.wall_us() - batch.received_us) / 1e6
@@ -179,8 +179,9 @@ class Deliveries:
                 state.untake(portion.offer, *unused, now)
             state.given(now)
             self._buffers.take_back(portion)
-            self._core.effects.touch(state.stream)
-            self._buffers.queue_touched()
+            shared.events.handle()
+            self._buffers.queue(portion.buffer)
+            shared.changed.notify_all()
 
     def _replace(
         self, buffer: StreamBuffer, batch: BufferedBatch, offer: Offer, error: FrameError, now: float
@@ -234,7 +235,7 @@ class Deliveries:
                 portion.abandon()
             # Messages that were not handled at all, by an application's mistake, must not become dead letters.
             counts = not isinstance(error, NotRun)
-            spent = core.fail(message.stream, message.epoch, message.seq, message.seq, now, counts)
+            spent = buffer.state.fail(message.epoch, message.seq, message.seq, now, counts)
             if spent:
                 reason = f"{type(error).__name__}: {error}"
                 if core.rules.halt:
@@ -264,8 +265,8 @@ class Deliveries:
         with shared.lock:
             now = shared.clock()
             self._buffers.settle(now)
-            self._buffers.report_all()
+            shared.events.journal_all()
             done = self._core.accept(gap, now)
-            self._buffers.queue_touched()
+            shared.events.handle()
             shared.agenda.due(now)
             return done

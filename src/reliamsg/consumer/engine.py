@@ -20,6 +20,7 @@ from reliamsg.consumer.dead_letters import DeadLetters
 from reliamsg.consumer.deliveries import Deliveries
 from reliamsg.consumer.forgetting import Forgetting, entry_of, is_settled, tombstone_of
 from reliamsg.consumer.fullness import Fullness
+from reliamsg.consumer.intake import UNREADABLE
 from reliamsg.consumer.latest_statuses import LatestStatuses
 from reliamsg.consumer.lease import Lease
 from reliamsg.consumer.loading import Loader
@@ -31,10 +32,7 @@ from reliamsg.consumer.site import SiteReceiver
 from reliamsg.consumer.standby import StandbyLease
 from reliamsg.errors import (
     FatalError,
-    GapError,
-    GapHeld,
     GroupBusy,
-    ProducerConflict,
 )
 from reliamsg.keys import KeyRing
 from reliamsg.message import Stream
@@ -160,10 +158,12 @@ class ConsumerEngine:
             shared.core.resume(elsewhere, shared.inbox.takeovers, shared.inbox.standing == "took_over")
             shared.core.horizon.learn(shared.inbox.highest_epoch)
             for saved in unsettled:
-                shared.core.restore(restored(saved, shared.core.group), now)
+                shared.core.restore(restored(saved, shared.core.context), now)
             for one in shared.inbox.quarantine.select(Selection(reason=FAR_EPOCH)):
-                shared.core.doubt(one.stream, one.epoch, now)
-            shared.buffers.queue_touched()
+                shared.core.note_far(one.stream, one.epoch, now)
+            if shared.inbox.quarantine.has(UNREADABLE):  # this installation may be able to read more
+                shared.quarantine.replay(Selection(reason=UNREADABLE))
+            shared.events.handle()
 
     def start(self) -> None:
         """Record in the inbox that it is open, in case the process is killed right away; then let the sites connect.
@@ -197,20 +197,20 @@ class ConsumerEngine:
             if shared.buffers.acknowledged:
                 shared.buffers.settle(now)
             self._tick(now)
-            if shared.admission.counts_held or core.effects.holding or shared.quarantine.held:
+            shared.events.handle()
+            if shared.admission.counts_held or core.context.held or shared.quarantine.held:
                 shared.admission.look()
             for site in self.sites.values():
                 if site.deferred.waiting:
                     site.retry_deferred(now)
                 if site.busy_since is not None:
                     self._check_busy(site, now)
-            self._report_errors()
             if core.far:
                 shared.admission.admit_believed(shared.wall_us())
             self.control.step(now, shared.durability.inbox_full)
-            shared.buffers.queue_touched()
             if core.retiring or len(core.streams) >= self._loader.most_resident:
                 self._loader.retire(now)
+            shared.events.handle()
             plan = self._committer.plan(now)
             if self._committer.short_of_room or self.fullness.since is not None:
                 self.fullness.look(now, self._committer.short_of_room)
@@ -236,9 +236,11 @@ class ConsumerEngine:
         """Plan the next step, and return when it is due. `exporting`: when there is more to export; `more`: there is
         work left."""
         shared = self.shared
+        ticked = self._tick(now)
+        shared.events.handle()
         timers = [
             exporting,
-            self._tick(now),
+            ticked,
             self._committer.deadline(now),
             self.standby.due_at,
             self.control.deadline(),
@@ -257,7 +259,6 @@ class ConsumerEngine:
         waits = durability.write_error is None and (shared.buffers.pages or durability.awaited)
         if more or waits or shared.role.changed:
             timers.append(now)
-        shared.buffers.queue_touched()
         deadline: float | None = None
         for at in timers:
             if at is not None and (deadline is None or at < deadline):
@@ -281,6 +282,7 @@ class ConsumerEngine:
         if stepped.full_changed:
             with shared.lock:
                 shared.durability.hold_for_journal(self.export.full)
+                shared.events.handle()
                 shared.buffers.queue_all()
         return stepped.deadline
 
@@ -306,28 +308,6 @@ class ConsumerEngine:
                 )
             )
         return until
-
-    def _report_errors(self) -> None:
-        core = self.shared.core
-        if not (core.effects.conflicts or core.effects.missed or core.effects.held_up):
-            return
-        for stream, epoch, reason in core.effects.conflicts:
-            error = ProducerConflict(
-                f"{stream}, epoch {epoch}: {reason}. Producer {stream.producer!r} has two histories: was its outbox"
-                " restored from a backup, or copied?"
-            )
-            log.error("%s", error)
-            self.shared.health.report(error)
-        core.effects.conflicts.clear()
-        for gap in core.effects.missed:
-            log.error("%s: it was not known when the stream was joined", gap)
-            self.shared.health.report(GapError(gap))
-        core.effects.missed.clear()
-        for gap in core.effects.held_up:
-            held = GapHeld(gap)
-            log.error("%s: the stream waits; other streams go on", held)
-            self.shared.health.report(held)
-        core.effects.held_up.clear()
 
     def announce_accepted(self, stream: Stream) -> None:
         """Announce the accepted ranges of a stream to other inboxes of the group, so that one that takes over knows.
@@ -400,9 +380,7 @@ class ConsumerEngine:
                     # Its handler still runs, and may take another message at this instant: all of it counts as
                     # delivered, and comes again with the flag.
                     portion.abandon()
-                for state in shared.core.streams.values():
-                    shared.core.effects.mark(state.stream)
-                shared.buffers.report_all()
+                shared.events.journal_all()
             else:
                 shared.durability.want()
             plan = self._committer.plan(now, closing)

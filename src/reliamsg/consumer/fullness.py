@@ -63,13 +63,13 @@ class Fullness:
         self._short = False
         """Something can't be taken in now."""
         self._short_at = float("-inf")
-        """When something could not be taken in last."""
+        """When a delivery last found no room."""
         self._reported = False
         self._looked_at = float("-inf")
         self._waits_for_application = False
 
     def look(self, now: float, short: bool) -> None:
-        """`short`: there is something that can't be taken in, for want of room."""
+        """`short`: a delivery can't be taken in, for lack of room."""
         self._short = short
         if short:
             self._short_at = now

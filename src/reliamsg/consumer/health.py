@@ -1,4 +1,4 @@
-"""Whether a consumer can continue: the error that ended it, and the errors that ``on_error`` is to be told."""
+"""Whether a consumer can continue: the error that terminated it, and the errors to report to ``on_error``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Health"]
 log = logging.getLogger("reliamsg.consumer")
 
 _INBOX_UNAFFECTED = (GroupBusy, DeadLetterHalt, QuarantineFull)
-"""Errors that end a consumer and say nothing about its inbox."""
+"""Errors that terminate a consumer and do not concern its inbox."""
 MAX_ERRORS_WAITING = 1_000
 """Errors that wait for ``on_error``. Beyond that the oldest are only logged."""
 
@@ -26,15 +26,15 @@ class Health:
         self._lock = lock
         self._changed = changed
         self.fatal: FatalError | None = None
-        """What ended the consumer."""
+        """The error that terminated the consumer."""
         self.closed = False
         """The inbox is about to be closed: nothing is committed any more."""
         self.errors: deque[BaseException] = deque(maxlen=MAX_ERRORS_WAITING)
-        """Those that ``on_error`` has yet to be told."""
+        """Errors that are still to be reported to ``on_error``."""
 
     @property
     def may_write(self) -> bool:
-        """Whether the inbox can be relied on: nothing ended the consumer, or what did was not about the inbox."""
+        """Whether the inbox can be relied on: there is no fatal error, or one that does not concern the inbox."""
         return self.fatal is None or isinstance(self.fatal, _INBOX_UNAFFECTED)
 
     def fail(self, error: FatalError) -> None:
@@ -54,11 +54,11 @@ class Health:
             self._changed.notify_all()
 
     def report(self, error: BaseException) -> None:
-        """Have ``on_error`` told of an error. Under the lock."""
+        """Report an error to ``on_error``. Under the lock."""
         self.errors.append(error)
 
     def take_errors(self) -> list[BaseException]:
-        """What ``on_error`` is to be told, once."""
+        """Take the errors to report to ``on_error``, each once."""
         with self._lock:
             found = list(self.errors)
             self.errors.clear()

@@ -25,7 +25,11 @@ from reliamsg.wire.data import (
     verify,
 )
 
-__all__ = ["Rejected", "Unsequenced", "examine", "examine_repair"]
+__all__ = ["UNREADABLE", "Rejected", "Unsequenced", "examine", "examine_repair", "is_readable"]
+
+UNREADABLE = "unreadable"
+"""The reason for rejecting a sound batch in a form that is unknown here: it is compressed with zstd and the extra is
+not installed, or its producer has a later version. It must not be lost: a better installation can read it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +81,7 @@ def examine(
         return Rejected(error.reason)
     if place != (frame.envelope.topic, frame.envelope.partition):
         return Rejected("wrong-topic")
-    return frame if _readable(frame) else Rejected("undecodable", frame)
+    return _check_body(frame)
 
 
 def examine_repair(
@@ -94,7 +98,13 @@ def examine_repair(
         return Rejected(error.reason)
     if (frame.envelope.topic, frame.envelope.partition) not in topics.values():
         return Rejected("wrong-topic")
-    return frame if _readable(frame) else Rejected("undecodable", frame)
+    return _check_body(frame)
+
+
+def _check_body(frame: Frame) -> Frame | Rejected:
+    if not frame.intact():
+        return Rejected("undecodable", frame)
+    return frame if is_readable(frame) else Rejected(UNREADABLE, frame)
 
 
 def _verify(frame: Frame, ring: KeyRing) -> None:
@@ -105,14 +115,12 @@ def _verify(frame: Frame, ring: KeyRing) -> None:
     verify(frame, topic_address(frame.envelope.topic, frame.envelope.partition), ring)
 
 
-def _readable(frame: Frame) -> bool:
-    """Whether the body is what was sent, and in a form that is known here."""
+def is_readable(frame: Frame) -> bool:
+    """Whether this installation knows the form of the body."""
     envelope = frame.envelope
     if envelope.version != BODY_VERSION or envelope.flags & ~KNOWN_FLAGS:
         return False
-    if envelope.flags & FLAG_ZSTD and not _have_zstd():
-        return False
-    return frame.intact()
+    return not envelope.flags & FLAG_ZSTD or _have_zstd()
 
 
 def _have_zstd() -> bool:

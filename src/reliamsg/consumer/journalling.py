@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from reliamsg.message import Stream
-from reliamsg.protocol.receiver.effects import Note
+from reliamsg.protocol.receiver.events import Note
 from reliamsg.runtime.journal_buffer import JournalBuffer, MergeRules
 from reliamsg.store.journal import ORDERED, Entry
 

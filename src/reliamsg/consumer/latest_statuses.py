@@ -1,4 +1,4 @@
-"""The newest status of each producer, and how far the group's journal says that its producer's journal goes."""
+"""The newest status of each producer, and how much of the producer's journal the group's journal vouches for."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class LatestStatuses:
         self.by_producer: dict[str, LatestStatus] = {}
         self._journal_buffer = journal_buffer
         self.news: dict[str, set[str]] = {site: set() for site in sites}
-        """By site, producers of which there is something newer than what was journalled for it last."""
+        """By site, producers whose newest status is not journalled for it."""
 
     def take(self, status: Status, now: float) -> None:
-        """Remember who speaks, unless that is known to say something newer by now."""
+        """Remember a status, unless a newer one of its producer is known."""
         known = self.by_producer.get(status.producer)
         if known is not None and (status.epoch, status.number) < (known.epoch, known.number):
             return
@@ -76,7 +76,7 @@ class LatestStatuses:
         return found
 
     def forget_all_but(self, active: Container[str]) -> None:
-        """Forget the producers that were not heard for long and are not `active`."""
+        """Forget the producers that are not `active`."""
         for producer in [name for name in self.by_producer if name not in active]:
             del self.by_producer[producer]
             for news in self.news.values():

@@ -1,4 +1,4 @@
-"""The lease: proof that this inbox is still the one that reads, and what other inboxes of the group say.
+"""The lease: proof that this inbox is still the one that reads, and the heartbeats of the group's other inboxes.
 
 Each inbox publishes its state at the group's control address every eighth of ``takeover_timeout``: a *heartbeat*. When
 an inbox receives its own heartbeat on the connection that it reads with, this proves that it still held the group's
@@ -36,7 +36,7 @@ Role = Literal["active", "standby"]
 
 
 class Heartbeat(msgspec.Struct, frozen=True):
-    """What an inbox says about itself."""
+    """An inbox's announcement of its role."""
 
     inbox: str
     run: bytes
@@ -44,11 +44,11 @@ class Heartbeat(msgspec.Struct, frozen=True):
     number: int
     role: Role
     claim: bytes
-    """Of two that both read, the one with the lower claim goes on."""
+    """Of two inboxes that both read, the one with the lower claim continues."""
     wants_all: bool
     """A standby asks for the group's position in all streams."""
     takeover_timeout: float = 0.0
-    """Of the inbox; 0 if it does not say."""
+    """The inbox's setting; 0 if it is not announced."""
 
     @property
     def rank(self) -> tuple[bytes, str, bytes]:
@@ -79,7 +79,7 @@ class Other:
     heartbeat: Heartbeat
     heard_at: float
     active_at: float
-    """When it last said that it reads; minus infinity if its newest heartbeat says that it does not."""
+    """When it last announced that it reads; minus infinity if its newest heartbeat announces that it does not."""
 
 
 class Lease:
@@ -98,7 +98,7 @@ class Lease:
         on, and locks and sessions have to suffice there."""
         self.others: dict[tuple[str, bytes], Other] = {}
         self.freed_at: float | None = None
-        """When an inbox that was reading said that it no longer does."""
+        """When an inbox that was reading announced that it has stopped."""
         self.claim = _LEAST
         """The claim of this inbox's own heartbeats."""
         self._sent: dict[int, float] = {}
@@ -160,8 +160,8 @@ class Lease:
         self.claim = claim
 
     def claim_now(self, now: float) -> bytes:
-        """The claim of a heartbeat which says that this inbox reads. With proofs that are too old it is the lowest:
-        an inbox that has taken over must not yield to this one, which is about to notice."""
+        """The claim of a heartbeat that announces reading. With proofs that are too old it is the lowest: an inbox
+        that has taken over must not yield to this one, which is about to notice."""
         return _LEAST if self.expired(now) else self.claim
 
     @property
@@ -191,14 +191,14 @@ class Lease:
         return True
 
     def rival(self, now: float) -> Other | None:
-        """Another inbox that may still be reading, as it said recently; of several, the one of the lowest rank."""
+        """Another inbox that may still be reading, by its heartbeats; of several, the one of the lowest rank."""
         if not self.others:
             return None
         rivals = [each for each in self.others.values() if now < self._may_read_until(each)]
         return min(rivals, key=lambda each: each.heartbeat.rank, default=None)
 
     def taken_until(self) -> float:
-        """When the last of the other inboxes stops reading, unless one says again that it reads."""
+        """When the last of the other inboxes stops reading, unless a new heartbeat of one arrives."""
         return max(map(self._may_read_until, self.others.values()), default=float("-inf"))
 
     def _may_read_until(self, other: Other) -> float:
@@ -206,12 +206,12 @@ class Lease:
         return other.active_at + max(self.takeover_timeout, other.heartbeat.takeover_timeout)
 
     def silent_since(self) -> float:
-        """When another inbox last said that it reads."""
+        """When another inbox last announced that it reads."""
         return max((each.active_at for each in self.others.values()), default=float("-inf"))
 
     @property
     def another_read(self) -> bool:
-        """Whether another inbox ever said that it reads."""
+        """Whether another inbox ever announced that it reads."""
         return self.freed_at is not None or self.silent_since() > float("-inf")
 
     def standbys(self, now: float) -> list[Other]:

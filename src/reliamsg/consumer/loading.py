@@ -54,7 +54,7 @@ class Loader:
             elif shared.buffers.forget(state):
                 self._control.parted(state.stream, report)
                 shared.absent.left.append(state.stream)
-        held = core.places_of_held if core.effects.holding else 0
+        held = core.places_of_held if core.context.held else 0
         surplus = len(core.streams) - len(core.retiring) - held - self.most_resident
         if surplus >= 0:
             spared = SPARED_S if core.places > 0 else 0.0
@@ -70,7 +70,7 @@ class Loader:
         if quarantine.any_roomless or quarantine.held:
             return now + SPARED_S
         if len(core.streams) >= self.most_resident:
-            held = core.places_of_held if core.effects.holding else 0
+            held = core.places_of_held if core.context.held else 0
             return now + SPARED_S if len(core.streams) >= self.most_resident + held else None
         return None
 
@@ -113,7 +113,7 @@ class Loader:
         with shared.lock:
             core = shared.core
             core.remember(
-                {one.stream: restored(one, core.group) for one in graves if one.stream not in core.streams}
+                {one.stream: restored(one, core.context) for one in graves if one.stream not in core.streams}
             )
             for stream in wanted:
                 row = saved.get(stream)
@@ -121,10 +121,10 @@ class Loader:
                 if row is not None and stream not in core.streams:
                     room = core.places > 0
                     if room:
-                        core.restore_retired(restored(row, core.group), now)
+                        core.restore_retired(restored(row, core.context), now)
                 shared.absent.take(stream, room)
-            core.graves.clear()
-            shared.buffers.queue_touched()
+            core.tombstones.clear()
+            shared.events.handle()
             shared.agenda.due(now)
 
     def keeps(self, stream: Stream, position: tuple[int, int]) -> bool:

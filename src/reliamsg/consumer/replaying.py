@@ -95,7 +95,7 @@ class Replayer:
                     left.append(row.id)
             if left:
                 shared.quarantine.leave(Selection(ids=tuple(left)))
-            shared.buffers.queue_touched()
+            shared.events.handle()
         return self.more
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from reliamsg.protocol.receiver.chain import Finished, History
-from reliamsg.protocol.receiver.effects import Group
+from reliamsg.protocol.receiver.context import GroupContext
 from reliamsg.protocol.receiver.epochs import EpochChain
 from reliamsg.protocol.receiver.gaps import ClosedGaps, GapTracker
-from reliamsg.protocol.receiver.parts import StreamParts
 from reliamsg.protocol.receiver.redelivery import Redelivery
 from reliamsg.protocol.receiver.reorder_buffer import ReorderBuffer
+from reliamsg.protocol.receiver.stored_state import StoredState
 from reliamsg.protocol.receiver.stream import StreamReceiver
 from reliamsg.protocol.receiver.takeover import TakeoverBounds, Uncertainty
 from reliamsg.store.inbox_rows import EpochRow, SavedStream
@@ -16,7 +16,7 @@ from reliamsg.store.inbox_rows import EpochRow, SavedStream
 __all__ = ["restored"]
 
 
-def restored(saved: SavedStream, group: Group) -> StreamReceiver:
+def restored(saved: SavedStream, context: GroupContext) -> StreamReceiver:
     """A stream's state as its last commit left it; what was only in memory comes again from the brokers."""
     epochs = _epochs(saved)
     uncertainty = saved.history.doubt
@@ -24,12 +24,12 @@ def restored(saved: SavedStream, group: Group) -> StreamReceiver:
         None if uncertainty is None else Uncertainty(*uncertainty, saved.history.answered),
         saved.history.takeover,
     )
-    parts = StreamParts(epochs, _gaps(saved, epochs), Redelivery(saved.attempts), takeover)
+    parts = StoredState(epochs, _gaps(saved, epochs), Redelivery(saved.attempts), takeover)
     for known in epochs.entered:
         epochs.flag_moved(known)
     if not saved.stream.producer and epochs.current is not None:
         _void_missing(epochs.current)
-    return StreamReceiver(saved.stream, group, parts, saved.history.vouched)
+    return StreamReceiver(saved.stream, context, parts, saved.history.vouched)
 
 
 def _epochs(saved: SavedStream) -> EpochChain:

@@ -25,7 +25,7 @@ log = logging.getLogger("reliamsg.consumer")
 LEAST_END_S = 0.1
 """The worker has this long for its last step, even if there is no time left."""
 LEAST_GOODBYE_S = 0.5
-"""A connection has this long to be closed, and ``on_error`` to be told, even if there is no time left."""
+"""Closing a connection, and the last calls of ``on_error``, may take this long even if there is no time left."""
 REQUESTS_EVERY_S = 0.25
 """How often requests of operators are looked for."""
 
@@ -167,7 +167,7 @@ class Operating:
 
 
 class _Work:
-    """The steps of a consumer: its engine, what operators ask of it, and what ``on_error`` is told."""
+    """The steps of a consumer: its engine, requests of operators, and calls of ``on_error``."""
 
     def __init__(self, engine: ConsumerEngine, callbacks: CallbackThread) -> None:
         self._engine = engine

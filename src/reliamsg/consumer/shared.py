@@ -15,6 +15,7 @@ from reliamsg.consumer.durability import Durability
 from reliamsg.consumer.health import Health
 from reliamsg.consumer.journalling import ConsumerJournal
 from reliamsg.consumer.lease import Lease
+from reliamsg.consumer.protocol_events import ProtocolEvents
 from reliamsg.consumer.quarantine import Quarantine, Samples
 from reliamsg.consumer.role import GroupRole
 from reliamsg.protocol.receiver.group import GroupReceiver
@@ -48,6 +49,7 @@ class Shared:
     role: GroupRole
     journal: ConsumerJournal
     buffers: StreamBuffers
+    events: ProtocolEvents
     absent: AbsentStreams
     quarantine: Quarantine
     samples: Samples
@@ -78,10 +80,12 @@ def share(
     durability = Durability(inbox, lock, changed, health, agenda)
     journal = ConsumerJournal(group)
     quarantine = Quarantine(inbox.quarantine, max_quarantine_bytes)
+    buffers = StreamBuffers(core, inbox, journal, changed)
     return Shared(
         group, environment.clock.now, environment.clock.wall_us, environment.calls, lock, changed,
         core, inbox, health, agenda,
-        durability, GroupRole(lease, environment.clock.now), journal, StreamBuffers(core, inbox, journal, changed),
+        durability, GroupRole(lease, environment.clock.now), journal, buffers,
+        ProtocolEvents(core, buffers, journal, health, changed),
         AbsentStreams(core, inbox), quarantine, samples,
         Admission(core, inbox, quarantine, durability, journal, health, room),
     )  # fmt: skip

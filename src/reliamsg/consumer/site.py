@@ -9,7 +9,14 @@ from typing import Literal
 
 from reliamsg.config import Site
 from reliamsg.consumer.buffer import BufferedBatch
-from reliamsg.consumer.intake import Rejected, Unsequenced, examine, examine_repair
+from reliamsg.consumer.intake import (
+    UNREADABLE,
+    Rejected,
+    Unsequenced,
+    examine,
+    examine_repair,
+    is_readable,
+)
 from reliamsg.consumer.latest_statuses import LatestStatuses
 from reliamsg.consumer.quarantine import FAR_EPOCH, HELD, TOO_MANY_STREAMS
 from reliamsg.consumer.shared import Shared
@@ -60,6 +67,7 @@ LOG_EVERY_S = 1.0
 """Minimal time between two log lines on rejected deliveries of one kind."""
 _UNUSABLE = "unusable deliveries set aside"
 _STATUS_REFUSED = "statuses of streams not taken in, to be asked for again"
+_UNREADABLE = "batches kept in quarantine until reliamsg[zstd], or a later version, is installed to read them"
 _NOT_KEPT = "late batches not kept, since there are too many"
 
 
@@ -387,8 +395,8 @@ class SiteReceiver:
                 self.set_aside(address, body, what.reason)
             elif shared.admission.has_room_for_repair(what, now):
                 self._take_repair(address, what, now, wall)
-            shared.buffers.queue_touched()
-            shared.agenda.due(now if shared.core.effects.urgent else now + GATHER_S)
+            shared.events.handle()
+            shared.agenda.due(now if shared.events.commit_urgent else now + GATHER_S)
 
     def _take_repair(self, address: str, frame: Frame, now: float, wall: int) -> None:
         shared, envelope = self.shared, frame.envelope
@@ -455,8 +463,8 @@ class SiteReceiver:
                     self._without_identity(delivery, what, now, wall)
                 elif self._arrive(delivery, what, now, wall):
                     release.append(delivery.token)
-            shared.buffers.queue_touched()
-            shared.agenda.due(now if shared.core.effects.urgent else now + GATHER_S)
+            shared.events.handle()
+            shared.agenda.due(now if shared.events.commit_urgent else now + GATHER_S)
             transport = self.connections.transport
         if release and transport is not None:
             transport.acknowledge(release)
@@ -471,10 +479,11 @@ class SiteReceiver:
         """Take in what was too far ahead of its stream, if any stream has gone on, and what waits for a producer's
         answer; under the lock."""
         shared = self.shared
-        while self.deferred.waiting and (again := self.deferred.take(shared.core.effects.moves, now)):
+        while self.deferred.waiting and (again := self.deferred.take(shared.events.moves, now)):
             for delivery, frame in again:
                 if self._arrive(delivery, frame, now, shared.wall_us()):
                     shared.durability.pending.tokens.append((self.name, delivery.token))
+            shared.events.handle()
 
     def _arrive(
         self, delivery: Delivery, frame: Frame, now: float, wall: int, stream: Stream | None = None
@@ -490,7 +499,7 @@ class SiteReceiver:
             # Earlier messages are there. Were this one taken in first, the stream might begin with it.
             self._refuse(delivery, frame, stream)
             return False
-        if stream in shared.core.effects.holding and not shared.admission.has_room_behind_hold(stream, frame):
+        if stream in shared.core.context.held and not shared.admission.has_room_behind_hold(stream, frame):
             if not shared.admission.leave_to_producer(self.name, stream, frame, delivery.token, now):
                 self.quarantine(delivery, frame, HELD, stream)
             return False
@@ -516,13 +525,10 @@ class SiteReceiver:
     def _place(self, incoming: Incoming, frame: Frame, now: float, wall: int) -> Arrival:
         """Pass a sound frame to the protocol, and keep its new and late messages."""
         shared, stream = self.shared, incoming.stream
-        moves = shared.core.effects.moves
         arrival = shared.core.receive(incoming, now, wall)
-        if shared.core.effects.moves != moves:
-            shared.buffers.settled_elsewhere(stream)
         if arrival.new:
             batches = BufferedBatch.of(frame, arrival.new, incoming.site, now, wall)
-            shared.buffers.of(stream).add(batches)
+            (shared.buffers.by_stream.get(stream) or shared.buffers.of(stream)).add(batches)
         if arrival.late and not arrival.quarantine:
             self._late(stream, frame, arrival.late, wall)
         return arrival
@@ -563,6 +569,8 @@ class SiteReceiver:
     def replayed(self, row: QuarantinedDelivery, frame: Frame, now: float, wall: int) -> bool:
         """Take in a delivery from the quarantine, as if it arrived again; False if it has to stay there."""
         shared, envelope = self.shared, frame.envelope
+        if row.reason == UNREADABLE and not is_readable(frame):
+            return False
         if shared.absent.may_know(row.stream):
             shared.absent.wait(row.stream, QUARANTINE, lambda room: self._replay_loaded(row, frame, room))
             return True
@@ -638,6 +646,10 @@ class SiteReceiver:
         """Set a delivery aside that can't be used. Its broker may forget it when that is committed."""
         if what.frame is not None:
             self._undecodable(what.frame)
+            if what.reason == UNREADABLE:
+                self._count(_UNREADABLE, UNREADABLE)
+                self.quarantine(delivery, what.frame, UNREADABLE)
+                return
         self.set_aside(delivery.address, delivery.body, what.reason)
         self.shared.durability.pending.tokens.append((self.name, delivery.token))
 

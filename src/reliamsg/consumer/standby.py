@@ -232,7 +232,7 @@ class StandbyLease:
                 stream, state.entered, state.position, state.high_water, now, tuple(state.accepted)
             )
             inboxes[inbox] = inboxes.get(inbox, 0) + 1
-        shared.core.graves.clear()
+        shared.core.tombstones.clear()
         self._control.positions.clear()
         self._control.unbelieved.clear()
         if inboxes or shared.durability.standing == "waiting":
@@ -247,7 +247,7 @@ class StandbyLease:
             level = logging.WARNING if inboxes or self._lease.another_read else logging.INFO
             log.log(level, "group %s: taken over from inbox %s", shared.group, before or "unknown")
         shared.durability.stand("took_over" if shared.core.succeeds else "")
-        shared.buffers.queue_touched()
+        shared.events.handle()
 
     def _told_mark(self, state: StreamState, now: float) -> bool:
         """Whether the other inbox announced up to where it may have delivered a stream. Without a goodbye, a mark at
@@ -264,9 +264,9 @@ class StandbyLease:
         if core.known_elsewhere or inbox.tombstone_count:
             missing = [stream for stream in self._control.positions if stream not in core.streams]
             for saved in inbox.load_some(missing):
-                core.restore_retired(restored(saved, core.group), now)
+                core.restore_retired(restored(saved, core.context), now)
             core.remember(
-                {saved.stream: restored(saved, core.group) for saved in inbox.load_tombstones(missing)}
+                {saved.stream: restored(saved, core.context) for saved in inbox.load_tombstones(missing)}
             )
 
     def _active(self, now: float) -> None:

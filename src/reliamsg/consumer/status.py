@@ -33,9 +33,9 @@ class SiteStatus:
     pending: int
     """Deliveries that the broker keeps until they are safe here."""
     received: int
-    """Messages that came from here first, since the consumer was opened."""
+    """Messages that arrived from here first, since the consumer was opened."""
     duplicates: int
-    """Messages that came from here and were known already."""
+    """Messages that arrived from here and were known already."""
     rejected: dict[str, int]
     """Unusable deliveries, by reason."""
     repaired: int = 0
@@ -56,7 +56,7 @@ class StreamStatus:
     unacknowledged: int
     """Of those, messages that the application was given."""
     gap: Gap | None
-    """What holds the stream up, if anything is missing."""
+    """The gap that holds the stream up, if messages are missing."""
     gap_elapsed_s: float
     """For how long it has held the stream up, as far as that counts."""
     failing: bool
@@ -66,7 +66,7 @@ class StreamStatus:
     """With ``on_gap="hold"``: the gap's time is over, and it holds the stream until it is filled or accepted."""
     left_to_producer: bool = False
     """Messages behind the gap are not here: its producer keeps them for the group, and they are asked for when the
-    stream has come to them. ``reliamsg inbox ls`` says how many they are."""
+    stream has reached them. ``reliamsg inbox ls`` shows their number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class KnownProducer:
     heard_s: float
     """How long ago that was, in seconds."""
     interval_s: float
-    """Within how many seconds it promised to be heard again while anything of it is not acknowledged."""
+    """Within how many seconds it promised its next status, while any of its messages is not acknowledged."""
     lsn: int
     """How far its journal was written."""
 
@@ -104,9 +104,9 @@ class ConsumerStatus:
     asked: int = 0
     """Messages that producers were asked to send again; those asked for twice count twice."""
     repaired: int = 0
-    """Messages that came in answer."""
+    """Messages that arrived in answer."""
     producers: dict[str, KnownProducer] = field(default_factory=dict)
-    """Producers that were heard since the consumer was opened."""
+    """Producers that sent a status since the consumer was opened."""
     stalled: tuple[Stalled, ...] = ()
     """While the inbox is full (``max_inbox_bytes``): which streams fill it and why, the fullest first; 10 at most."""
 

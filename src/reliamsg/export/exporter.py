@@ -1,8 +1,8 @@
 """Exports the journal of a running client to its target.
 
 The client's writer thread calls :meth:`Exporter.step` after its other work, with the time as an argument; all access to
-the export state happens there. The exporter's own thread reads the rows and writes the segment, with retries, so that a
-slow or unavailable target never blocks the client.
+the export state happens there. A separate thread for each segment reads the rows and writes the segment, with retries,
+so that a slow or unavailable target never blocks the client.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 
 from tenacity import (
@@ -60,8 +61,8 @@ class JournalStatus:
 class Exporter:
     """Exports one client's journal. For the writer thread, except :meth:`status`, :attr:`full` and :attr:`why_full`.
 
-    `wake` is called on the exporter's thread to request a call of :meth:`step`. `probe` is called with ``journal_cut``,
-    ``journal_written`` (on the exporter's thread) and ``journal_recorded``.
+    `wake` is called on another thread to request a call of :meth:`step`. `probe` is called with ``journal_cut``,
+    ``journal_written`` (on another thread) and ``journal_recorded``.
 
     The constructor raises :class:`ConfigError` if there is no package for the target's protocol, or if the client's
     name can't be the name of a directory.
@@ -94,7 +95,9 @@ class Exporter:
             before_sleep=self._attempt_failed,
             reraise=True,
         )
-        self._worker = _Worker(f"reliamsg-journal-{self._client}", self._write, wake)
+        self._wake = wake
+        self._writing: tuple[Cut, Future[None]] | None = None
+        """The cut that is being written, and the outcome of its thread."""
         self._segment: Segment | None = None
         """The encoded segment of the pending cut, kept for the next attempt."""
         self._done: Cut | None = None
@@ -133,7 +136,7 @@ class Exporter:
         self._start(now)
 
     def _deadline(self) -> float | None:
-        if self._worker.busy:
+        if self._writing is not None:
             return None
         if self._done is not None or self._exported.cut_pending is not None or self._urgent:
             return self._retry_at
@@ -148,11 +151,11 @@ class Exporter:
         )
 
     def _collect(self) -> None:
-        """Take the outcome of the exporter's thread."""
-        outcome = self._worker.take()
-        if outcome is None:
+        """Take the outcome of a segment's thread."""
+        if self._writing is None or not self._writing[1].done():
             return
-        cut, error = outcome
+        (cut, outcome), self._writing = self._writing, None
+        error = outcome.exception()
         if isinstance(error, FatalError):
             raise error
         if error is not None:
@@ -176,7 +179,7 @@ class Exporter:
 
     def _start(self, now: float) -> None:
         """The first step of an export, and the start of the second."""
-        if self._worker.busy or self._done is not None or self._gave_up or now < self._retry_at:
+        if self._writing is not None or self._done is not None or self._gave_up or now < self._retry_at:
             return
         if self._exported.cut_pending is None:
             if not self._exported.backlog or not (self._urgent or now >= self._next_at):
@@ -187,7 +190,9 @@ class Exporter:
             self._probe("journal_cut")
         cut = self._exported.cut_pending
         assert cut is not None  # made above, or pending
-        self._worker.put(cut)
+        self._writing = cut, Future()
+        name = f"reliamsg-journal-{self._client}"
+        threading.Thread(target=self._write, args=self._writing, name=name, daemon=True).start()
 
     def _bound(self, wall_us: int, mono_us: int) -> None:
         """Keep the backlog within its limit."""
@@ -222,7 +227,10 @@ class Exporter:
         try:
             self._advance(clock())
             while self._exported.backlog and not self._gave_up:
-                if self._worker.busy and not self._worker.wait(deadline - clock()):
+                if (
+                    self._writing is not None
+                    and not wait([self._writing[1]], max(0.0, deadline - clock())).done
+                ):
                     self.error = "it did not answer in time"
                     break
                 self._advance(clock())
@@ -242,7 +250,6 @@ class Exporter:
         """Stop exporting. A running write continues in the background. Idempotent."""
         self._stopped = True
         self._closing.set()
-        self._worker.end()
 
     # -- any thread -----------------------------------------------------------------------------------------
 
@@ -261,11 +268,17 @@ class Exporter:
             f" {self._export.max_backlog_rows}: {self.error or 'it has not accepted them yet'}"
         )
 
-    # -- the exporter's thread ------------------------------------------------------------------------------
+    # -- a segment's thread ----------------------------------------------------------------------------------
 
-    def _write(self, cut: Cut) -> None:
+    def _write(self, cut: Cut, outcome: Future[None]) -> None:
         """The second step of an export, repeated until it succeeds."""
-        self._retrying(self._try_to_write, cut)
+        try:
+            self._retrying(self._try_to_write, cut)
+        except Exception as error:  # noqa: BLE001  (raised or reported by the writer thread)
+            outcome.set_exception(error)
+        else:
+            outcome.set_result(None)
+        self._request_step()
 
     def _try_to_write(self, cut: Cut) -> None:
         self._last_attempt = self._closing.is_set()
@@ -282,81 +295,11 @@ class Exporter:
         if not self.error:
             log.warning("journal of %s: %s; it is retried", self._client, error)
         self.error = str(error)
-        self._worker.report()
+        self._request_step()
 
-
-class _Worker:
-    """A thread that executes one job at a time. It is started for the first one."""
-
-    def __init__(self, name: str, work: Callable[[Cut], None], done: Callable[[], None]) -> None:
-        self._name = name
-        self._work = work
-        self._done = done  # must not block
-        self._changed = threading.Condition()
-        self._job: Cut | None = None
-        self._outcome: tuple[Cut, Exception | None] | None = None
-        self._ended = False
-        self._thread: threading.Thread | None = None
-
-    @property
-    def busy(self) -> bool:
-        """Whether there is a job whose outcome was not taken."""
-        return self._job is not None
-
-    def put(self, job: Cut) -> None:
-        """Start a job; only while the worker is not busy."""
-        with self._changed:
-            self._job = job
-            self._changed.notify_all()
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-            self._thread.start()
-
-    def take(self) -> tuple[Cut, Exception | None] | None:
-        """Take the outcome of the job, if there is one."""
-        with self._changed:
-            outcome, self._outcome = self._outcome, None
-            if outcome is not None:
-                self._job = None
-            return outcome
-
-    def wait(self, timeout: float) -> bool:
-        """Wait up to `timeout` seconds for the outcome; False if there is none."""
-        with self._changed:
-            return self._changed.wait_for(lambda: self._outcome is not None, max(0.0, timeout))
-
-    def report(self) -> None:
-        """Call `done` before the job has ended. Called by the job itself."""
-        with self._changed:
-            if not self._ended:
-                self._done()
-
-    def end(self) -> None:
-        """Accept no more jobs. The thread terminates after its current job, which is not waited for."""
-        with self._changed:
-            self._ended = True
-            self._changed.notify_all()
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(
-                    lambda: self._ended or (self._job is not None and self._outcome is None)
-                )
-                if self._ended:
-                    return
-                job = self._job
-            assert job is not None  # waited for
-            error: Exception | None = None
-            try:
-                self._work(job)
-            except Exception as failure:  # noqa: BLE001  (part of the outcome)
-                error = failure
-            with self._changed:
-                self._outcome = job, error
-                self._changed.notify_all()
-                if not self._ended:  # the owner may be gone
-                    self._done()
+    def _request_step(self) -> None:
+        if not self._stopped:  # afterwards the writer thread may be gone
+            self._wake()
 
 
 def _is_transient(error: BaseException) -> bool:

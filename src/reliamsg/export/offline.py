@@ -7,7 +7,7 @@ import os
 from reliamsg.errors import ConfigError
 from reliamsg.export.segments import JournalSource, check_client, make_segment
 from reliamsg.export.target import open_target
-from reliamsg.store.database import Database, Kind, get_meta, reading
+from reliamsg.store.database import Database, get_meta, kind_of, reading
 from reliamsg.store.exported import Exported
 
 __all__ = ["export_file"]
@@ -26,7 +26,8 @@ def export_file(
     if segment_rows < 1:
         raise ConfigError(f"segment_rows must be at least 1, not {segment_rows!r}")
     destination = open_target(target)
-    kind, client = _owner(path)
+    with reading(path) as connection:
+        kind, client = kind_of(connection), get_meta(connection, "owner", "")
     check_client(client)
     database = Database(path, kind, client)
     try:
@@ -41,10 +42,3 @@ def export_file(
         return count
     finally:
         database.close()
-
-
-def _owner(path: str | os.PathLike[str]) -> tuple[Kind, str]:
-    """The kind of a file, and its owner."""
-    with reading(path) as connection:
-        outbox = connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'batch'").fetchone()[0]
-        return "outbox" if outbox else "inbox", get_meta(connection, "owner", "")

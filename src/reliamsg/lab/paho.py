@@ -47,7 +47,7 @@ def _close(client: mqtt.Client) -> None:
 
 
 class PahoPublisher:
-    """Publishes with QoS 1 and reports what was confirmed. Not thread-safe."""
+    """Publishes with QoS 1 and reports confirms. Not thread-safe."""
 
     def __init__(self, url: str, client_id: str) -> None:
         self._numbers: dict[int, object] = {}

@@ -26,12 +26,12 @@ from collections.abc import Callable
 from reliamsg.errors import FatalError, OutboxFull, ReliamsgError
 from reliamsg.keys import MAX_KEY_ID_BYTES
 from reliamsg.producer.admission import Admission
-from reliamsg.producer.commit import CommitBatch, Content, Run
+from reliamsg.producer.commit import Commit, Content, Run
 from reliamsg.producer.confirmations import ConfirmationTracker
 from reliamsg.producer.receipt import Receipt
 from reliamsg.producer.state import Shared
 
-__all__ = ["Accumulator"]
+__all__ = ["Accumulator", "CommitBatch"]
 
 COMMIT_BYTES = 8 * 1024 * 1024
 """Beyond this another batch begins: while a large one is stored nothing is read for sites that are behind."""
@@ -49,6 +49,36 @@ ENVELOPE_BYTES = 140
 SIGNATURE_BYTES = MAX_KEY_ID_BYTES + 40
 MAX_TOPIC_BYTES = 100
 ENVELOPE_SHARES = 32
+
+
+class CommitBatch:
+    """What is published between two commits, and shares the next one."""
+
+    __slots__ = ("commit", "leased", "runs", "wall_us")
+
+    def __init__(self, tracker: ConfirmationTracker) -> None:
+        self.commit = Commit(tracker)
+        self.runs: list[Run] = []
+        """In the order of publishing."""
+        self.leased = 0
+        """About how many bytes are reserved for it."""
+        self.wall_us = 0
+        """When the first message was published, in µs since 1970."""
+
+    @property
+    def count(self) -> int:
+        """The number of messages."""
+        count = 0
+        for run in list(self.runs):
+            count += len(run.bodies)
+        return count
+
+    def finish(self, error: ReliamsgError | None = None) -> None:
+        """The outcome of the commit is known: wake all threads that wait for it, and release the messages."""
+        runs, self.runs = self.runs, []
+        for run in runs:
+            run.bodies.clear()
+        self.commit.finish(error)
 
 
 class Accumulator:
@@ -83,7 +113,7 @@ class Accumulator:
         """Oldest first. All but the last are complete."""
         self._batch = self._batches[0]
         """The last one, for which the token's bytes are."""
-        self._no_run = Run(self._batch, Content("", (), None, None, 0))
+        self._no_run = Run(self._batch.commit, Content("", (), None, None, 0))
         """Nothing is ever appended to it, since no topic has its name."""
         self._run = self._no_run
         """Where the next message goes, if it is of this topic and has neither key nor headers."""
@@ -152,7 +182,7 @@ class Accumulator:
             run.bodies.append(content.bodies[0])
         else:
             self._run = self._no_run  # first: what comes after this must not go to a run before it
-            run = Run(batch, content)
+            run = Run(batch.commit, content)
             receipt = Receipt(run, 0, len(run.bodies))
             if not batch.runs:
                 batch.wall_us = self._clock.wall_us()
@@ -173,7 +203,7 @@ class Accumulator:
         if not self._admission.reserve(batch, size):
             return None
         self._wake()
-        run = Run(batch, content)
+        run = Run(batch.commit, content)
         batch.wall_us = self._clock.wall_us()
         batch.runs.append(run)
         return Receipt(run, 0, len(run.bodies))

@@ -36,9 +36,9 @@ class Announcements:
         self._shared, self._outbox, self._sites = shared, outbox, sites
         self._number = 0
         self._announced: dict[Stream, float] = {}
-        """Last announcement per stream, to any group."""
-        self._heard: OrderedDict[str, tuple[str, int]] = OrderedDict()
-        """By group, the inbox that was heard last, and the highest number of its states."""
+        """By stream, when it was last announced to any group."""
+        self._inboxes: OrderedDict[str, tuple[str, int]] = OrderedDict()
+        """By group, the inbox that reported last, and the highest number of its states."""
         self._nonces: dict[str, dict[bytes, None]] = {}
         """By group, the nonces that its inboxes want to see answered, the latest last."""
 
@@ -86,21 +86,21 @@ class Announcements:
         for group, streams in by_group.items():
             self.answer(group, streams, now)
 
-    def heard(self, group: str, inbox: str, number: int, nonce: bytes) -> None:
+    def on_inbox(self, group: str, inbox: str, number: int, nonce: bytes) -> None:
         """An inbox sent a state or call: answers to its group show that they were given later."""
-        before = self._heard.get(group)
+        before = self._inboxes.get(group)
         if before is not None and before[0] == inbox:
             number = max(number, before[1])
-        self._heard[group] = inbox, number
-        self._heard.move_to_end(group)
+        self._inboxes[group] = inbox, number
+        self._inboxes.move_to_end(group)
         if len(nonce) == CHALLENGE_BYTES:
             nonces = self._nonces.setdefault(group, {})
             nonces.pop(nonce, None)
             nonces[nonce] = None
             if len(nonces) > MAX_ANSWERED:
                 del nonces[next(iter(nonces))]
-        if len(self._heard) > MAX_GROUPS:
-            forgotten, _ = self._heard.popitem(last=False)
+        if len(self._inboxes) > MAX_GROUPS:
+            forgotten, _ = self._inboxes.popitem(last=False)
             self._nonces.pop(forgotten, None)
 
     def is_answered(self, member: Member | None, nonce: bytes) -> bool:
@@ -127,7 +127,7 @@ class Announcements:
             VERSION, shared.producer_id, outbox.epoch, outbox.incarnation, self._number,
             outbox.journal.lsn_to_announce(clock.now_us()), clock.wall_us(), int(interval * 1000),
             shared.settings.release == "consumed", to,
-            [self._stream(stream, infos[stream], group) for stream in streams], self._heard.get(group),
+            [self._stream(stream, infos[stream], group) for stream in streams], self._inboxes.get(group),
             list(self._nonces.get(group, ())),
         )  # fmt: skip
         for frame in encode_status(status, shared.settings.keys):

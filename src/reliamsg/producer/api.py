@@ -24,7 +24,6 @@ from reliamsg.arguments import (
 )
 from reliamsg.config import (
     MAX_MESSAGE_BYTES,
-    Confirm,
     JournalExport,
     Site,
     check_name,
@@ -35,6 +34,7 @@ from reliamsg.errors import ClosedError, ConfigError, ConfirmTimeout, FatalError
 from reliamsg.injection import injected
 from reliamsg.keys import KeyRing
 from reliamsg.message import MessageId
+from reliamsg.policy import Confirm
 from reliamsg.producer.commit import Content
 from reliamsg.producer.confirmations import joined
 from reliamsg.producer.engine import ProducerEngine
@@ -70,7 +70,7 @@ class Producer:
 
     `producer_id` identifies this publisher everywhere and permanently, and owns exactly one outbox. `groups` names, for
     each topic, the consumer groups whose AMQP queues are declared before the first publish. `confirm` selects which
-    sites must have confirmed before a message counts as published, see :data:`~reliamsg.config.Confirm`.
+    sites must have confirmed before a message counts as published, see :data:`~reliamsg.policy.Confirm`.
 
     `release`: with ``confirmed``, published messages leave the outbox after `retain_seconds`, when they exceed
     `retain_bytes`, or earlier if room is needed. With ``consumed``, a message also stays until every group that was
@@ -434,7 +434,7 @@ def flush(engine: ProducerEngine, timeout: float | None) -> None:
         return None if timeout is None else max(0.0, timeout - (clock.now() - start))
 
     for batch in engine.accumulator.open_batches:
-        if not batch.wait(left()):
+        if not batch.commit.wait(left()):
             raise ConfirmTimeout(f"not everything was on the disk within {timeout} s")
     if engine.tracker.wait_for_all(left()):
         return

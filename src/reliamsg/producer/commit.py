@@ -14,7 +14,7 @@ from reliamsg.producer.confirmations import ConfirmationTracker
 from reliamsg.producer.removals import Messages
 from reliamsg.runtime.wakeup import Waiters
 
-__all__ = ["CommitBatch", "Content", "Run"]
+__all__ = ["Commit", "Content", "Run"]
 
 
 class Content(NamedTuple):
@@ -27,31 +27,17 @@ class Content(NamedTuple):
     size: int
 
 
-class CommitBatch:
-    """What is published between two commits, and shares the next one."""
+class Commit:
+    """One transaction, and whether it has succeeded."""
 
-    __slots__ = ("done", "error", "leased", "runs", "tracker", "waiters", "wall_us")
+    __slots__ = ("done", "error", "tracker", "waiters")
 
     def __init__(self, tracker: ConfirmationTracker) -> None:
         self.tracker = tracker
-        self.runs: list[Run] = []
-        """In the order of publishing."""
-        self.leased = 0
-        """About how many bytes are reserved for it."""
-        self.wall_us = 0
-        """When the first message was published, in µs since 1970."""
         self.done = False
         """Whether the outcome is known."""
         self.error: ReliamsgError | None = None
         self.waiters = Waiters()
-
-    @property
-    def count(self) -> int:
-        """The number of messages."""
-        count = 0
-        for run in list(self.runs):
-            count += len(run.bodies)
-        return count
 
     def wait(self, timeout: float | None) -> bool:
         """Wait until the outcome is known, at most `timeout` seconds; returns whether it is."""
@@ -59,16 +45,13 @@ class CommitBatch:
 
     def wait_durable(self, timeout: float | None) -> None:
         """Wait until it has succeeded; raises its error, or :class:`ConfirmTimeout`."""
-        if not self.wait(timeout):
+        if not self.done and not self.wait(timeout):
             raise ConfirmTimeout(f"not on the disk within {timeout} s; it may still be stored and sent")
         if self.error is not None:
             raise self.error
 
-    def finish(self, error: ReliamsgError | None = None) -> None:
-        """The outcome is known: wake all threads that wait for it, and release the messages."""
-        runs, self.runs = self.runs, []
-        for run in runs:
-            run.bodies.clear()
+    def finish(self, error: ReliamsgError | None) -> None:
+        """The outcome is known: wake all threads that wait for it."""
         self.error = error
         self.done = True
         self.waiters.notify_all()
@@ -87,7 +70,7 @@ class Run:
     _rows: Sequence[int]
     """... and the row's id."""
 
-    def __init__(self, commit: CommitBatch, content: Content) -> None:
+    def __init__(self, commit: Commit, content: Content) -> None:
         self.commit = commit
         self.topic = content.topic
         self.bodies = list(content.bodies)

@@ -248,29 +248,26 @@ class ConfirmationTracker:
         if self.oldest_pending_us is None:
             self.oldest_pending_us = rows[0].wall_us
 
-    def confirmed(self, rows: Sequence[int], confirmed: Mapping[int, RowLike]) -> None:
-        """`rows`, which were among those in `confirmed`, are published from now on."""
+    def published(self, rows: Sequence[int], confirmed: Mapping[int, RowLike] | None = None) -> None:
+        """`rows` are published from now on. `confirmed`: where their confirms led to that, the rows; otherwise pending
+        messages have to be counted anew."""
+        if not rows:
+            return
         consumed, released = self._groups.consumed, 0
         for number in rows:
-            row = confirmed[number]
-            assert isinstance(row, Row)  # the core returns the rows that it was given
-            self.pending_messages -= row.count
-            if consumed is None or number in consumed:
-                released += row.size
-        self._admission.release(released)
-        self._published(rows)
-
-    def decided(self, rows: Sequence[int]) -> None:
-        """`rows` are published from now on, since sites went down that were waited for."""
-        if rows:
-            self.recount = True
-            self._published(rows)
-
-    def _published(self, rows: Sequence[int]) -> None:
-        for number in rows:
+            if confirmed is not None:
+                row = confirmed[number]
+                assert isinstance(row, Row)  # the core returns the rows that it was given
+                self.pending_messages -= row.count
+                if consumed is None or number in consumed:
+                    released += row.size
             self.unjournalled.add(number, number)
             if self._watched:
                 self._call_watchers(number)
+        if confirmed is None:
+            self.recount = True
+        else:
+            self._admission.release(released)
         self._shared.changed.notify_all()
 
     def removed(self, topic: str, epoch: int, taken: Taken) -> None:

@@ -105,11 +105,11 @@ class ControlHandler:
     def _handle(self, address: str, frame: Status | State, now: float) -> None:
         if isinstance(frame, Status):
             if frame.producer == self._shared.producer_id and address == self._address:
-                self._report(self._gate.heard_twin(frame, now))
+                self._report(self._gate.on_twin(frame, now))
         elif frame.role == "call":
             stream = self._calls.get(address)
             if stream is not None:
-                self._announcements.heard(frame.group, frame.inbox, frame.number, frame.nonce)
+                self._announcements.on_inbox(frame.group, frame.inbox, frame.number, frame.nonce)
                 self._ask(frame.group, stream, now, self._shared.table.is_named(frame.group, stream))
         elif frame.role == "active" and address == self._address:
             self._handle_state(frame, now)
@@ -119,7 +119,7 @@ class ControlHandler:
         self._announcements.timetable.asked(group, [stream], now, named=named)
 
     def _handle_state(self, state: State, now: float) -> None:
-        self._announcements.heard(state.group, state.inbox, state.number, state.nonce)
+        self._announcements.on_inbox(state.group, state.inbox, state.number, state.nonce)
         fresh = self._is_fresh(state, now)
         streams = []
         for reported in state.streams:
@@ -156,7 +156,7 @@ class ControlHandler:
         self, group: str, stream: Stream, chain: Iterable[tuple[int, int]], reported: StreamState, now: float
     ) -> None:
         """The epoch that a group has entered may be of another history."""
-        conflict = self._gate.heard(group, stream, reported.entered, chain, now)
+        conflict = self._gate.on_report(group, stream, reported.entered, chain, now)
         self._report(conflict)
         if conflict is not None and not conflict.doubted:
             self._note_surpassed(stream, group, reported)
@@ -186,7 +186,7 @@ class ControlHandler:
                 # before something is published, a full outbox would never have room again.
                 self._note_surpassed(stream, group, reported)
                 position = tail
-            advanced = self._groups.heard(stream, group, position, reported, now, known)
+            advanced = self._groups.on_report(stream, group, position, reported, now, known)
             if fresh and known:
                 table.on_missing(stream, group, reported.missing)
             member = table.find(stream, group)

@@ -23,11 +23,11 @@ from reliamsg.errors import (
     ReliamsgError,
 )
 from reliamsg.message import MessageId, Stream
-from reliamsg.producer.accumulator import Accumulator
+from reliamsg.producer.accumulator import Accumulator, CommitBatch
 from reliamsg.producer.admission import QUEUE_BYTES, Admission
 from reliamsg.producer.announcements import Announcements
 from reliamsg.producer.commands import WriterCommands
-from reliamsg.producer.commit import CommitBatch, Run
+from reliamsg.producer.commit import Run
 from reliamsg.producer.confirmations import ConfirmationTracker
 from reliamsg.producer.connectivity import Connectivity
 from reliamsg.producer.control import ControlHandler
@@ -381,7 +381,7 @@ class ProducerEngine:
             timed = core.on_deadline(now)
             for name, parked in timed.overdue.items():
                 self.sites[name].overdue(parked)
-            self.tracker.decided(timed.published)
+            self.tracker.published(timed.published)
         for name in timed.overdue:
             self.sites[name].transport.reconnect("a confirm is overdue")
         for name in timed.retrying:

@@ -51,14 +51,14 @@ class EpochGate:
                 stream = Stream(shared.producer_id, binding.topic, binding.partition)
                 self._unanswered.setdefault(binding.group, set()).add(stream)
 
-    # -- what is heard --------------------------------------------------------------------------------------
+    # -- reports ---------------------------------------------------------------------------------------
 
     def connected(self, now: float) -> None:
         """A site was connected."""
         self.is_settled = False
         self._fence.connected(now)
 
-    def heard(
+    def on_report(
         self, group: str, stream: Stream, entered: tuple[int, int], chain: Iterable[tuple[int, int]],
         now: float,
     ) -> Conflict | None:  # fmt: skip
@@ -68,7 +68,7 @@ class EpochGate:
         named = self._is_named(group)
         return self._fence.reported(group, stream, entered, chain, now, self._wall_ms(), named=named)
 
-    def heard_twin(self, status: Status, now: float) -> Conflict | None:
+    def on_twin(self, status: Status, now: float) -> Conflict | None:
         """A status of this producer's name arrived. Returns a conflict to report."""
         self.is_settled = False
         return self._fence.twin_reported(status.epoch, status.incarnation, now, self._wall_ms())

@@ -214,7 +214,7 @@ class Groups:
             else:
                 self._walks.setdefault(row.stream_id, row.id)
 
-    def heard(
+    def on_report(
         self, stream: Stream, group: str, position: Position, reported: StreamState, now: float, known: bool,
     ) -> bool:  # fmt: skip
         """A group reported how far it is: at `position`, which may differ from its report. Returns whether it came

@@ -64,7 +64,7 @@ class PresenceTracker:
                 genuine = is_mark(shown, created_address(*place), self._keys)
                 return presence.marked(place) if genuine else presence.not_marked(place)
 
-    def heard(self, site: str, group: str, topics: Iterable[tuple[str, int]]) -> set[tuple[str, int]]:
+    def on_report(self, site: str, group: str, topics: Iterable[tuple[str, int]]) -> set[tuple[str, int]]:
         """A group sent its state over a site. Returns what :meth:`found` does."""
         presence = self._sites.get(site)
         if presence is None:

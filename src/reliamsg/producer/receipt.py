@@ -10,7 +10,7 @@ from reliamsg import forks
 from reliamsg.arguments import check_callback, check_choice, check_timeout, unrun
 from reliamsg.errors import ForkedError
 from reliamsg.message import MessageId
-from reliamsg.producer.commit import CommitBatch, Run
+from reliamsg.producer.commit import Commit, Run
 from reliamsg.producer.confirmations import ConfirmationTracker
 from reliamsg.producer.removals import Messages
 from reliamsg.producer.status import MessageState
@@ -45,7 +45,7 @@ class Receipt:
         return self._run.messages(self._offset, self._count)
 
     @property
-    def commit(self) -> CommitBatch:
+    def commit(self) -> Commit:
         """The transaction that stores the messages."""
         return self._run.commit
 

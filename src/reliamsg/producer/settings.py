@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from reliamsg.arguments import MOST_BYTES, check_choice, check_count, check_instance, check_list, check_number
-from reliamsg.config import Confirm, Site, check_name, confirm_policy
+from reliamsg.config import Site, check_name
 from reliamsg.errors import ConfigError
 from reliamsg.keys import KeyRing, check_keys
 from reliamsg.message import MessageId
+from reliamsg.policy import Confirm, confirm_policy
 from reliamsg.wire.limits import MAX_BATCH_MESSAGES, MAX_NAMED_GROUPS, MAX_SEQ
 
 __all__ = ["Settings", "check_blocking", "check_groups", "check_message_id"]

@@ -86,7 +86,7 @@ class SiteSender:
                 self._note_parked(parked, "connection dropped")
             if was_connected:
                 shared.journal.add(Entry("disconnected", site=name, reason=reason[:200]))
-            self._tracker.decided(published)
+            self._tracker.published(published)
         self._connectivity.disconnected(reason, expected=shared.stopped or shared.closing)
         shared.wake()
 
@@ -99,7 +99,7 @@ class SiteSender:
         shared = self._shared
         with shared.lock:
             published = shared.core.blocked(self.site.name, reason, shared.clock.now())
-            self._tracker.decided(published)
+            self._tracker.published(published)
         self._connectivity.blocked(reason)
         shared.wake()
 
@@ -118,7 +118,7 @@ class SiteSender:
                     )
                 )  # fmt: skip
             if published:
-                self._tracker.confirmed(published, confirmed)
+                self._tracker.published(published, confirmed)
         shared.probe("confirmed")
         if shared.core.confirmed_rows >= PROGRESS_ROWS:
             shared.wake()
@@ -191,7 +191,7 @@ class SiteSender:
                 and address == self._address
             ):
                 topics = self._topics_of(group, content)
-                self._review_topics(shared.presence.heard(self.site.name, group, topics))
+                self._review_topics(shared.presence.on_report(self.site.name, group, topics))
             if is_copy or not control.put(source, frame):
                 return
         control.copies.add((address, body))

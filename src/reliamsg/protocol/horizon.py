@@ -23,6 +23,17 @@ class Horizon:
         self._newest_ms = known_us // 1000
         self._signed = signed
 
+    def accepts(self, epoch: int, ts_us: int, wall_us: int) -> bool:
+        """A frame of this epoch, with this timestamp, arrived when the clock read `wall_us`. Returns whether the epoch
+        is believed; if so, the frame counts as accepted."""
+        now_ms = wall_us // 1000
+        self._newest_ms = max(self._newest_ms, now_ms)
+        if epoch > self._newest_ms + FAR_MS:
+            return False
+        if self._signed:
+            self.learn(epoch, ts_us)
+        return True
+
     def look(self, wall_us: int) -> None:
         """The clock reads this."""
         self._newest_ms = max(self._newest_ms, wall_us // 1000)

@@ -18,13 +18,15 @@ Span = tuple[int, int]
 class RangeSet:
     """A set of integers. Its cost depends on the number of intervals, not on their lengths."""
 
-    __slots__ = ("_firsts", "_lasts", "empty")
+    __slots__ = ("_firsts", "_lasts", "empty", "last")
 
     def __init__(self, spans: Iterable[Span] = ()) -> None:
         self._firsts: list[int] = []
         self._lasts: list[int] = []
         self.empty = True
-        """Read far more often than it changes, so an attribute rather than a property."""
+        """This and `last` are read far more often than they change, so they are not properties."""
+        self.last: int | None = None
+        """The highest member."""
         for first, last in spans:
             self.add(first, last)
 
@@ -33,10 +35,14 @@ class RangeSet:
         if first > last:
             raise _reversed(first, last)
         self.empty = False
-        lasts = self._lasts
-        if not lasts or first > lasts[-1] + 1:  # the common case: above all that is in the set
-            self._firsts.append(first)
-            lasts.append(last)
+        lasts, top = self._lasts, self.last
+        if top is None or first > top:  # the common case: above all that is in the set
+            if first - 1 == top:
+                lasts[-1] = last
+            else:
+                self._firsts.append(first)
+                lasts.append(last)
+            self.last = last
             return
         # Every interval that overlaps or touches [first, last] is merged with it.
         low = bisect_left(lasts, first - 1)
@@ -46,6 +52,17 @@ class RangeSet:
             last = max(last, lasts[high - 1])
         self._firsts[low:high] = [first]
         lasts[low:high] = [last]
+        self.last = lasts[-1]
+
+    def insert(self, first: int, last: int) -> list[Span]:
+        """Add the numbers `first` to `last`; return the intervals of them that were not in the set, in order."""
+        if first <= last and (self.last is None or first > self.last):
+            self.add(first, last)
+            return [(first, last)]
+        new = self.missing(first, last)
+        if new:
+            self.add(first, last)
+        return new
 
     def remove(self, first: int, last: int) -> None:
         """Remove the numbers `first` to `last`, those of them that are in the set."""
@@ -67,6 +84,20 @@ class RangeSet:
         firsts[low:high] = kept_firsts
         lasts[low:high] = kept_lasts
         self.empty = not firsts
+        self.last = lasts[-1] if lasts else None
+
+    def take(self, first: int, last: int) -> list[Span]:
+        """Remove the numbers `first` to `last`; return the intervals of them that were in the set, in order."""
+        firsts, lasts = self._firsts, self._lasts
+        if lasts and firsts[0] == first <= last <= lasts[0]:  # the common case: from the bottom of the set
+            if last == lasts[0]:
+                return [self.pop_lowest()]
+            firsts[0] = last + 1
+            return [(first, last)]
+        found = self.overlap(first, last)
+        if found:
+            self.remove(first, last)
+        return found
 
     def discard_below(self, bound: int) -> None:
         """Remove every number below `bound`."""
@@ -127,10 +158,6 @@ class RangeSet:
         return self._firsts[0] if self._firsts else None
 
     @property
-    def last(self) -> int | None:
-        return self._lasts[-1] if self._lasts else None
-
-    @property
     def total(self) -> int:
         """The number of integers in the set."""
         return sum(self._lasts) - sum(self._firsts) + len(self._firsts)
@@ -144,6 +171,8 @@ class RangeSet:
         """Remove the lowest interval and return it."""
         span = self._firsts.pop(0), self._lasts.pop(0)
         self.empty = not self._firsts
+        if self.empty:
+            self.last = None
         return span
 
     def __iter__(self) -> Iterator[Span]:

@@ -1,7 +1,7 @@
 """The thread on which an application's callbacks run.
 
-A thread that adds a call may be interrupted, and must not leave another one half started. So the worker starts the
-thread, once there is a call for it.
+The thread that adds a call may be interrupted while it starts another thread. Therefore the worker starts the thread
+when there is a first call.
 """
 
 from __future__ import annotations
@@ -19,39 +19,39 @@ __all__ = ["CallbackThread", "OnError"]
 OnError = Callable[[BaseException], object]
 
 MAX_ERRORS_WAITING = 1_000
-"""Errors that wait for ``on_error``; further ones are only logged."""
+"""The maximum number of errors that wait for ``on_error``; further ones are only logged."""
 
 
 class CallbackThread:
-    """Calls back, one at a time, so that neither the worker nor a site's I/O thread ever waits for the application.
+    """Executes callbacks one at a time, so that neither the worker nor a site's I/O thread waits for the application.
 
-    A callback may take its time, and may call the producer or consumer, ``close()`` included. One that raises is logged
-    and reported to ``on_error``.
+    A callback may block, and may call the producer or consumer, ``close()`` included. An exception is logged and
+    reported to ``on_error``.
     """
 
     def __init__(
         self, name: str, on_error: OnError | None, log: logging.Logger, wake: Callable[[], None]
     ) -> None:
-        """`wake` has the worker call :meth:`start` soon, and may be called on any thread."""
+        """`wake` makes the worker call :meth:`start`; it is called on any thread."""
         self._name = name
         self._on_error = on_error
         self._log = log
         self._wake = wake
         self._calls: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._errors: deque[BaseException] = deque()
-        """Each has a call in the queue that reports it."""
+        """For each, a call of :meth:`_tell` is queued."""
         self._thread: threading.Thread | None = None
         self.has_started = False
-        """Whether the thread runs; until then the worker has to call :meth:`start`."""
+        """Whether the thread was started; until then the worker must call :meth:`start`."""
 
     def put(self, call: Callable[[], object]) -> None:
-        """Have a function called. Does not block; any thread may call this, a signal handler included."""
+        """Queue a call. Does not block; may be called on any thread and in signal handlers."""
         self._calls.put(call)
         if self._thread is None:
             self._wake()
 
     def report(self, error: BaseException) -> None:
-        """Have ``on_error`` called. Does not block."""
+        """Queue a call of ``on_error``. Does not block."""
         if self._on_error is None:
             return
         if len(self._errors) >= MAX_ERRORS_WAITING:
@@ -61,7 +61,7 @@ class CallbackThread:
         self.put(self._tell)
 
     def start(self) -> None:
-        """Start the thread if there is something for it. Called by the worker."""
+        """Start the thread if a call is queued. Called by the worker."""
         if self._thread is None and not self._calls.empty():
             thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             try:
@@ -73,8 +73,8 @@ class CallbackThread:
             self.has_started = True
 
     def close(self, timeout: float) -> None:
-        """Wait up to `timeout` seconds for the calls that are queued; later ones are still made, but not waited for. To
-        be called last, by the worker or once that has ended."""
+        """Wait up to `timeout` seconds for the queued calls; if it expires, they continue in the background. Must be
+        the last call, by the worker or after it has ended."""
         self.start()
         self._calls.put(None)
         if self._thread is not None and self._thread is not threading.current_thread():

@@ -16,7 +16,7 @@ def wall_us() -> int:
 
 
 def microseconds(seconds: float) -> int:
-    """A reading of a clock that measures seconds, as journals store it."""
+    """Convert the reading of a clock in seconds to the unit of journals."""
     return int(seconds * 1e6)
 
 
@@ -24,8 +24,8 @@ def elapsed_clock() -> Callable[[], float]:
     """A clock that never goes back, in seconds, and keeps running while the machine is suspended, if the system has
     one.
 
-    A lease that was fresh when a laptop was closed has expired when it is opened, and another consumer may have taken
-    over. Linux's monotonic clock stands still in suspension; ``CLOCK_BOOTTIME`` does not. Elsewhere it is
+    A lease that was valid when a laptop was closed has expired when it is opened, and another consumer may have taken
+    over. Linux's monotonic clock stops during suspension; ``CLOCK_BOOTTIME`` does not. Elsewhere it is
     ``time.monotonic``. No clock inside a virtual machine counts the time during which its host paused it.
     """
     number = getattr(time, "CLOCK_BOOTTIME", None)
@@ -34,7 +34,7 @@ def elapsed_clock() -> Callable[[], float]:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The two clocks that an engine is given."""
+    """The clocks of an engine."""
 
     now: Callable[[], float] = time.monotonic
     """Measures durations, in seconds; never goes back. Consumers use :func:`elapsed_clock`."""
@@ -42,5 +42,5 @@ class Clock:
     """The wall clock, in µs since 1970."""
 
     def now_us(self) -> int:
-        """The clock for durations, as journals store it."""
+        """The clock for durations, in µs, as in journals."""
         return microseconds(self.now())

@@ -11,8 +11,8 @@ __all__ = ["Closing"]
 
 
 class Closing:
-    """Closes something once, on a thread of its own, so that a caller that is interrupted while it waits leaves nothing
-    half closed."""
+    """Closes something once, on a separate thread, so that closing completes even if the waiting caller is
+    interrupted."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -22,7 +22,7 @@ class Closing:
         self._waiters = Waiters()
 
     def begin(self, close: Callable[[], bool], name: str) -> bool:
-        """Have `close` called; False if another such call came first. Not in the main thread."""
+        """Start calling `close`; returns False if it was started before. Not for the main thread."""
         with self._lock:
             if self._begun:
                 return False
@@ -35,7 +35,7 @@ class Closing:
         return True
 
     def wait(self) -> bool:
-        """Wait for the end; returns and raises what `close` did."""
+        """Wait until `close` has ended; returns its result or raises its exception."""
         self._waiters.wait(lambda: self._ended, None)
         if self._error is not None:
             raise self._error
@@ -44,7 +44,7 @@ class Closing:
     def _run(self, close: Callable[[], bool]) -> None:
         try:
             self._clean = close()
-        except BaseException as error:  # noqa: BLE001  (raised where it is waited for)
+        except BaseException as error:  # noqa: BLE001  (raised by wait())
             self._error = error
         self._ended = True
         self._waiters.notify_all()

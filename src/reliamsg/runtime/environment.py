@@ -1,4 +1,4 @@
-"""What an engine uses of the process in which it runs."""
+"""The dependencies of an engine on its process."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ Probe = Callable[[str], None]
 
 
 no_probe: Probe = deque[str](maxlen=0).append
-"""Does nothing, at the cost of nothing: no crash is tested."""
+"""Does nothing, without a Python call."""
 
 
 class Waker(Protocol):
-    """Has an engine's ``step()`` called."""
+    """Requests calls of an engine's ``step()``."""
 
     def wake(self) -> None:
-        """Have it called soon. Any thread may call this, and so may a signal handler."""
+        """Request a call. May be called on any thread and in signal handlers."""
 
 
 class NoWaker:
-    """For an engine that is stepped by hand."""
+    """For an engine whose caller decides when to step."""
 
     def wake(self) -> None:
         """Do nothing."""
@@ -36,15 +36,15 @@ class NoWaker:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """One engine's. The simulator and tests run engines without threads, and with clocks of their own."""
+    """The environment of one engine. The simulator and tests run engines without threads, with their own clocks."""
 
     clock: Clock = field(default_factory=Clock)
     waker: Waker = field(default_factory=NoWaker)
     probe: Probe = no_probe
-    """Called with the name of each point that is passed, so that tests can crash there."""
+    """Called with the name of each point that the engine passes, so that tests can crash it there."""
     on_error: OnError | None = None
     """Called with errors of background work."""
     calls: Uninterrupted | None = None
-    """Makes a consumer's calls for an application that may be interrupted."""
+    """Executes a consumer's calls for an application that may be interrupted."""
     room: Waiters | None = None
     """Where threads wait for room in the outbox; None: the engine makes its own."""

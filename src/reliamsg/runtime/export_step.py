@@ -13,25 +13,25 @@ from reliamsg.runtime.environment import Environment
 __all__ = ["CLOSING_EXPORT_S", "ExportStep", "JournalSource", "Stepped"]
 
 CLOSING_EXPORT_S = 0.5
-"""A target has this long for the last segment, even if closing has no time left."""
+"""The minimum time for writing the last segment, even if closing has no time left."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stepped:
-    """What came of a step."""
+    """The result of a step."""
 
     deadline: float | None
-    """When there will be more to do; None for never, unless rows are added."""
+    """The time of the next step; None if there is none unless rows are added."""
     full_changed: bool
-    """:attr:`ExportStep.full` is not what it was."""
+    """Whether :attr:`ExportStep.full` has changed."""
 
 
 NOTHING = Stepped(None, False)
 
 
 class ExportStep:
-    """One client's, which may have no target. All methods are the worker's; `full`, `why_full` and :meth:`status` may
-    be read on any thread."""
+    """The export of one client, which may have no target. For the worker's thread, except `full`, `why_full` and
+    :meth:`status`."""
 
     def __init__(self, export: JournalExport | None, source: JournalSource, environment: Environment) -> None:
         self._clock = environment.clock
@@ -39,12 +39,12 @@ class ExportStep:
             export, source, wake=environment.waker.wake, now=self._clock.now(), probe=environment.probe,
         )  # fmt: skip
         self.has_target = export is not None
-        """Whether the journal leaves its client at all."""
+        """Whether the journal is exported."""
         self.rows_left = 0
-        """Rows that did not reach the target before the file was closed."""
+        """The number of rows that were not exported when the file was closed."""
 
     def step(self, now: float) -> Stepped:
-        """Do what is due. Raises what is fatal to the client's file."""
+        """Do the due work. Raises errors that are fatal to the client's file."""
         exporter = self._exporter
         if exporter is None:
             return NOTHING
@@ -53,27 +53,27 @@ class ExportStep:
         return Stepped(deadline, exporter.full != was_full)
 
     def finish(self, deadline: float) -> None:
-        """Export what is left until `deadline` by the engine's clock, or for :data:`CLOSING_EXPORT_S`, if that is
-        longer. Afterwards the file may be closed."""
+        """Export the remaining rows until `deadline` by the engine's clock, but at least for :data:`CLOSING_EXPORT_S`.
+        Afterwards the file may be closed."""
         if self._exporter is not None:
             by = max(deadline, self._clock.now() + CLOSING_EXPORT_S)
             self.rows_left = self._exporter.finish(by, self._clock.now)
 
     def stop(self) -> None:
-        """Export nothing more. A write in progress continues; calling this again does nothing."""
+        """Stop exporting. A write in progress continues. Idempotent."""
         if self._exporter is not None:
             self._exporter.stop()
 
     @property
     def full(self) -> bool:
-        """Whether so much waits for the target that nothing more may happen until segments have left."""
+        """Whether the client must not continue until segments were exported."""
         return self._exporter is not None and self._exporter.full
 
     @property
     def why_full(self) -> str:
-        """The message for callers that this holds up; empty if there are none."""
+        """The message for blocked callers; empty if the client may continue."""
         return self._exporter.why_full if self._exporter is not None and self._exporter.full else ""
 
     def status(self) -> JournalStatus | None:
-        """The export now; None without a target."""
+        """The state of the export; None without a target."""
         return None if self._exporter is None else self._exporter.status()

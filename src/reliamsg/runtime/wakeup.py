@@ -3,7 +3,7 @@
 An application's thread may be interrupted anywhere: by a signal handler, which may call the very method that it
 interrupted, or by a ``KeyboardInterrupt``, which abandons it. `threading.Event` and `threading.Condition` are Python
 code around a lock, and an interruption inside them leaves that lock taken forever. The classes here consist of single
-operations of C: none can be interrupted half way, and none waits for a lock that an interrupted caller may hold.
+operations of C: none can be interrupted midway, and none waits for a lock that an interrupted caller may hold.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ T = TypeVar("T")
 _Call = tuple[deque[Callable[[], Any]], "queue.SimpleQueue[tuple[Any, BaseException | None]]"]
 
 LOOK_EVERY_S = 1.0
-"""A thread that waits for a call checks this often whether a thread is left to make it."""
+"""The interval at which a caller checks whether the thread that makes its call still exists."""
 
 
 def can_be_interrupted() -> bool:
-    """Whether a signal handler may run in this thread: Python runs them in the main thread only."""
+    """Whether a signal handler may run in this thread: Python runs them only in the main thread."""
     return threading.get_ident() == threading.main_thread().ident
 
 
@@ -54,11 +54,11 @@ class Wakeup:
 
 
 class Waiters:
-    """Threads that wait for something to become true, and listeners that must not wait, such as event loops. The thread
-    that makes it true calls :meth:`notify_all` afterwards.
+    """Threads that wait for a condition, and listeners that must not block, such as event loops. The thread that makes
+    the condition true calls :meth:`notify_all` afterwards.
 
-    Each waits for a lock of its own, which no other takes: a thread that is interrupted while it waits leaves
-    nothing behind but an entry that the next :meth:`notify_all` removes.
+    Each thread waits for a lock of its own. If it is interrupted, it leaves only an entry that the next
+    :meth:`notify_all` removes.
     """
 
     __slots__ = ("_listeners", "_locks")
@@ -69,16 +69,16 @@ class Waiters:
 
     @property
     def waiting(self) -> int:
-        """About how many threads wait."""
+        """The approximate number of waiting threads."""
         return len(self._locks)
 
     def listen(self, listener: Callable[[], object]) -> None:
-        """Have `listener` called by every :meth:`notify_all` from now on: on any thread, perhaps in a signal handler or
-        with locks held. It must only arrange for the condition to be checked elsewhere."""
+        """Call `listener` in every :meth:`notify_all` from now on: on any thread, possibly in a signal handler or with
+        locks held. It must only schedule a check of the condition."""
         self._listeners += (listener,)
 
     def give_way(self) -> None:
-        """Let threads that were notified continue first."""
+        """Let notified threads run first."""
         time.sleep(0)
 
     def wait(self, condition: Callable[[], bool], timeout: float | None) -> bool:
@@ -89,7 +89,7 @@ class Waiters:
             lock.acquire()
             self._locks.append(lock)
             try:
-                if condition():  # it may have become true before the lock was there to be released
+                if condition():  # it may have become true before the lock was added
                     return True
                 left = -1.0 if deadline is None else deadline - time.monotonic()
                 if deadline is not None and left <= 0:
@@ -102,7 +102,7 @@ class Waiters:
                 return True
 
     def notify_all(self) -> None:
-        """Have all waiting threads, and listeners, check their condition again."""
+        """Make all waiting threads and listeners check their conditions again."""
         while self._locks:
             try:
                 self._locks.popleft().release()
@@ -128,15 +128,15 @@ class Uninterrupted:
         self._started = self._ended = False
 
     def call(self, function: Callable[[], T]) -> T:
-        """Call `function`; returns what it returns, and raises what it raises."""
+        """Call `function`; returns its result or raises its exception."""
         if self._ended or not can_be_interrupted():
             return function()
         if not self._started:
             self._started = True
             try:
-                # `Thread.start` is Python code around locks: not for a thread that may be interrupted.
+                # `Thread.start` is Python code around locks, which must not run in a thread that may be interrupted.
                 start_new_thread(self._start, ())
-            except RuntimeError:  # the interpreter ends, or there are too many threads
+            except RuntimeError:  # the interpreter is shutting down, or there are too many threads
                 self._ended = True
         call: _Call = deque((function,)), queue.SimpleQueue()
         self._calls.put(call)
@@ -152,7 +152,7 @@ class Uninterrupted:
         return found
 
     def end(self) -> None:
-        """Further calls are made in place."""
+        """Make further calls in place."""
         self._ended = True
         self._calls.put(None)
 

@@ -1,4 +1,4 @@
-"""The thread that does a client's work, one step after the other."""
+"""The thread that executes a client's work in steps."""
 
 from __future__ import annotations
 
@@ -14,48 +14,48 @@ __all__ = ["Work", "Worker"]
 
 
 class Work(Protocol):
-    """What a worker does. All methods are called on its thread."""
+    """The work of a worker. All methods are called on its thread."""
 
     def step(self) -> float | None:
-        """Do what is due; returns when, by the worker's clock, there will be more; None for only when woken."""
+        """Do the due work; returns the time of the next step by the worker's clock, or None to wait for a wake-up."""
 
     def fail(self, error: FatalError) -> None:
-        """A step raised this: nothing more can be done. Further steps follow, to wake threads that wait."""
+        """A step raised this error, which is final. Further steps follow, to wake waiting threads."""
 
     def finish(self) -> None:
-        """There will be no further step."""
+        """Called after the last step."""
 
 
 class Worker:
-    """Calls ``step()`` at the time that the last call returned and whenever it is woken, until it is ended."""
+    """Calls ``step()`` at the time that the previous call returned, and whenever it is woken, until it is ended."""
 
     def __init__(
         self, name: str, clock: Callable[[], float], log: logging.Logger, most_idle_s: float | None = None
     ) -> None:
-        """`most_idle_s`: steps are at most this far apart, in seconds; None: without a limit."""
+        """`most_idle_s`: the maximum number of seconds between two steps; None for no limit."""
         self._name = name
         self._clock = clock
         self._log = log
         self._most_idle_s = most_idle_s
         self._wakeup = Wakeup()
         self.wake = self._wakeup.set
-        """Have a step made soon. Any thread may call this, and so may a signal handler."""
+        """Request a step. May be called on any thread and in signal handlers."""
         self._ending = False
         self._thread: threading.Thread | None = None
 
     def start(self, work: Work) -> None:
-        """Start the thread. Once."""
+        """Start the thread; may be called once."""
         self._thread = threading.Thread(target=self._run, args=(work,), name=self._name, daemon=True)
         self._thread.start()
 
     @property
     def is_current(self) -> bool:
-        """Whether this is the worker's own thread, which may garbage-collect an object that was not closed."""
+        """Whether this is the worker's own thread, on which an unclosed object may be garbage-collected."""
         return threading.current_thread() is self._thread
 
     def end(self, timeout: float) -> bool:
-        """Have no further step made; returns whether the work was finished within `timeout` seconds. On the worker's
-        own thread it is finished later: once the step in which this is called has returned."""
+        """Stop after the current step; returns whether the work was finished within `timeout` seconds. On the worker's
+        own thread it is finished later, after the step that called this."""
         self._ending = True
         self._wakeup.set()
         if self._thread is None:

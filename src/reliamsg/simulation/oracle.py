@@ -155,7 +155,7 @@ class Oracle:
         self.deliveries: dict[str, dict[MessageId, str]] = {group: {} for group in self.groups}
         """By group, the delivered messages, and the consumer that delivered each last."""
         self.acked: dict[str, set[MessageId]] = {group: set() for group in self.groups}
-        """What was acknowledged."""
+        """Acknowledged messages."""
         self.indeterminate: dict[str, set[MessageId]] = {group: set() for group in self.groups}
         """Messages that were acknowledged or rejected by a consumer that terminated before that was known to be
         durable."""
@@ -414,7 +414,7 @@ class Oracle:
         """See :class:`~reliamsg.simulation.traffic.Witness`."""
         operation = self.operations.get(body)
         if operation is None:
-            self.violate("phantom", f"{message} was sent, but nobody published it")
+            self.violate("phantom", f"{message} was sent, but never published")
             return
         self._identify(operation, message)
         if orphaned and message.producer in self._replaced:

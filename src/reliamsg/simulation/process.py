@@ -1,4 +1,4 @@
-"""A simulated process: its client, what terminates or suspends it, and what becomes of its file then."""
+"""A simulated process: its client, its terminations and suspensions, and the fate of its file."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Process:
         self.judge = judge
         self.transports = SimulatedTransports(machine.host, machine.brokers)
         self.identities = random.Random(f"{machine.seed}/process/{self.name}/identities")
-        """Distinguishes each life of the process from the one before."""
+        """Distinguishes each run of the process from the one before."""
         self.terminated_with: ReliamsgError | None = None
         """The error of its client, if it is not to be opened again."""
         self._host = machine.host
@@ -130,7 +130,7 @@ class Process:
     # -- opening and terminating ----------------------------------------------------------------------------
 
     def open(self, life: int | None = None) -> None:
-        """Open the client, unless it is open. `life`: not either if the process has been in another life since."""
+        """Open the client, unless it is open. `life`: not if the process has been reopened since."""
         if self.executor.alive or (life is not None and life != self.executor.life):
             return
         self.executor.begin()
@@ -228,7 +228,7 @@ class Process:
         self.scheduler.after(seconds, self.resume, self.executor.life)
 
     def resume(self, life: int) -> None:
-        """Continue after a pause, if the process still lives the same life."""
+        """Continue after a pause, if the process has not terminated since."""
         if life == self.executor.life and self.executor.suspended:
             self.note("resumes")
             self.executor.resume()
@@ -297,7 +297,7 @@ class Process:
         raise NotImplementedError
 
     def step_engine(self) -> float | None:
-        """Let the engine do what is due. Returns when to call it again."""
+        """Let the engine do its due work. Returns when to call it again."""
         raise NotImplementedError
 
     def after_open(self) -> None:
@@ -310,8 +310,8 @@ class Process:
         """The process is about to crash: what had returned to its other threads by now has returned."""
 
     def after_end(self) -> None:
-        """The process is gone: the result of what it had begun is indeterminate."""
+        """The process is gone: the results of its unfinished calls are indeterminate."""
 
     def after_file_replaced(self, since: float) -> None:
-        """The file is again what it was at `since`."""
+        """The file is in the state of `since` again."""
         raise NotImplementedError

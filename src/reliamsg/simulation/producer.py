@@ -43,7 +43,7 @@ BURSTS = (1, 1, 1, 2, 6, 20)
 
 
 class _Room(Waiters):
-    """Where the application's thread waits for room. There are no threads here: it is told when to try again."""
+    """Stands for the application's thread that waits for room: without threads, it is notified when to try again."""
 
     __slots__ = ("_notify",)
 
@@ -63,7 +63,7 @@ class _Room(Waiters):
 
 @dataclass(eq=False)
 class _Blocked:
-    """A message that the application waits with, in ``publish``."""
+    """A message for which the application waits in ``publish``."""
 
     operation: Operation
     publish: Callable[[], Receipt]
@@ -247,7 +247,7 @@ class ProducerProcess(Process):
 
     @property
     def done(self) -> bool:
-        """Whether everything was published and confirmed, and whoever waits for that has noticed."""
+        """Whether everything was published and confirmed, and all waiting callers have noticed."""
         if not self.executor.alive or self.engine is None or self.left or self.engine.pending():
             return False
         try:
@@ -325,7 +325,7 @@ class ProducerProcess(Process):
         return True
 
     def _room_available(self) -> None:
-        """There may be room for the message that the application waits with."""
+        """There may be room for the waiting message."""
         if self._blocked is not None:
             self._blocked.notified += 1
             self.executor.after(self.executor.uniform(0.0, THREAD_S), self._try_again, self._blocked)
@@ -336,7 +336,7 @@ class ProducerProcess(Process):
             self._publish_after(0.0)
 
     def _stop_waiting(self, blocked: _Blocked) -> None:
-        """The application has waited as long as it was to."""
+        """The application's wait has timed out."""
         if self._blocked is not blocked:
             return
         if self._try_to_publish(blocked, waits=False):
@@ -351,13 +351,13 @@ class ProducerProcess(Process):
         self.executor.after(seconds, self._publish)
 
     def _check_room(self) -> None:
-        """What is not published needs room, and that is limited."""
+        """Unpublished messages need room, which is limited."""
         limit = self.settings["max_bytes"]
         # It is not known here how much room compressed messages need.
         if limit < JUDGED_BYTES and self.settings["compression"] is None:
             held = (*self._waiting, *self._unconfirmed)
             if sum(len(operation.body) for operation, _ in held) <= limit:
-                return  # whatever is done of it
+                return  # however much of it is done
             left = (operation for operation, receipt in held if not (receipt.done or operation.removed))
             taken = sum(len(operation.body) for operation in left)
             if taken > limit:

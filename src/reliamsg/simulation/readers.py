@@ -1,4 +1,5 @@
-"""What consumers of a group know of each other: what they must flag when they take over, and can't know otherwise."""
+"""The knowledge of a group's consumers of each other, which determines the messages that they must flag when they take
+over."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ class Readers:
         self._scheduler = scheduler
         self._standbys: set[str] = set()
         self._reading: dict[str, tuple[float, float]] = {}
-        """By consumer that reads: from when to when another may read as well, and deliver what this one can't know of.
+        """By reading consumer: the period in which another may read as well, and deliver messages unknown to this one.
         That can't be prevented for two that share no reachable site."""
         self._positions: dict[tuple[str, Stream], tuple[int, int]] = {}
         """By consumer: everything before this is settled, according to others of its group."""
@@ -55,7 +56,7 @@ class Readers:
         """A consumer learned from another inbox of its group that everything before `position` is settled, and that
         everything before `high_water` may have been delivered.
 
-        What it did not learn it can't skip or flag when it takes over, unless it waited for the other to terminate; no
+                It can't skip or flag anything else when it takes over, unless it waited for the other to terminate; no
         more is promised.
         """
         key = consumer, stream
@@ -63,7 +64,7 @@ class Readers:
         self._marks[key] = max(position, high_water, self._marks.get(key, (0, 0)))
 
     def terminated(self, consumer: str) -> None:
-        """A consumer forgets what it learned."""
+        """A consumer loses this knowledge."""
         for learned in (self._positions, self._marks):
             for key in [key for key in learned if key[0] == consumer]:
                 del learned[key]

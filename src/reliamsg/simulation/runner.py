@@ -40,7 +40,7 @@ REACHED: dict[str, str] = {
     "quarantined": "deliveries behind a held gap that went into the quarantine",
     "let_go": "ranges behind a held gap that were left to their producer",
 }
-"""What is counted in addition to faults, because few runs come to it."""
+"""Conditions that are counted in addition to faults, because few runs reach them."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Outcome:
     bit: frozenset[str] = frozenset()
     """Faults that happened at all: without the others the run is the same."""
     reached: Mapping[str, int] = field(default_factory=dict)
-    """How often it came to what :data:`REACHED` lists."""
+    """How often it reached the conditions in :data:`REACHED`."""
 
     @property
     def kinds(self) -> set[str]:
@@ -68,7 +68,7 @@ class Outcome:
 
 @dataclass
 class Summary:
-    """What many runs came to."""
+    """The totals of many runs."""
 
     seeds: int = 0
     violations: int = 0
@@ -82,7 +82,7 @@ class Summary:
     )
     """By setting, how often each value was drawn, for all clients and sites."""
     reached: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REACHED, 0))
-    """How often runs came to what :data:`REACHED` lists."""
+    """How often runs reached the conditions in :data:`REACHED`."""
     seconds: float = 0.0
     """Processor time of all processes. With one process on an idle machine, this is the elapsed time."""
 
@@ -108,7 +108,7 @@ class Summary:
 
     @property
     def unreached(self) -> list[str]:
-        """What no run came to, of :data:`REACHED`."""
+        """The conditions in :data:`REACHED` that no run reached."""
         return [name for name, times in self.reached.items() if not times]
 
     def add(self, outcome: Outcome, seconds: float) -> None:

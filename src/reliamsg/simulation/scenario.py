@@ -1,4 +1,4 @@
-"""What one run consists of, drawn from its seed."""
+"""The composition of one run, drawn from its seed."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from reliamsg.config import Quorum, Site
+from reliamsg.config import Site
 from reliamsg.keys import KeyRing
+from reliamsg.policy import Quorum
 from reliamsg.simulation.faults import FAULTS, SHARES
 from reliamsg.simulation.settings import HOLDS, VALUES, ClientSettings, choose, draw_client, site_settings
 
@@ -47,7 +48,7 @@ class Scenario:
         return first | {f"{group}-2": settings for group, settings in self.standbys.items()}
 
     def topics_of(self, group: str) -> tuple[str, ...]:
-        """What a group reads."""
+        """The topics that a group reads."""
         return self.topics[:1] if self.groups[group]["topics"] == "one" else self.topics
 
     @property
@@ -70,7 +71,7 @@ class Scenario:
         return confirm.k if isinstance(confirm, Quorum) else 1
 
     def key_ring(self) -> KeyRing | None:
-        """What clients sign with, if they do."""
+        """The clients' key ring, if they sign."""
         return KeyRing({"k": b"the key of simulated worlds"}, sign_with="k") if self.keys else None
 
     @property
@@ -144,7 +145,7 @@ def draw(seed: int, messages: int = 200, faults: Iterable[str] | None = None) ->
     }
     plain = any(client["wire"] == "plain" for client in sending.values())
     frame = max(site.max_frame_bytes for client in sending.values() for site in client.sites)
-    # Waiting at a gap makes sense only if every producer keeps what is missing.
+    # Waiting at a gap makes sense only if every producer keeps the missing messages.
     waits = all(client["release"] == "consumed" for client in sending.values())
     gaps = [value for value in VALUES["Consumer.on_gap"] if waits or value != "wait"]
 

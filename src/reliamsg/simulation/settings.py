@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from reliamsg.config import Quorum, Site
+from reliamsg.config import Site
+from reliamsg.policy import Quorum
 
 __all__ = [
     "DRAWN",
@@ -81,17 +82,17 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "Broker.inflight": (None, None, 20),
     "Broker.refuses": ("closing", "closing", "answering"),
 }
-"""By class and parameter. Each has dice of its own, so one more setting does not change the others.
+"""By class and parameter. Each has separate dice, so one more setting does not change the others.
 
 In addition to parameters there are:
 
-- ``remove`` and ``add_group``: how often a publish is followed by taking messages back, and by naming a group or no
-  longer naming it
+- ``remove`` and ``add_group``: how often a publish is followed by removing messages, and by adding or removing a
+  group
 - ``batch`` and ``handling_s``: how many messages a handler is called with, and how many seconds it takes at most
 - ``operator_s``: how many seconds it takes at most until an operator looks at a stream that a gap holds, and again
   after that
-- ``held_bytes``: how many bytes a receiver of an MQTT site holds before it drops what is beyond its window
-- what MQTT brokers are like: whether they report that nobody subscribes (``tells``), how much they send ahead of
+- ``held_bytes``: how many bytes a receiver of an MQTT site holds before it drops messages beyond its window
+- the behaviour of MQTT brokers: whether they report missing subscribers (``tells``), how much they send ahead of
   acknowledgements (``inflight``), and how they refuse control addresses (``refuses``)
 """
 
@@ -104,8 +105,8 @@ HOLDS: dict[str, tuple[Any, ...]] = {
     "Consumer.max_streams": (8, 10_000),
     "Consumer.operator_s": (30.0,),
 }
-"""Settings of groups in seeds with a hole in a stream: gaps are held so early and for so long that small inboxes run
-out of room. Drawn with dice of their own, instead of :data:`VALUES`."""
+"""Settings of groups in seeds with a hole in a stream: gaps are held early and long enough that small inboxes run out
+of room. Drawn with dice of their own, instead of :data:`VALUES`."""
 
 DRAWN: dict[str, tuple[Any, ...]] = {
     name: tuple(dict.fromkeys((*values, *HOLDS.get(name, ())))) for name, values in VALUES.items()

@@ -1,4 +1,5 @@
-"""What is not finished in time after the last fault: why, according to the product, and whether that can be true.
+"""Stalls: work that is unfinished after the last fault, its cause according to the product, and whether the cause is
+true.
 
 Nothing may stand still for longer than the settings of the run imply (:class:`Liveness`). A stall is excused only where
 a client named the stream that it is about, and a cause that the run's own faults confirm for that stream
@@ -39,7 +40,7 @@ STATUS_S = 60.0
 QUARANTINED_S = 45.0
 """How long after the last fault a control address may still be in quarantine: 10 s first, then 20 s."""
 MESSAGE_BYTES = 300
-"""More than any message takes when it is sent again."""
+"""More bytes than any message takes when it is sent again."""
 
 Key = tuple[str, Stream] | str
 """A group and a stream; a producer; or empty for everything else that is open."""
@@ -63,7 +64,7 @@ class Bounds:
 
     scenario: Scenario
     unrepaired_groups: Set[str]
-    """Groups whose producers hold what is missing, and do not send it."""
+    """Groups whose producers hold the missing messages, and do not send them."""
     addresses_refused: bool
     """Some control address was refused."""
 
@@ -123,18 +124,18 @@ class Progress:
 
 
 class Liveness:
-    """How long everything that is left has stood still. Call :meth:`update` regularly, once faults have ended."""
+    """How long each part of the remaining work has stood still. Call :meth:`update` regularly once faults are over."""
 
     def __init__(self) -> None:
         self._least: dict[Key, tuple[int, float]] = {}
-        """The least that was ever left, and since when."""
+        """The minimum of the remaining work, and since when."""
         self._furthest: dict[Place, tuple[int, int]] = {}
-        """How far each consumer has come: what is owed to a group may be behind much that is not, with gaps in it."""
+        """The position of each consumer: messages owed to a group may be behind many others, with gaps between them."""
         self._since: dict[Key, float] = {}
-        """Since when it has not become less, of what is left now."""
+        """The time since which each part of the remaining work has not become less."""
 
     def update(self, progress: Progress) -> None:
-        """Note what is left."""
+        """Record the remaining work."""
         moved = self._moved(progress)
         for key, count in progress.left.items():
             least, _ = self._least.get(key, (count + 1, progress.now))
@@ -166,7 +167,7 @@ class Excuses:
         producers: Mapping[str, ReliamsgError | None],
         groups: Mapping[str, Mapping[str, ReliamsgError | None]],
     ) -> None:
-        """`producers` and, by group, consumers: what they terminated with for good, if they did."""
+        """`producers` and, by group, consumers: the errors with which they terminated for good, if any."""
         self._faults = faults
         self._producers = {name for name, error in producers.items() if self._confirms(name, error)}
         self.groups = {
@@ -188,7 +189,7 @@ class Excuses:
         """Whether the cause that a client named is true of the very stream or file that it named."""
         struck_at = self._faults.struck_at
         if isinstance(error, ProducerFenced):
-            # Its name belongs to a later epoch, of a life that its disk does not remember.
+            # The named epoch is later, from a run that its disk no longer contains.
             return any(struck_at(fault, client) for fault in GONE)
         if isinstance(error, QuarantineFull):
             # Nothing that can't be told from a message worth investigating may be thrown away.
@@ -200,7 +201,7 @@ class Excuses:
         return False
 
     def _is_far_and_gone(self, consumer: str, producer: str) -> bool:
-        """Whether genuine epochs may be far ahead of a consumer's clock, and nobody is left who can vouch for them."""
+        """Whether genuine epochs may be far ahead of a consumer's clock, and no producer is left to vouch for them."""
         struck, struck_at = self._faults.struck, self._faults.struck_at
         wrong = any(struck_at("clock_off", client) for client in (consumer, producer))
         return (wrong or "clock_jump" in struck) and any(struck_at(fault, producer) for fault in GONE)
@@ -250,7 +251,7 @@ class ConsumerReport:
     terminated_with: ReliamsgError | None
 
     def about(self, stream: Stream) -> str:
-        """What it reports about a stream."""
+        """Its report about a stream."""
         if self.status is None:
             return f"{self.name} terminated with {self.terminated_with!r}"
         found = self.status.streams.get(stream)

@@ -1,4 +1,4 @@
-"""What is still stored in a client's file: what a client that terminated could still send or deliver."""
+"""The messages in a client's file, which a terminated client could still send or deliver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A trace of a simulated run: what happened, and when, in lines for people."""
+"""A trace of a simulated run: events and their times, in readable lines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Trace:
     def __init__(self, scheduler: Scheduler, keep: bool) -> None:
         self.lines: list[str] = []
         self.keeps = keep
-        """Whether lines are recorded. Otherwise, frequent events need not be put into words."""
+        """Whether lines are recorded. Otherwise, frequent events need not be formatted."""
         self._scheduler = scheduler
 
     def note(self, kind: str, who: str, what: str) -> None:

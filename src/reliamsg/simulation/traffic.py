@@ -1,4 +1,4 @@
-"""What passes brokers: which messages it contains, for the judge, and captured frames, for the attacker."""
+"""The traffic at brokers: its messages, for the judge, and captured frames, for the attacker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CAPTURED = 40
 
 
 class Witness(Protocol):
-    """Is notified of what passes brokers."""
+    """Is notified of the traffic at brokers."""
 
     def seen(self, message: MessageId, body: bytes, *, orphaned: bool = False) -> None:
         """A producer sent this message. `orphaned`: over a connection that it no longer has."""
@@ -30,7 +30,7 @@ class Witness(Protocol):
 
 
 class Traffic:
-    """Decodes what passes brokers, notifies the witness, and captures frames."""
+    """Decodes the traffic at brokers, notifies the witness, and captures frames."""
 
     def __init__(self, witness: Witness, trace: Trace) -> None:
         self.frames: list[tuple[str, bytes]] = []

@@ -1,4 +1,4 @@
-"""What must not happen in a simulated run."""
+"""The violations of a simulated run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ KINDS = {
     "internal_error": "the product raised an error that it must never raise",
     "checker": "the plain checker contradicts the judge",
 }
-"""Kinds of violations, and what they mean."""
+"""Kinds of violations, and their meanings."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""A simulated world: sites, networks, processes and faults under one clock, and what judges them."""
+"""A simulated world: sites, networks, processes and faults under one clock, and the judges."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ from reliamsg.wire.control import encode_mark
 __all__ = ["World"]
 
 LINGER_S = 3.0
-"""How long a run continues when everything is done: whatever happens then must not do any harm."""
+"""How long a run continues after everything is done: later events must be harmless."""
 LOOK_S = 1.0
 LATE = 0.5
 """How often groups that were not created beforehand are created later, if their consumers do not do it first."""
@@ -252,7 +252,7 @@ class World:
         while self.scheduler.now < until and self._successors_wait:
             self.scheduler.run(self.scheduler.now + LOOK_S)
 
-    # -- what is left ---------------------------------------------------------------------------------------
+    # -- remaining work ----------------------------------------------------------------------------------
 
     @property
     def _is_done(self) -> bool:
@@ -262,8 +262,8 @@ class World:
 
     @property
     def _is_settled(self) -> bool:
-        """Whether groups are done with what producers did not name them for, too: nothing is promised about that, but
-        the checker needs to see its fate."""
+        """Whether groups are done with messages for which producers did not name them, too: nothing is promised about
+        these, but the checker needs to see their fate."""
         return not (self.oracle.has_unpromised(self.scenario.topics_of) or self.oracle.awaits_gap_ends)
 
     @property
@@ -332,7 +332,7 @@ class World:
         return Excuses(self.faults, producers, groups)
 
     def _report_stalls(self) -> None:
-        """Nothing more is going to happen: report what is left, unless it is excused."""
+        """The run is over: report the remaining work, unless it is excused."""
         producers = []
         for each in self.producers:
             done, engine = each.done, each.engine
@@ -346,7 +346,7 @@ class World:
             self.oracle.violate("stalled", text)
 
     def _report_excuses(self) -> None:
-        """Tell the judge which streams are excused, and what is still stored of them."""
+        """Report excused streams to the judge, and their messages that are still stored."""
         excuses, oracle = self._excuses(), self.oracle
         excused = {
             (group, stream)
@@ -360,8 +360,8 @@ class World:
                 oracle.still_stored(group, messages)
 
     def stored(self) -> dict[str, set[MessageId]]:
-        """What is still stored for each group in inboxes and at brokers, and under "" what is in outboxes. The judge is
-        shown the latter, because no broker may have seen it."""
+        """The messages that are still stored for each group in inboxes and at brokers, and under "" those in outboxes.
+        The judge is shown the latter, because no broker may have seen it."""
         found = defaultdict[str, set[MessageId]](set)
         for producer in self.producers:
             for message, body in stored_in_outbox(producer.drive, producer.name):

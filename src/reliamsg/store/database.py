@@ -36,7 +36,17 @@ from reliamsg.errors import (
 )
 from reliamsg.files import create_private, make_directories, special_kind
 
-__all__ = ["PAGE_BYTES", "Connect", "Database", "Kind", "get_meta", "open_readonly", "put_meta", "reading"]
+__all__ = [
+    "PAGE_BYTES",
+    "Connect",
+    "Database",
+    "Kind",
+    "get_meta",
+    "kind_of",
+    "open_readonly",
+    "put_meta",
+    "reading",
+]
 
 Kind = Literal["outbox", "inbox"]
 Connect = Callable[..., sqlite3.Connection]
@@ -423,12 +433,24 @@ def open_readonly(path: str | os.PathLike[str]) -> sqlite3.Connection:
     return connection
 
 
+def kind_of(connection: sqlite3.Connection) -> Kind:
+    """The kind of an outbox or inbox."""
+    found = connection.execute("PRAGMA application_id").fetchone()[0]
+    return "outbox" if found == _APPLICATION_ID["outbox"] else "inbox"
+
+
 @contextlib.contextmanager
-def reading(path: str | os.PathLike[str]) -> Iterator[sqlite3.Connection]:
-    """A connection of :func:`open_readonly`, for a block that reads and decodes. Raises :class:`StoreCorrupt` where the
-    file is damaged; errors after which a retry may succeed remain ``sqlite3.Error``."""
+def reading(path: str | os.PathLike[str], kind: Kind | None = None) -> Iterator[sqlite3.Connection]:
+    """A connection of :func:`open_readonly`, for a block that reads and decodes.
+
+    Raises :class:`StoreMismatch` for another `kind` of file, and :class:`StoreCorrupt` if the file is damaged. Errors
+    after which a retry may succeed remain ``sqlite3.Error``.
+    """
     try:
         with contextlib.closing(open_readonly(path)) as connection:
+            found = kind_of(connection)
+            if kind not in (None, found):
+                raise StoreMismatch(f"{path}: this is an {found}, not an {kind}")
             yield connection
     except ReliamsgError:
         raise

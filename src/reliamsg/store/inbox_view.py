@@ -125,12 +125,7 @@ def _left(connection: sqlite3.Connection, stream_id: int, stream: Stream, gap: G
 
 @contextlib.contextmanager
 def _reading_inbox(path: str | os.PathLike[str]) -> Iterator[sqlite3.Connection]:
-    with reading(path) as connection:
-        tables = {
-            name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")
-        }
-        if "held" not in tables:
-            raise StoreMismatch(f"{path}: not an inbox")
+    with reading(path, "inbox") as connection:
         if connection.execute("PRAGMA user_version").fetchone()[0] < len(migrations("inbox")):
             raise StoreMismatch(
                 f"{path}: this inbox was written by an older version; open it once with the current version"

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import sqlite3
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from reliamsg.errors import StoreMismatch
 from reliamsg.message import Stream
 from reliamsg.store.database import reading
 from reliamsg.store.members import Position
@@ -68,7 +65,7 @@ def inspect_outbox(path: str | os.PathLike[str]) -> OutboxInfo:
     Raises :class:`StoreCorrupt` if the file is neither an outbox nor an inbox or is damaged, and
     :class:`StoreMismatch` for an inbox.
     """
-    with _reading_outbox(path) as db:
+    with reading(path, "outbox") as db:
         meta = dict(db.execute("SELECT name, value FROM meta").fetchall())
         batches, messages, size, oldest = db.execute(
             "SELECT count(*), coalesce(sum(count), 0), coalesce(sum(size), 0), min(wall_us) FROM batch"
@@ -148,7 +145,7 @@ def _groups(meta: dict[str, str], members: list[MemberInfo]) -> dict[str, list[s
 def list_batches(path: str | os.PathLike[str], limit: int) -> list[Row]:
     """The oldest batches of an outbox, without their frames, even while its owner runs. Raises the same errors as
     :func:`inspect_outbox`."""
-    with _reading_outbox(path) as db:
+    with reading(path, "outbox") as db:
         owner = db.execute("SELECT value FROM meta WHERE name = 'owner'").fetchone()[0]
         found = db.execute(
             "SELECT b.id, b.stream_id, s.topic, s.part, b.epoch, b.incarnation, b.seq, b.count, b.size, b.wall_us"
@@ -161,11 +158,3 @@ def list_batches(path: str | os.PathLike[str], limit: int) -> list[Row]:
             )
             for number, stream_id, topic, part, epoch, incarnation, seq, count, size, wall in found
         ]  # fmt: skip
-
-
-@contextlib.contextmanager
-def _reading_outbox(path: str | os.PathLike[str]) -> Iterator[sqlite3.Connection]:
-    with reading(path) as connection:
-        if connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'batch'").fetchone()[0] != 1:
-            raise StoreMismatch(f"{path}: this is an inbox, not an outbox")
-        yield connection

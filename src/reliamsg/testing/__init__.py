@@ -1,4 +1,4 @@
-"""For tests of applications: brokers in memory that fail on demand, and replacements to put into clients.
+"""For tests of applications: brokers in memory that fail on demand, and the injection of transports into clients.
 
 The project tests itself with the same. The pytest fixtures are in :mod:`reliamsg.testing.pytest_plugin`.
 """

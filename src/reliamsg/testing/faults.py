@@ -1,4 +1,4 @@
-"""What goes wrong with messages and control frames at a broker in memory: exactly what a test asks for."""
+"""Faults of messages and control frames at an in-memory broker, exactly as a test requests them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class MessageFaultsOnDemand:
         return Fate(self.spoil(copies))
 
     def spoil(self, copies: Sequence[Copy]) -> list[Copy]:
-        """The copies of one message, damaged or duplicated if that is due."""
+        """The copies of one message, damaged or duplicated if such a fault is pending."""
         if copies[0].delivery.body and self._strikes("damage"):
             damaged = flip_bit(copies[0].delivery, self._random)
             copies = [Copy(copy.queue, damaged) for copy in copies]
@@ -91,7 +91,7 @@ class ControlFaults:
         self._held: list[tuple[str, bytes]] = []
 
     def lose(self, frames: int) -> None:
-        """Accept the next `frames` frames and deliver them to nobody."""
+        """Accept the next `frames` frames and drop them."""
         with self._lock:
             self._lose = frames
 
@@ -106,7 +106,7 @@ class ControlFaults:
             self._hold = True
 
     def release(self, *, shuffle: bool = False) -> None:
-        """Deliver the frames that were held back to those who listen now; with ``shuffle`` in random order."""
+        """Deliver the frames that were held back to the current subscribers; with ``shuffle`` in random order."""
         with self._lock:
             self._hold = False
             held, self._held = self._held, []

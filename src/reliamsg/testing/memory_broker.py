@@ -73,7 +73,7 @@ class MemoryBroker(LocalBroker):
     # Faults of publishing
 
     def hold_confirms(self) -> None:
-        """Store what is published but confirm nothing, until ``release_confirms()``."""
+        """Store published messages but confirm none, until ``release_confirms()``."""
         with self.lock:
             self._hold_confirms = True
 
@@ -111,7 +111,7 @@ class MemoryBroker(LocalBroker):
         return self._faults.lost
 
     def refuse(self, topic: str, outcome: Outcome, reason: str = "refused by the test") -> None:
-        """Answer what is published to `topic` with `outcome`, and store none of it, until ``accept()``."""
+        """Answer every publish to `topic` with `outcome`, and store nothing, until ``accept()``."""
         with self.lock:
             self._faults.refuse(topic, (outcome, reason))
 
@@ -170,7 +170,7 @@ class MemoryBroker(LocalBroker):
             return deleted
 
     def answer_wrongly(self, on: bool = True) -> None:
-        """MQTT: report of every group that nobody subscribes, as some brokers do, or tell the truth again."""
+        """MQTT: report every group as having no subscriber, as some brokers do, or report the truth again."""
         with self.lock:
             self._tells_wrongly = on
             self.note_groups_changed()
@@ -181,7 +181,7 @@ class MemoryBroker(LocalBroker):
             for session in self.model.readers:
                 session.abandon()
 
-    # What tests look at
+    # State for tests
 
     def queued(self, topic: str | None = None, group: str | None = None) -> int:
         """How many messages are stored here, including delivered and unacknowledged ones."""

@@ -68,7 +68,7 @@ class MemoryNetwork:
         for host in self._hosts:
             host.rested()
         for rounds in range(max_rounds):
-            # A list, not any(): everybody has a turn in each round.
+            # A list, not any(): each transport has a turn in each round.
             if not any([host.step() for host in self._hosts]):  # noqa: C419
                 return rounds
         raise RuntimeError(f"still not quiet after {max_rounds} rounds")

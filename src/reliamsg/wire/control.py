@@ -41,13 +41,16 @@ from reliamsg.wire.limits import (
     MAX_CHAIN,
     MAX_CONTROL_BYTES,
     MAX_CONTROL_STREAMS,
-    MAX_EPOCH,
-    MAX_INCARNATION,
     MAX_NAMED_GROUPS,
     MAX_NONCE_BYTES,
-    MAX_PARTITION,
     MAX_SEQ,
     MAX_SPANS,
+    Count,
+    Epoch,
+    Incarnation,
+    Next,
+    Partition,
+    Seq,
 )
 from reliamsg.wire.names import is_name
 
@@ -78,27 +81,28 @@ _STATUS, _STATE, _MARK = 1, 2, 3
 MAX_INBOX = 100
 """The maximum length of an inbox's name, in characters."""
 
-Position = tuple[int, int]
+Position = tuple[Count, Next]
 """Epoch and next number."""
 
-Span3 = tuple[int, int, int]
+Span3 = tuple[Seq, Seq, Seq]
 """Epoch, first and last number, both inclusive."""
 
 Role = Literal["active", "standby", "call"]
 
 
-# msgspec checks these lengths before it builds an array.
+# msgspec checks lengths before it builds an array.
+_Inbox = Annotated[str, msgspec.Meta(max_length=MAX_INBOX)]
 _Spans = Annotated[list[Span3], msgspec.Meta(max_length=MAX_SPANS)]
 
 
 class ChainEpoch(msgspec.Struct, array_like=True, frozen=True):
     """An epoch of a stream, as its producer announces it."""
 
-    epoch: int
-    incarnation: int
-    first: int
+    epoch: Epoch
+    incarnation: Incarnation
+    first: Next
     """The lowest number that is still stored; `last` + 1 if none is."""
-    last: int
+    last: Count
     """The highest number assigned so far."""
 
 
@@ -106,7 +110,7 @@ class StreamStatus(msgspec.Struct, array_like=True, frozen=True):
     """A producer's announcement about one stream."""
 
     topic: str
-    partition: int
+    partition: Partition
     chain: Annotated[list[ChainEpoch], msgspec.Meta(max_length=MAX_CHAIN)]
     """Oldest first: all epochs with stored messages, the one before, and all back to the slowest named group."""
     removed: _Spans = []
@@ -123,22 +127,22 @@ class Status(msgspec.Struct, array_like=True, frozen=True):
 
     version: int
     producer: str
-    epoch: int
-    incarnation: int
-    number: int
+    epoch: Epoch
+    incarnation: Incarnation
+    number: Count
     """Increases within an incarnation; the frames of one status share it."""
-    lsn: int
+    lsn: Count
     """The newest committed row of the producer's journal."""
-    ts_us: int
+    ts_us: Count
     """By the producer's clock, in µs since 1970."""
-    interval_ms: int
+    interval_ms: Count
     """The next status of these streams is sent within this time; 0 if none is promised."""
     consumed: bool
     """Whether messages are retained until every named group has acknowledged them."""
     to: str
     """The address that it is sent to."""
     streams: Annotated[list[StreamStatus], msgspec.Meta(max_length=MAX_CONTROL_STREAMS)] = []
-    heard: tuple[str, int] | None = None
+    heard: tuple[_Inbox, Count] | None = None
     """In an answer to one group: the inbox that sent the latest state or call received before, and its number."""
     nonces: Annotated[
         list[Annotated[bytes, msgspec.Meta(max_length=MAX_NONCE_BYTES)]],
@@ -151,12 +155,12 @@ class StreamState(msgspec.Struct, array_like=True, frozen=True):
     """A group's committed state of one stream."""
 
     topic: str
-    partition: int
+    partition: Partition
     position: Position
     """Everything before is settled; (0, 1) for a stream that was not joined yet."""
-    entered: tuple[int, int]
+    entered: tuple[Count, Incarnation]
     """The highest epoch entered, and its incarnation; (0, 0) for none."""
-    high_water: int
+    high_water: Annotated[int, msgspec.Meta(ge=0, le=MAX_SEQ + 1)]
     """Numbers of the entered epoch below this may have been delivered."""
     missing: _Spans = []
     """Ranges that are known to exist and have not arrived, lowest first."""
@@ -173,10 +177,10 @@ class State(msgspec.Struct, array_like=True, frozen=True):
 
     version: int
     group: str
-    inbox: str
-    number: int
+    inbox: _Inbox
+    number: Count
     """Increases within a run of the consumer; the frames of one state share it."""
-    ts_us: int
+    ts_us: Count
     """By the consumer's clock, in µs since 1970."""
     to: str
     """The address that it is sent to."""
@@ -212,11 +216,9 @@ def encode_status(status: Status, ring: KeyRing | None = None) -> list[bytes]:
     always begins with the epoch before. Removed ranges over their limit are sent in further entries of the stream.
     Raises ValueError for a stream with more than MAX_NAMED_GROUPS groups in `since`.
     """
-    streams = [part for stream in status.streams for part in _parts_of_status(stream)]
-    return [
-        _seal(_STATUS, _encode(msgspec.structs.replace(status, streams=some)), status.to, ring)
-        for some in _portions(streams, len(_encode(msgspec.structs.replace(status, streams=[]))))
-    ]
+    return _frames(
+        _STATUS, status, [part for stream in status.streams for part in _parts_of_status(stream)], ring
+    )
 
 
 def encode_state(state: State, ring: KeyRing | None = None) -> list[bytes]:
@@ -225,10 +227,16 @@ def encode_state(state: State, ring: KeyRing | None = None) -> list[bytes]:
     Ranges over their limit are reduced to the lowest of `missing`, `wanted` and `accepted`, and the latest of
     `declared`.
     """
-    streams = [_cut_state(stream) for stream in state.streams]
+    return _frames(_STATE, state, [_cut_state(stream) for stream in state.streams], ring)
+
+
+def _frames(
+    kind: int, snapshot: Status | State, streams: Sequence[_Streams], ring: KeyRing | None
+) -> list[bytes]:
+    empty = len(_encode(msgspec.structs.replace(snapshot, streams=[])))
     return [
-        _seal(_STATE, _encode(msgspec.structs.replace(state, streams=some)), state.to, ring)
-        for some in _portions(streams, len(_encode(msgspec.structs.replace(state, streams=[]))))
+        _seal(kind, _encode(msgspec.structs.replace(snapshot, streams=some)), snapshot.to, ring)
+        for some in _portions(streams, empty)
     ]
 
 
@@ -399,42 +407,24 @@ def _is_for(state: State) -> bool:
 
 
 # -- validation ---------------------------------------------------------------------------------------------------
+#
+# Only names and the order of numbers: msgspec has checked all ranges and lengths.
 
 
 def _sound_status(status: Status) -> bool:
-    return (
-        is_name(status.producer)
-        and 1 <= status.epoch < MAX_EPOCH
-        and 0 <= status.incarnation <= MAX_INCARNATION
-        and _counts(status.number, status.lsn, status.ts_us, status.interval_ms)
-        and len(status.streams) <= MAX_CONTROL_STREAMS
-        and (status.heard is None or (len(status.heard[0]) <= MAX_INBOX and _counts(status.heard[1])))
-        and all(map(_sound_stream_status, status.streams))
-    )
-
-
-def _sound_stream_status(stream: StreamStatus) -> bool:
-    return (
-        _sound_place(stream)
-        and len(stream.chain) <= MAX_CHAIN
-        and len(stream.since) <= MAX_NAMED_GROUPS
+    return is_name(status.producer) and all(
+        is_name(stream.topic)
+        and all(map(is_name, stream.since))
         and _sound_chain(stream.chain)
         and _sound_spans(stream.removed)
-        and all(is_name(group) for group in stream.since)
-        and all(map(_sound_position, stream.since.values()))
-        and (stream.reached is None or all(map(_sound_position, stream.reached)))
+        for stream in status.streams
     )
 
 
 def _sound_chain(chain: list[ChainEpoch]) -> bool:
     before = 0
     for link in chain:
-        if not (
-            before < link.epoch < MAX_EPOCH
-            and 0 <= link.incarnation <= MAX_INCARNATION
-            and 0 <= link.last <= MAX_SEQ
-            and 1 <= link.first <= link.last + 1
-        ):
+        if not before < link.epoch or link.first > link.last + 1:
             return False
         before = link.epoch
     return True
@@ -443,41 +433,14 @@ def _sound_chain(chain: list[ChainEpoch]) -> bool:
 def _sound_state(state: State) -> bool:
     return (
         is_name(state.group)
-        and len(state.inbox) <= MAX_INBOX
-        and _counts(state.number, state.ts_us)
         and (not state.producer or is_name(state.producer))
-        and len(state.nonce) <= MAX_NONCE_BYTES
-        and len(state.streams) <= MAX_CONTROL_STREAMS
-        and all(map(_sound_stream_state, state.streams))
+        and all(
+            is_name(stream.topic)
+            and all(map(_sound_spans, (stream.missing, stream.wanted, stream.declared, stream.accepted)))
+            for stream in state.streams
+        )
     )
-
-
-def _sound_stream_state(stream: StreamState) -> bool:
-    epoch, incarnation = stream.entered
-    return (
-        _sound_place(stream)
-        and _sound_position(stream.position)
-        and 0 <= epoch <= MAX_SEQ
-        and 0 <= incarnation <= MAX_INCARNATION
-        and 0 <= stream.high_water <= MAX_SEQ + 1
-        and all(map(_sound_spans, (stream.missing, stream.wanted, stream.declared, stream.accepted)))
-    )
-
-
-def _sound_place(stream: StreamStatus | StreamState) -> bool:
-    return is_name(stream.topic) and 0 <= stream.partition <= MAX_PARTITION
-
-
-def _sound_position(position: Position) -> bool:
-    return 0 <= position[0] <= MAX_SEQ and 1 <= position[1] <= MAX_SEQ + 1
 
 
 def _sound_spans(spans: list[Span3]) -> bool:
-    return not spans or (
-        len(spans) <= MAX_SPANS
-        and all(1 <= epoch <= MAX_SEQ and 1 <= first <= last <= MAX_SEQ for epoch, first, last in spans)
-    )
-
-
-def _counts(*numbers: int) -> bool:
-    return min(numbers) >= 0 and max(numbers) <= MAX_SEQ
+    return all(first <= last for _, first, last in spans)

@@ -42,12 +42,14 @@ from reliamsg.wire.application import check_header_column, check_key_column, sig
 from reliamsg.wire.limits import (
     MAX_BATCH_MESSAGES,
     MAX_ENVELOPE_BYTES,
-    MAX_EPOCH,
     MAX_FRAME_BYTES,
-    MAX_INCARNATION,
-    MAX_PARTITION,
     MAX_SEQ,
     MAX_STORED_HEADERS,
+    Count,
+    Epoch,
+    Incarnation,
+    Partition,
+    Seq,
 )
 from reliamsg.wire.names import is_name
 
@@ -92,25 +94,25 @@ class Envelope(msgspec.Struct, array_like=True, frozen=True):
     flags: int
     producer: str
     topic: str
-    partition: int
-    epoch: int
-    incarnation: int
-    seq: int
+    partition: Partition
+    epoch: Epoch
+    incarnation: Incarnation
+    seq: Seq
     """Sequence number of the first message."""
-    count: int
-    prev: tuple[int, int, int] | None
+    count: Annotated[int, msgspec.Meta(ge=1, le=MAX_BATCH_MESSAGES)]
+    prev: tuple[Seq, Incarnation, Seq] | None
     """(epoch, incarnation, last sequence number) of the stream's previous non-empty epoch."""
-    ts_first: int
+    ts_first: Count
     """Time of publishing of the oldest message, by the producer's clock, in µs since 1970."""
-    ts_last: int
+    ts_last: Count
     """Time of publishing of the newest message."""
-    body_size: int
+    body_size: Count
     """Size of the body, as it follows the envelope."""
     body_crc: int
     """CRC-32 of the body, as it follows the envelope."""
-    raw_size: int
+    raw_size: Count
     """Size of the body before compression; `body_size` if it is not compressed."""
-    key_id: str | None = None
+    key_id: Annotated[str, msgspec.Meta(max_length=MAX_KEY_ID_BYTES)] | None = None
     """The id of the signing key; None for an unsigned frame."""
     signature: bytes | None = None
 
@@ -388,25 +390,13 @@ def open_frame(data: bytes, limit: int = MAX_FRAME_BYTES) -> Frame:
         raise FrameError("malformed", str(error)) from None
     if not (is_name(envelope.producer) and is_name(envelope.topic)):
         raise FrameError("malformed", "not the names of a producer and a topic")
-    prev = envelope.prev
-    within = (
-        0 <= envelope.partition <= MAX_PARTITION
-        and 1 <= envelope.epoch < MAX_EPOCH
-        and 0 <= envelope.incarnation <= MAX_INCARNATION
-        and 1 <= envelope.seq <= MAX_SEQ
-        and 1 <= envelope.count <= MAX_BATCH_MESSAGES
-        and envelope.seq + envelope.count - 1 <= MAX_SEQ
-        and 0 <= envelope.ts_first <= MAX_SEQ
-        and 0 <= envelope.ts_last <= MAX_SEQ
-        and 0 <= envelope.body_size <= limit
+    if (
+        envelope.seq + envelope.count - 1 > MAX_SEQ
+        or envelope.body_size > limit
         # The limit also applies before compression, but a single message may have the maximum size.
-        and 0 <= envelope.raw_size <= max(limit, MAX_RECORD_BYTES)
-    )
-    if envelope.key_id is not None:
-        within = within and len(envelope.key_id) <= MAX_KEY_ID_BYTES
-    if within and prev is not None:
-        within = 1 <= prev[0] < envelope.epoch and 0 <= prev[1] <= MAX_INCARNATION and 1 <= prev[2] <= MAX_SEQ
-    if not within:
+        or envelope.raw_size > max(limit, MAX_RECORD_BYTES)
+        or (envelope.prev is not None and envelope.prev[0] >= envelope.epoch)
+    ):
         raise FrameError("malformed", "a number is out of range")
     return Frame(envelope, data, _HEAD.size + size)
 

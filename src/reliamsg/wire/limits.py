@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import msgspec
+
 MAX_SEQ = 2**63 - 2**32
 """The maximum of sequence numbers, epochs and timestamps. Numbers derived from them, such as the position behind the
 last number and marks reserved ahead of it, still fit into SQLite's largest integer, 2**63 - 1."""
@@ -50,3 +54,14 @@ CHALLENGE_BYTES = 16
 
 MAX_ANSWERED = 3
 """The maximum number of nonces that a status answers."""
+
+# msgspec checks these ranges while it decodes.
+
+Partition = Annotated[int, msgspec.Meta(ge=0, le=MAX_PARTITION)]
+Epoch = Annotated[int, msgspec.Meta(ge=1, lt=MAX_EPOCH)]
+Incarnation = Annotated[int, msgspec.Meta(ge=0)]
+"""At most MAX_INCARNATION, the maximum of MessagePack."""
+Seq = Annotated[int, msgspec.Meta(ge=1, le=MAX_SEQ)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_SEQ)]
+Next = Annotated[int, msgspec.Meta(ge=1, le=MAX_SEQ + 1)]
+"""The number after a number that may be 0."""

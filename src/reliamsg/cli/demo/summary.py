@@ -70,7 +70,7 @@ def text(outcome: Outcome, plan: Plan, kind: str, plain_kind: str) -> str:
             _line(
                 "", f"(plain paho: one {plain_kind}, killed with dc1 while it had {outcome.plain_at_stake:,}"
             ),
-            _line("", " queued; published is what it had confirmed)"),
+            _line("", " queued; published: messages that it had confirmed)"),
             "",
             _line("Verdict", f"{outcome.report.verdict.upper()}{_reason(outcome)}"),
             _line(

@@ -55,11 +55,11 @@ class Mosquitto(Broker):
     ) -> None:
         """Prepare a broker in `directory`; :meth:`start` starts it.
 
-        `persistence`: off by default as in Mosquitto, so :meth:`kill` and :meth:`stop` lose sessions and queued
+                `persistence`: off by default as in Mosquitto, so :meth:`kill` and :meth:`stop` lose sessions and queued
         messages; if on, the broker saves every `autosave_seconds` and at :meth:`stop`. `max_queued_messages`: per
         client; the default is 0, no limit, unlike Mosquitto's 1000, because a broker should drop acknowledged messages
         only if a test requests it. `message_size_limit`: bytes, 0 for none. `users`: names and passwords; without any,
-        everyone may connect. `deny`: topics that nobody may publish to or read. `tls`: adds a TLS listener
+        everyone may connect. `deny`: topics that no client may publish to or read. `tls`: adds a TLS listener
         (`tls_url`). `config`: additional lines of mosquitto.conf. `start_timeout`: seconds.
         """
         self._program = program("mosquitto", "mosquitto")

@@ -35,7 +35,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from reliamsg.config import JournalExport, Quorum, Site
+from reliamsg.config import JournalExport, Site
 from reliamsg.consumer.api import Consumer
 from reliamsg.errors import (
     ConfirmTimeout,
@@ -49,6 +49,7 @@ from reliamsg.errors import (
 )
 from reliamsg.keys import KeyRing
 from reliamsg.message import Gap, Message
+from reliamsg.policy import Quorum
 from reliamsg.producer.api import Producer
 
 EXIT_BUSY = 75

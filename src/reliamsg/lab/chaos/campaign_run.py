@@ -180,7 +180,7 @@ def _heal(context: Context, applications: Applications, paths: Paths) -> None:
 
 
 def _drain(context: Context, applications: Applications, bound: float) -> None:
-    """Wait until everything has arrived; what is outstanding after `bound` seconds is counted by the judge."""
+    """Wait until everything has arrived; the judge counts the messages that are outstanding after `bound` seconds."""
     can_be_lost = applications.plan.can_be_lost(sites_that_lost_state(context.record.events()))
     since = time.monotonic()
     with contextlib.suppress(Unmet):
@@ -251,7 +251,7 @@ def _judge_logs(finished: _Finished, events: list[str]) -> Judgement:
                 f" and no cause that it names is confirmed by the faults: {examples}; {applications.errors()}"
             )
         if declared and all(one["release"] == "consumed" for one in plan.drawn.producers):
-            problems.append(f"{group} was told to skip {declared} messages that are kept")
+            problems.append(f"{group} skipped {declared} declared messages that are kept")
     wrong = black_box.judge(published, handled)
     problems += [f"{count} messages: {kind}" for kind, count in sorted(wrong.items())]
     return Judgement(

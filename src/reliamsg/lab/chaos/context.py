@@ -50,7 +50,7 @@ class Context:
         self._given = options.sites
         self._sampler = Sampler(record.add_sample)
 
-    # What is recorded.
+    # Recording.
 
     def event(self, what: str) -> None:
         """Something happened now."""

@@ -182,7 +182,7 @@ class _MqttConnection(_Connection):
             self._send(packet)
 
     def _falsified(self, mode: FalseConfirm, packet: bytes, body: bytes) -> bytes:
-        """What is sent instead of a PUBACK."""
+        """The packets sent instead of a PUBACK."""
         (number,) = struct.unpack_from(">H", body)
         if mode != "early":
             self._falsifier.add()
@@ -231,7 +231,7 @@ class _AmqpConnection(_Connection):
                 self._send(one)
 
     def _falsified(self, frame: bytes) -> list[bytes]:
-        """What is sent instead of an ack."""
+        """The frames sent instead of an ack."""
         mode = self._falsifier.mode
         if mode == "nack" and self._falsifier.rng.random() < 0.3:
             self._falsifier.add()

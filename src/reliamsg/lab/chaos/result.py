@@ -42,7 +42,7 @@ class Baseline:
 
 @dataclass(frozen=True)
 class Observations:
-    """What was recorded while a scenario ran."""
+    """The record of a scenario's run."""
 
     events: tuple[tuple[float, str], ...] = ()
     """Seconds since the start, and what happened."""

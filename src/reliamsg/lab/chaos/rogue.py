@@ -181,7 +181,7 @@ BOMBS = {
     "many": b"".join(b"\x06%06dS\x00\x00\x00\x01v" % n for n in range(5_000)),
     "ours": b"\x04rm-vS\x00\x00\x00\x011" + b"\x06rm-seqS\x00\x00\x00\x03\xff\xfe1",
 }
-"""Header tables that break decoders, by what is wrong with them."""
+"""Header tables that break decoders, by their defect."""
 
 
 def publish_bomb(url: str, exchange: str, key: str, table: bytes) -> bool:

@@ -202,7 +202,7 @@ def _both_sides(rng: random.Random, protocol: str) -> tuple[dict[str, Any], dict
     """The arguments of a site for producers, and for consumers."""
     outwards, inwards = _site(rng, protocol), _site(rng, protocol)
     if "queue_type" in outwards:
-        inwards["queue_type"] = outwards["queue_type"]  # whoever connects first declares the queue
+        inwards["queue_type"] = outwards["queue_type"]  # the first client to connect declares the queue
     return outwards, inwards
 
 
@@ -231,7 +231,7 @@ def _consistent_consumer(consumer: dict[str, Any], lasting: bool, signed: bool) 
         consumer["unsequenced"] = "refuse"
     if not lasting:
         # Missing messages may be gone everywhere: a policy that skips gaps must tell the application, and one that
-        # waits must state what it waits for.
+        # waits must name the gap.
         consumer["standby"] = False  # it needs producers that keep what the active consumer had received
         if consumer["on_gap"] == "skip":
             consumer["on_gap"] = "call:skip"

@@ -22,7 +22,7 @@ __all__ = ["EmbeddedBroker"]
 
 
 class EmbeddedBroker(Broker):
-    """An in-memory MQTT 3.1.1 broker at ``127.0.0.1``, for QoS 0 to 2; see the module for what it keeps."""
+    """An in-memory MQTT 3.1.1 broker at ``127.0.0.1``, for QoS 0 to 2; see the module for its guarantees."""
 
     _KIND: ClassVar[str] = "the embedded broker"
 

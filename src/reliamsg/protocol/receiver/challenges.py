@@ -40,6 +40,8 @@ class Challenges:
 
     def due(self, now: float) -> list[Stream]:
         """Streams to ask about now."""
+        if not self._wanted:
+            return []
         found = [stream for stream, (at, _) in self._wanted.items() if at <= now][:MAX_DUE]
         for stream in found:
             _, tries = self._wanted.pop(stream)
@@ -53,4 +55,4 @@ class Challenges:
 
     def deadline(self) -> float | None:
         """When :meth:`due` will have something."""
-        return min((at for at, _ in self._wanted.values()), default=None)
+        return min(at for at, _ in self._wanted.values()) if self._wanted else None

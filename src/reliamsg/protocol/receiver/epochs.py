@@ -7,7 +7,6 @@ from itertools import pairwise
 
 from reliamsg.message import Prev
 from reliamsg.protocol.announced import Announced, Position
-from reliamsg.protocol.ranges import Span
 from reliamsg.protocol.receiver.chain import History, Link, LinkKind, link
 from reliamsg.protocol.receiver.gaps import GapKey
 from reliamsg.protocol.receiver.reorder_buffer import ReorderBuffer
@@ -81,14 +80,6 @@ class EpochChain:
     def is_ahead(self, epoch: int) -> bool:
         """Whether the epoch lies beyond the one that is being delivered."""
         return self.current is None or (epoch > self.current.epoch and epoch > self.entered_to)
-
-    def has_entered(self, epoch: int) -> bool:
-        """Whether the stream has come to this epoch, or beyond it."""
-        return self.current is not None and epoch <= self.current.epoch
-
-    def had_entered(self, epoch: int) -> bool:
-        """The same before this process began, even if the stream has not come to it again yet."""
-        return epoch <= self.entered_to
 
     def came_before(self, epoch: int) -> bool:
         """Whether the epoch came before the group joined, as far as is known. Epochs between the one in which it joined
@@ -263,7 +254,7 @@ class EpochChain:
         """The latest of these came directly before the epoch with which the stream continues."""
         self.joined_after = max(epochs, default=self.joined_after)
 
-    def note_heard(self) -> None:
+    def note_announced(self) -> None:
         """The producer of a stream that was joined without its announcement has announced it."""
         self.unheard = False
         self.history.note_change()
@@ -301,7 +292,7 @@ class EpochChain:
                     continue
                 if not self.has_room(epoch):
                     break  # the rest when the stream has gone on
-                known = self.add(ReorderBuffer.told_of(epoch, incarnation, prev))
+                known = self.add(ReorderBuffer.from_announcement(epoch, incarnation, prev))
                 if number == 0 and first > last:
                     known.unlink()
             elif known.incarnation != incarnation:
@@ -331,7 +322,7 @@ class EpochChain:
     @property
     def is_in_order(self) -> bool:
         """Whether nothing is missing, in the usual case: one epoch, in one piece."""
-        return self.has_one and self.current is not None and self.current.in_order
+        return self.has_one and self.current is not None and self.current.is_in_order()
 
     def is_puzzled(self, cuts: Iterator[int]) -> bool:
         """Whether only a status can tell what is missing. `cuts`: the ends of chains that are only partly known."""
@@ -401,8 +392,3 @@ def _whole_gap(known: ReorderBuffer, joint: Link) -> GapKey | None:
     if beyond is None and last < head:
         return None
     return known.epoch, head, last if settled is None else min(last, settled - 1)
-
-
-def missing_in(known: ReorderBuffer, first: int, last: int) -> list[Span]:
-    """The ranges among these that are neither held nor settled."""
-    return [part for span in known.held.missing(first, last) for part in known.settled.missing(*span)]

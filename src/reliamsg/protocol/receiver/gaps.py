@@ -103,12 +103,13 @@ class GapClock:
 class ClosedGaps:
     """The latest closed ranges of a stream, which tell late messages from duplicates."""
 
-    __slots__ = ("_ranges", "forgotten")
+    __slots__ = ("_ranges", "empty", "forgotten")
 
     def __init__(
         self, spans: Iterable[tuple[int, int, int]] = (), forgotten: tuple[int, int] = (0, 0)
     ) -> None:
         self._ranges = list(spans)  # mostly empty, for which a list takes a tenth of a deque
+        self.empty = not self._ranges
         self.forgotten = forgotten
         """(epoch, number): ranges at or below may have been closed and forgotten."""
 
@@ -116,6 +117,7 @@ class ClosedGaps:
         """`first` to `last` were passed without having arrived."""
         self._ranges.append((epoch, first, last))
         self._forget()
+        self.empty = False
 
     def _forget(self) -> None:
         for old, _, bound in self._ranges[:-MAX_CLOSED]:
@@ -140,6 +142,7 @@ class ClosedGaps:
                 kept.append((epoch, last + 1, high))
         self._ranges = kept
         self._forget()  # a hole in the middle of a range makes two of it
+        self.empty = not kept
         return list(late)
 
     def overlap(self, epoch: int, first: int, last: int) -> bool:
@@ -153,17 +156,13 @@ class ClosedGaps:
         """(epoch, first, last), oldest first."""
         return list(self._ranges)
 
-    @property
-    def empty(self) -> bool:
-        return not self._ranges
-
 
 class GapTracker:
     """The gap at the head of one stream, decisions about it, and the gaps that the stream has passed."""
 
     __slots__ = (
-        "_accepted_as", "_expired_after", "_passed", "_passing", "accepted", "accepted_committed", "clock", "closed",
-        "held_by", "held_since", "undecided",
+        "_accepted_as", "_expired_after", "_passed", "accepted", "accepted_committed", "clock", "closed", "held_by",
+        "held_since", "passing", "undecided",
     )  # fmt: skip
 
     def __init__(self, closed: ClosedGaps | None = None) -> None:
@@ -187,7 +186,7 @@ class GapTracker:
         """The clock when the latest gap expired."""
         self._passed: list[Span3] = []
         """The latest ranges that were passed without having arrived, as the last commit holds them."""
-        self._passing: list[Span3] = []
+        self.passing: list[Span3] = []
         """The same since the last commit."""
 
     # -- the gap at the head ------------------------------------------------------------------------------
@@ -209,9 +208,10 @@ class GapTracker:
         self.clock.rewind()
         self.undecided = gap
 
-    def take_undecided(self) -> Gap | None:
+    def take_undecided(self) -> Gap:
         """The gap that the application has to decide about. Returned once."""
         gap, self.undecided = self.undecided, None
+        assert gap is not None  # the caller has looked
         return gap
 
     def drop(self) -> None:
@@ -259,20 +259,15 @@ class GapTracker:
         """Accepted numbers are passed; returns the reason and the gap's clock."""
         self.closed.add(epoch, first, last)
         self.accepted.remove(first, last)
-        self._passing.append((epoch, first, last))
+        self.passing.append((epoch, first, last))
         return self._accepted_as
 
     def close_before(self, epoch: int, last: int) -> None:
         """An epoch of which nothing arrived is passed as a whole, with the gap of unknown extent before it."""
         self.closed.add(epoch, 1, last)
-        self._passing.append((epoch, 1, last))
+        self.passing.append((epoch, 1, last))
 
     # -- commits ------------------------------------------------------------------------------------------
-
-    @property
-    def any_passing(self) -> bool:
-        """Whether any range was passed since the last commit."""
-        return bool(self._passing)
 
     @property
     def passed(self) -> tuple[Span3, ...]:
@@ -281,12 +276,12 @@ class GapTracker:
 
     def take_passing(self) -> list[Span3]:
         """The ranges that were passed since the last commit."""
-        passing, self._passing = self._passing, []
+        passing, self.passing = self.passing, []
         return passing
 
     def put_back(self, passing: list[Span3]) -> None:
         """The commit failed: these belong to the next one."""
-        self._passing[:0] = passing
+        self.passing[:0] = passing
 
     def committed(self, passing: Iterable[Span3], accepted: tuple[Span3, ...]) -> bool:
         """A commit holds these passed and accepted ranges. Returns whether the accepted ones changed."""

@@ -1,9 +1,9 @@
 """The receiving side of the protocol.
 
 :class:`GroupReceiver` has a :class:`~reliamsg.protocol.receiver.stream.StreamReceiver` for each stream in memory. It
-works on ranges of numbers; their bytes are up to the caller. The effects of a call are collected in ``effects``, which
-the caller handles after any call; after a tick it sends :meth:`~GroupReceiver.asks`, and after a commit it reports the
-streams in ``moved``.
+works on ranges of numbers; their bytes are up to the caller. Calls lead to events
+(:mod:`~reliamsg.protocol.receiver.events`), which the caller takes with :meth:`~GroupReceiver.take_events` before it
+gives up its lock. After a tick it sends :meth:`~GroupReceiver.asks`.
 
 A commit takes three steps: :meth:`~GroupReceiver.snapshot`, the caller's transaction, and then
 :meth:`~GroupReceiver.committed`, which returns the deliveries that brokers may release, or
@@ -20,10 +20,9 @@ from itertools import islice
 from reliamsg.message import Gap, Prev, Stream
 from reliamsg.protocol.announced import Announced, Span3
 from reliamsg.protocol.horizon import Horizon
-from reliamsg.protocol.receiver.challenges import Challenges
-from reliamsg.protocol.receiver.effects import Effects, Group
+from reliamsg.protocol.receiver.context import GroupContext
+from reliamsg.protocol.receiver.events import Event, ReportChanged
 from reliamsg.protocol.receiver.incoming import Incoming
-from reliamsg.protocol.receiver.jitter import Jitter
 from reliamsg.protocol.receiver.repair_requests import RepairRequest
 from reliamsg.protocol.receiver.report import Report
 from reliamsg.protocol.receiver.rules import Rules
@@ -34,7 +33,7 @@ from reliamsg.wire.limits import MAX_SEQ
 
 __all__ = ["GroupReceiver"]
 
-MAX_ASKS = 500
+MAX_REQUESTS = 500
 """Requests made at once; the others follow at the next look."""
 MAX_FAR = 10_000
 """Streams that are remembered to have far epochs in quarantine."""
@@ -54,11 +53,11 @@ class GroupReceiver:
         known, in µs since 1970."""
         self.rules = rules
         self.horizon = Horizon(known_us, rules.signed)
-        self.challenges = Challenges()
+        self.context = GroupContext(rules)
+        """Shared by all streams; needed to restore one. The caller may also read its `events`, which are empty while
+        :meth:`take_events` has nothing to return, and `held`, the streams that gaps hold."""
+        self.challenges = self.context.challenges
         """Streams whose producers the caller has to challenge."""
-        self.effects = Effects()
-        self.group = Group(rules, self.effects, self.challenges, Jitter(rules.seed))
-        """Shared by all streams; needed to restore one."""
         self.far: dict[Stream, int] = {}
         """Streams with far epochs, and the lowest of these; see :meth:`believed`."""
         self._put_off: dict[Stream, list[LastReport]] = {}
@@ -69,14 +68,12 @@ class GroupReceiver:
         """Deliveries that brokers have to keep."""
         self.known_elsewhere = 0
         """Streams that the inbox knows and that are not in memory."""
-        self.graves: dict[Stream, StreamReceiver] = {}
+        self.tombstones: dict[Stream, StreamReceiver] = {}
         """Remembered state of forgotten streams; see :meth:`remember`."""
         self.retiring: dict[Stream, StreamReceiver] = {}
         """Idle streams that the next commit stores as after a clean stop, so that they may be forgotten."""
         self.succeeded: dict[Stream, int] = {}
         """The reports of the inbox whose place was taken, for streams that were not in memory then."""
-        self.moved: set[Stream] = set()
-        """Streams whose :meth:`report` changed with a commit. The caller removes them."""
         self._number = 0
         self.succeeds = False
         """Another inbox may have read streams that are not known here. The caller stores it."""
@@ -94,34 +91,42 @@ class GroupReceiver:
     def remember(self, graves: Mapping[Stream, StreamReceiver]) -> None:
         """What is remembered of forgotten streams about which the caller is about to say something; to be cleared
         after that."""
-        self.graves.update(graves)
+        self.tombstones.update(graves)
+
+    def take_events(self) -> list[Event]:
+        """The events since the last call, in order."""
+        context = self.context
+        found = context.events.copy()
+        context.events.clear()
+        context.deliverable.clear()
+        return found
 
     # -- arrivals ---------------------------------------------------------------------------------------
 
     def receive(self, incoming: Incoming, now: float, wall_us: int = 0) -> Arrival:
         """A verified envelope arrived. `wall_us`: the reading of the clock, in µs since 1970.
 
-        A delivery that is `deferred` has to be passed in again when ``effects.moves`` has risen; one that is `refused`
-        has left no trace. A repair that is deferred or refused may be dropped, since it is requested again. A delivery
-        replayed from the quarantine is returned by :meth:`committed` with its token and the site
+        A delivery that is `deferred` has to be passed in again when any stream has moved (:class:`~.events.Moved`). One
+        that is `refused` has left no trace. A repair that is deferred or refused may be dropped, since it is requested
+        again. A delivery replayed from the quarantine is returned by :meth:`committed` with its token and the site
         :data:`~reliamsg.protocol.receiver.unacked.QUARANTINE`. A delivery whose epoch is too `far` ahead has left no
         trace either: keep it, and pass it in again when :meth:`believed` returns its stream.
         """
         stream, epoch = incoming.stream, incoming.epoch
-        self.horizon.look(wall_us)
-        if self.is_far(stream, epoch):
-            self.doubt(stream, epoch, now)
-            return Arrival(far=True)
-        self.horizon.learn(epoch, incoming.ts_us)
+        if not self.horizon.accepts(epoch, incoming.ts_us, wall_us):
+            if self.is_far(stream, epoch):
+                self.note_far(stream, epoch, now)
+                return Arrival(far=True)
+            self.horizon.learn(epoch, incoming.ts_us)
         if self._put_off:  # seldom: this is called for every batch
             self.adopt_after_all(stream, now)
         state = self.streams.get(stream)
         if state is None:
-            grave = self.graves.get(stream)
+            grave = self.tombstones.get(stream)
             if grave is not None and grave.is_done_with(
                 epoch, incoming.incarnation, incoming.first, incoming.last
             ):
-                self.effects.note(grave.note_of_duplicate(incoming))
+                self.context.emit(grave.note_of_duplicate(incoming))
                 return Arrival(release=True)
             state = self.open(stream)
             if state is None:
@@ -133,7 +138,8 @@ class GroupReceiver:
             held = None if arrival.quarantine else known
             ended = held is None or (held.last is not None and held.last < incoming.last)
             after = self._number + 1 if ended or arrival.late else 0
-            ahead = held is not None and state.epochs.is_held_up(held, incoming.first)
+            ahead = held is not None and (incoming.first > held.cursor or held is not state.epochs.current)
+            ahead = ahead and held is not None and state.epochs.is_held_up(held, incoming.first)
             self.waiting.enter(incoming, held, now, ahead, after)
         return arrival
 
@@ -160,7 +166,7 @@ class GroupReceiver:
         """Whether a delivery contains anything new, and all of it is behind the gap that holds its stream, so that it
         is useless until the gap is filled or accepted. The caller may keep it until then instead of passing it to
         :meth:`receive`."""
-        state = self.streams.get(stream) if stream in self.effects.holding else None
+        state = self.streams.get(stream) if stream in self.context.held else None
         if state is None or self.is_far(stream, epoch):
             return False
         return state.brings_only_behind_hold(epoch, incarnation, first, last)
@@ -177,7 +183,7 @@ class GroupReceiver:
     ) -> bool:
         """Leave a delivery behind the gap that holds its stream to its producer, if that has to keep it for the group.
         Its broker may release it with the next commit. False if the producer is not known to keep it."""
-        if stream not in self.effects.holding:
+        if stream not in self.context.held:
             return False
         return self.streams[stream].let_go((epoch, incarnation, prev), first, last, now)
 
@@ -210,7 +216,7 @@ class GroupReceiver:
         stream = announced.stream
         if self.is_far(stream, announced.epoch):
             if announced.late:
-                self.doubt(stream, announced.epoch, now)
+                self.note_far(stream, announced.epoch, now)
                 return "far-epoch"
             if not self.vouch(stream, announced.epoch):
                 return "too-many-streams"
@@ -239,8 +245,8 @@ class GroupReceiver:
             and self.horizon.is_far(epoch, state.vouched)
         )
 
-    def doubt(self, stream: Stream, epoch: int, now: float) -> None:
-        """Have the producer asked about an epoch that is far ahead."""
+    def note_far(self, stream: Stream, epoch: int, now: float) -> None:
+        """Have the producer vouch for an epoch that is far ahead, if it does."""
         self.challenges.want(stream, now)
         if stream in self.far or len(self.far) < MAX_FAR:
             self.far[stream] = min(epoch, self.far.get(stream, epoch))
@@ -265,7 +271,15 @@ class GroupReceiver:
             self.far[stream] = limit + FAR_LOOK_MS
         return found
 
-    def asks(
+    def look_for_far(self, stream: Stream, limit: int | None) -> None:
+        """The caller has dealt with the far epochs of a stream that :meth:`believed` returned, up to `limit`, except
+        those that it could not pass in yet; None: there are none left."""
+        if limit is None:
+            del self.far[stream]
+        else:
+            self.far[stream] = limit
+
+    def repair_requests(
         self, now: float, only_heads: bool = False, only_head_of: Callable[[Stream], bool] | None = None
     ) -> list[RepairRequest]:
         """Requests that are due: send each to the producer of its stream, with :meth:`report`. :meth:`tick` returns
@@ -276,22 +290,20 @@ class GroupReceiver:
         applies to held streams that left later messages to their producers.
         """
         found: list[RepairRequest] = []
-        queue = self.effects.ask_queue
-        while queue and len(found) < MAX_ASKS:
+        queue = self.context.repairs_due
+        while queue and len(found) < MAX_REQUESTS:
             stream = next(iter(queue))
             del queue[stream]
             head = only_heads or (only_head_of is not None and only_head_of(stream))
-            request = self.streams[stream].ask(now, head)
-            self.effects.time(stream)
+            request = self.streams[stream].request(now, head)
+            self.context.wake(stream)
             if request is not None:
                 found.append(request)
         return found
 
     def report(self, stream: Stream) -> Report:
-        """The committed state of a stream, and what it lacks; an empty report for an unknown one.
-
-        ``moved`` holds the streams whose committed state changed; the caller removes them.
-        """
+        """The committed state of a stream, and what it lacks; an empty report for an unknown one. A commit that changes
+        it emits :class:`~.events.ReportChanged`."""
         state = self.streams.get(stream)
         return Report() if state is None else state.report()
 
@@ -311,70 +323,49 @@ class GroupReceiver:
         not behind (it stays where it is, and possible deliveries are flagged), or if another incarnation is known here.
         If there is no room for the stream, or the report is about an epoch that is far ahead, this happens as soon as
         there is room and the epoch is believed: with the first call of :meth:`receive` or :meth:`announce` after that,
-        in which ``effects.moves`` rises.
+        which emits :class:`~.events.Moved`.
         """
         self.horizon.learn(entered[0])
-        told = LastReport(position, entered, high_water, accepted)
+        report = LastReport(position, entered, high_water, accepted)
         state = self.streams.get(stream)
         far = self.is_far(stream, max(entered[0], position[0]))
         if state is None and not far:
             state = self.open(stream)
         if state is None or far:
             if len(self._put_off) < MAX_FAR or stream in self._put_off:
-                said = self._put_off.setdefault(stream, [])
-                said += [told] if len(said) < MAX_PUT_OFF else []
+                put_off = self._put_off.setdefault(stream, [])
+                put_off += [report] if len(put_off) < MAX_PUT_OFF else []
             return False
-        return state.adopt(told, now)
+        return state.adopt(report, now)
 
     def adopt_after_all(self, stream: Stream, now: float) -> None:
         """Continue where another inbox of the group stopped, if that had been put off."""
         if stream not in self._put_off:
             return
-        said = self._put_off[stream]
-        believed = [one for one in said if not self.is_far(stream, max(one.entered[0], one.position[0]))]
+        put_off = self._put_off[stream]
+        believed = [one for one in put_off if not self.is_far(stream, max(one.entered[0], one.position[0]))]
         if believed and stream not in self.streams and self.open(stream) is None:
             believed = []
-        left = self._put_off[stream] = [one for one in said if one not in believed]
+        left = self._put_off[stream] = [one for one in put_off if one not in believed]
         if not left:
             del self._put_off[stream]
         for one in sorted(believed, key=lambda one: one.position):
             self.adopt(stream, one.entered, one.position, one.high_water, now, one.accepted)
 
-    def succeed(self, told: Mapping[Stream, int]) -> None:
+    def succeed(self, reported: Mapping[Stream, int]) -> None:
         """This inbox takes the place of another one that may have read until now. To be called after :meth:`adopt`.
-        `told`: for each stream the latest epoch whose deliveries that one had reported. Everything else that exists by
-        now may have been delivered, too, and is flagged."""
+        `reported`: for each stream the latest epoch whose deliveries that one had reported. Everything else that exists
+        by now may have been delivered, too, and is flagged."""
         self.succeeds = True
-        self.succeeded = dict(told)
+        self.succeeded = dict(reported)
         self.takeover += 1
         for state in self.streams.values():
-            state.heard.drop_proof()
-            self._doubt_again(state)
+            state.view.drop_proof()
+            self._note_takeover(state)
 
-    def _doubt_again(self, state: StreamReceiver) -> None:
+    def _note_takeover(self, state: StreamReceiver) -> None:
         """Another inbox may have continued the stream, whatever is known about earlier ones."""
-        state.doubt(self.succeeded.get(state.stream, 0), self.takeover)
-
-    # -- deliveries ---------------------------------------------------------------------------------------
-
-    def acknowledge(self, stream: Stream, epoch: int, first: int, last: int, now: float) -> None:
-        """The application acknowledged `first` to `last`. Durable with the next commit."""
-        state = self.streams.get(stream)
-        if state is not None:
-            state.acknowledge(epoch, first, last, now)
-
-    def bury(self, stream: Stream, epoch: int, seq: int, reason: str, now: float) -> bool:
-        """A message becomes a dead letter, which counts as acknowledged. False if it was settled before."""
-        state = self.streams.get(stream)
-        return state is not None and state.bury(epoch, seq, reason, now)
-
-    def fail(
-        self, stream: Stream, epoch: int, first: int, last: int, now: float, counts: bool = True
-    ) -> list[int]:
-        """The handler raised. Returns the numbers that have used up their deliveries; the others come again. Unless it
-        `counts`, this delivery uses up none: the messages were not at fault."""
-        state = self.streams.get(stream)
-        return [] if state is None else state.fail(epoch, first, last, now, counts)
+        state.note_takeover(self.succeeded.get(state.stream, 0), self.takeover)
 
     # -- gaps and time ------------------------------------------------------------------------------------
 
@@ -387,8 +378,10 @@ class GroupReceiver:
         """Advance the clocks to `now`, or (`paused`) all but those of gaps: missing messages may be at a broker, and
         can't be accepted until the application continues. A gap of which the caller has anything `kept`, to be passed
         in later, does not expire. Returns when to call again; None if nothing is timed."""
-        timed = self.effects.timed
-        deadline: float | None = now + 0.05 if self.effects.ask_queue else None
+        timed = self.context.timers
+        deadline: float | None = now + 0.05 if self.context.repairs_due else None
+        if not timed:
+            return deadline
         connected = self.waiting.any_connected
         for stream in list(timed):
             at: float | None = timed[stream]
@@ -404,47 +397,44 @@ class GroupReceiver:
     @property
     def any_gap(self) -> bool:
         """Whether missing messages hold up any stream."""
-        return any(self.streams[stream].gaps.clock.target is not None for stream in self.effects.timed)
+        return any(self.streams[stream].gaps.clock.target is not None for stream in self.context.timers)
 
     # -- commits ----------------------------------------------------------------------------------------
 
-    @property
-    def dirty(self) -> bool:
-        """Whether there is anything to commit."""
-        return bool(self.effects.dirty or self.effects.notes)
+    def mark(self, stream: Stream) -> None:
+        """Include a stream in the next commit, whether or not it has changed."""
+        self.context.mark(stream)
 
     def snapshot(self, closing: bool = False) -> Snapshot:
-        """The contents of the next commit. With `closing`, high-water marks become exact."""
+        """The contents of the next commit. With `closing`, it includes all streams, with exact high-water marks."""
         self._number += 1
+        for stream in self.streams if closing else ():
+            self.context.mark(stream)
         retiring = self.retiring
-        return Snapshot(
-            self._number,
-            [
-                self.streams[stream].take_change(closing or stream in retiring)
-                for stream in self.effects.take_dirty()
-            ],
-        )
+        changes = []
+        for stream in self.context.take_dirty():
+            changes.append(self.streams[stream].take_change(closing or stream in retiring))
+        return Snapshot(self._number, changes)
 
     def committed(self, snapshot: Snapshot) -> list[tuple[str, object]]:
         """The commit is durable. Returns (site, token) of the deliveries that brokers may release now."""
-        streams: dict[Stream, None] = {}
+        released: list[tuple[str, object]] = []
+        also = set(snapshot.also)
         for change in snapshot.changes:
             stream = change.stream
             if self.streams[stream].change_committed(change) and stream.producer:
-                self.moved.add(stream)
-            self.effects.touch(stream)
-            streams[stream] = None
-        for stream in snapshot.also:
-            streams[stream] = None
-        released: list[tuple[str, object]] = []
-        for stream in streams:
+                self.context.emit(ReportChanged(stream))
+            self.context.touch(stream)
+            also.discard(stream)
+            released += self.waiting.leave(stream, snapshot.number)
+        for stream in also:
             released += self.waiting.leave(stream, snapshot.number)
         return released
 
     def commit_failed(self, snapshot: Snapshot) -> None:
         """The commit failed: everything in the snapshot belongs to the next one."""
         for change in snapshot.changes:
-            self.effects.mark(change.stream)
+            self.context.mark(change.stream)
             self.streams[change.stream].change_failed(change)
 
     # -- at the start -----------------------------------------------------------------------------------
@@ -452,17 +442,17 @@ class GroupReceiver:
     def restore(self, state: StreamReceiver, now: float) -> None:
         """Add a stream as the inbox holds it."""
         self._restore(state, now)
-        self.effects.mark(state.stream)
+        self.context.mark(state.stream)
 
     def restore_retired(self, state: StreamReceiver, now: float) -> None:
         """The same for a stream that was forgotten: it is as on disk."""
         self.known_elsewhere -= 1
-        self._doubt_absent(state)
+        self._note_missed_takeover(state)
         self._restore(state, now)
 
-    def _doubt_absent(self, state: StreamReceiver) -> None:
+    def _note_missed_takeover(self, state: StreamReceiver) -> None:
         if self.succeeds and (state.takeover.uncertainty is None or state.takeover.number < self.takeover):
-            self._doubt_again(state)  # it was not in memory when this inbox took another's place
+            self._note_takeover(state)  # it was not in memory when this inbox took another's place
 
     def _restore(self, state: StreamReceiver, now: float) -> None:
         self.streams[state.stream] = state
@@ -488,7 +478,7 @@ class GroupReceiver:
     def _retire(self, state: StreamReceiver) -> None:
         if state.stream not in self.retiring and self._may_leave(state):
             self.retiring[state.stream] = state
-            self.effects.mark(state.stream)
+            self.context.mark(state.stream)
 
     def forget(self, state: StreamReceiver, stored: bool) -> bool:
         """Forget a stream that was retired, if its commit is durable and it is still idle; otherwise return False.
@@ -497,13 +487,13 @@ class GroupReceiver:
         if not self._may_leave(state):
             del self.retiring[stream]
             return False
-        if stream in self.effects.dirty:
+        if stream in self.context.dirty:
             return False
         if not state.is_stored_exactly:
-            self.effects.mark(stream)
+            self.context.mark(stream)
             return False
         del self.streams[stream], self.retiring[stream]
-        self.effects.forget(stream)
+        self.context.forget(stream)
         self.waiting.forget(stream)
         self.known_elsewhere += stored
         return True
@@ -523,7 +513,7 @@ class GroupReceiver:
     @property
     def places_of_held(self) -> int:
         """How many of the streams in memory have places of their own."""
-        return min(len(self.effects.holding), self.rules.max_streams)
+        return min(len(self.context.held), self.rules.max_streams)
 
     def open(self, stream: Stream) -> StreamReceiver | None:
         """Add a stream that is not in memory; None if there are too many."""
@@ -531,15 +521,15 @@ class GroupReceiver:
             return None
         if len(self.streams) + self.known_elsewhere >= self.rules.max_known_streams:
             return None
-        grave = self.graves.pop(stream, None)
+        grave = self.tombstones.pop(stream, None)
         if grave is not None:  # it is known again, from where it was
             self.streams[stream] = grave
-            self._doubt_absent(grave)
+            self._note_missed_takeover(grave)
             grave.revive()
             return grave
-        state = self.streams[stream] = StreamReceiver(stream, self.group)
+        state = self.streams[stream] = StreamReceiver(stream, self.context)
         if self.succeeds:
-            state.begin_unsure(self.takeover)
+            state.begin_after_takeover(self.takeover)
         return state
 
 

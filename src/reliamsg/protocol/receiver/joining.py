@@ -7,12 +7,13 @@ from dataclasses import replace
 
 from reliamsg.message import Gap, Prev, Stream
 from reliamsg.protocol.announced import Announced, ChainEntry, Position
-from reliamsg.protocol.receiver.effects import Group, Note
+from reliamsg.protocol.receiver.context import GroupContext
+from reliamsg.protocol.receiver.events import GapMissed, Moved, Note
 from reliamsg.protocol.receiver.gaps import GapKey
-from reliamsg.protocol.receiver.left_epochs import LeftEpochs
-from reliamsg.protocol.receiver.parts import StreamParts
+from reliamsg.protocol.receiver.past_epochs import PastEpochs
 from reliamsg.protocol.receiver.producer_view import ProducerView, keeps_any, new_from, start_after, start_of
 from reliamsg.protocol.receiver.reorder_buffer import ReorderBuffer
+from reliamsg.protocol.receiver.stored_state import StoredState
 from reliamsg.protocol.receiver.takeover import LastReport, Remembered
 
 __all__ = ["JOINED_LATE", "Joining"]
@@ -25,25 +26,25 @@ class Joining:
     """Joins one stream, or continues it in place of another inbox."""
 
     __slots__ = (
-        "_effects",
+        "_context",
         "_epochs",
         "_gaps",
-        "_heard",
-        "_left",
-        "_parts",
+        "_past",
         "_redelivery",
         "_rules",
+        "_stored",
         "_stream",
         "_takeover",
+        "_view",
     )
 
     def __init__(
-        self, stream: Stream, group: Group, parts: StreamParts, heard: ProducerView, left: LeftEpochs
+        self, stream: Stream, context: GroupContext, stored: StoredState, view: ProducerView, past: PastEpochs
     ) -> None:
-        self._stream, self._rules, self._effects = stream, group.rules, group.effects
-        self._parts, self._heard, self._left = parts, heard, left
-        self._epochs, self._gaps = parts.epochs, parts.gaps
-        self._redelivery, self._takeover = parts.redelivery, parts.takeover
+        self._stream, self._rules, self._context = stream, context.rules, context
+        self._stored, self._view, self._past = stored, view, past
+        self._epochs, self._gaps = stored.epochs, stored.gaps
+        self._redelivery, self._takeover = stored.redelivery, stored.takeover
 
     def before_joining(self) -> GapKey | None:
         """Join the stream if it is clear where; otherwise return what to wait for."""
@@ -58,12 +59,12 @@ class Joining:
             return None
         if report is not None and lowest.prev is not None and lowest.prev.epoch == report.position[0]:
             epoch, incarnation, last = lowest.prev
-            known = self._epochs.add(ReorderBuffer.told_of(epoch, incarnation))
+            known = self._epochs.add(ReorderBuffer.from_announcement(epoch, incarnation))
             known.announce(last)
             self._take_over(known)
             return None
         at_the_start = first == 1 and lowest.prev is None
-        proven = self._heard.proof is not None or not self._rules.signed
+        proven = self._view.proof is not None or not self._rules.signed
         at_once = at_the_start or (self._rules.begin == "latest" and self._left_by_another() is None)
         if report is None and proven and at_once:
             self.join(lowest, first, late=not at_the_start)
@@ -75,33 +76,33 @@ class Joining:
         """The announcement by which the group may join when this one takes effect. With keys, only announcements in
         answer to this group count."""
         if self._rules.signed and announced.late and self._takeover.report is None:
-            return self._heard.proof
+            return self._view.proof
         return announced
 
     @property
     def proof_is_empty(self) -> bool:
         """Whether the producer answered that it held nothing for this group, which begins with the earliest message:
         everything that is published later is new to it."""
-        proof = self._heard.proof
+        proof = self._view.proof
         return self._rules.begin == "earliest" and proof is not None and self._start(proof) is None
 
     def joins_soon(self) -> bool:
         """Whether an announcement by which the group will join is about to take effect."""
         if self._epochs.current is not None:
             return False
-        said = [self.believed(announced) for _, announced in self._heard.waiting]
-        if self._rules.begin == "latest" and self._heard.kept is not None:
+        believed = [self.believed(announced) for _, announced in self._view.waiting]
+        if self._rules.begin == "latest" and self._view.kept is not None:
             return True
-        return any(told is not None and self._is_told_where(told) for told in said)
+        return any(each is not None and self._names_start(each) for each in believed)
 
-    def _is_told_where(self, announced: Announced) -> bool:
+    def _names_start(self, announced: Announced) -> bool:
         """Whether the group will join by this announcement if nothing arrives."""
         kept = self._rules.begin == "latest" and keeps_any(announced)
         return kept or self._start(announced) is not None
 
     def _start(self, announced: Announced) -> tuple[Position, int, Prev | None] | None:
         """Where the group begins according to this announcement; see :func:`start_of`. A group that begins with the
-        latest message is only told if another inbox of it was there before."""
+        latest message learns it only if another inbox of it was there before."""
         if self._rules.begin == "earliest":
             return start_of(announced, self._takeover.remembered)
         left = self._left_by_another()
@@ -112,15 +113,15 @@ class Joining:
         remembered = self._takeover.remembered
         return None if remembered is None or remembered.position[0] < 1 else remembered
 
-    def join_as_told(self, announced: Announced) -> None:
+    def join_as_announced(self, announced: Announced) -> None:
         """Join where the producer announces the beginning, or with earlier messages that have arrived."""
         if self._takeover.report is not None:
-            self._adopt_as_told(self._takeover.report, announced)
+            self._adopt_as_announced(self._takeover.report, announced)
             return
         found = self._start(announced)
         if found is None:
             if self._rules.begin == "latest" and keeps_any(announced):
-                self._heard.note_kept(announced)
+                self._view.note_kept(announced)
             return
         (epoch, first), incarnation, prev = found
         lowest = self._epochs.lowest_arrived()
@@ -128,24 +129,24 @@ class Joining:
             assert lowest.held.first is not None  # it arrived
             arrived = lowest.epoch, lowest.held.first
             if arrived <= (epoch, first):
-                self.join(lowest, arrived[1], late=not _tells_of(announced, lowest.epoch))
+                self.join(lowest, arrived[1], late=not _knows_epoch(announced, lowest.epoch))
                 return
         known = self._epochs.live.get(epoch)
         if known is None:
-            known = self._epochs.add(ReorderBuffer.told_of(epoch, incarnation, prev))
+            known = self._epochs.add(ReorderBuffer.from_announcement(epoch, incarnation, prev))
         self.join(known, first)
 
     def join_behind(self, announced: Announced) -> None:
         """Nothing arrived of a stream whose producer keeps messages until the group has settled them: begin behind
         everything announced, unless the producer has announced since where the group was."""
-        self.join_as_told(announced)
+        self.join_as_announced(announced)
         if self._epochs.current is not None:
             return
         prev: Prev | None = None
         for epoch, incarnation, _, last in announced.chain[-2:-1]:
             prev = Prev(epoch, incarnation, last)
         epoch, incarnation, _, last = announced.chain[-1]
-        known = self._epochs.add(ReorderBuffer.told_of(epoch, incarnation, prev))
+        known = self._epochs.add(ReorderBuffer.from_announcement(epoch, incarnation, prev))
         self.join(known, last + 1)
 
     def join(self, lowest: ReorderBuffer, first: int, late: bool = False) -> None:
@@ -156,13 +157,13 @@ class Joining:
         lowest.place_at(first)
         prev = lowest.prev
         if prev is not None:
-            self._effects.note(
+            self._context.emit(
                 Note("before_join", self._stream, prev.epoch, prev.incarnation, 1, prev.last, reason="begin")
             )
             if earliest:
                 self._gaps.closed.add(prev.epoch, 1, prev.last)
         if first > 1:
-            self._effects.note(
+            self._context.emit(
                 Note(
                     "before_join",
                     self._stream,
@@ -183,10 +184,10 @@ class Joining:
         lowest = self._epochs.lowest_arrived()
         assert lowest is not None  # it is what waited
         assert lowest.held.first is not None
-        said = [told for _, told in self._heard.waiting]
-        counted = [_with(owner.latest, lowest) for owner in self._heard.owners.values()]
-        for announced in (*said, *counted):
-            self.join_as_told(announced)
+        waiting = [announced for _, announced in self._view.waiting]
+        counted = [_with(owner.latest, lowest) for owner in self._view.owners.values()]
+        for announced in (*waiting, *counted):
+            self.join_as_announced(announced)
             if self._epochs.current is not None:
                 return
         report = self._takeover.report
@@ -194,7 +195,7 @@ class Joining:
             # The other inbox was still in an earlier epoch, of which it is not even known which one it was.
             epoch, first = report.position
             detail = {"until_epoch": lowest.epoch, "extent": "unknown"}
-            self._effects.note(
+            self._context.emit(
                 Note("declared", self._stream, epoch, 0, first, 0, "", "extent unknown", detail)
             )
         self.join(lowest, lowest.held.first, late=report is None)
@@ -211,10 +212,10 @@ class Joining:
             if announced.late and reached is None:
                 return
             since = None if reached is None or reached[0][0] < 1 else reached[0]
-        if _tells_of(announced, joined[0]):
-            self._epochs.note_heard()
-            self._effects.mark(self._stream)
-        # Else it may not have told of what arrived yet, or has lost it, or has gone back behind that.
+        if _knows_epoch(announced, joined[0]):
+            self._epochs.note_announced()
+            self._context.mark(self._stream)
+        # Otherwise it has not announced yet what arrived, or has lost it, or has gone back behind that.
         if since is None:
             return
         if self._takeover.remembered is not None:
@@ -224,12 +225,12 @@ class Joining:
             end = joined[1] - 1 if epoch == joined[0] else last
             if since[0] <= epoch <= joined[0] and first <= end:
                 for span in self._epochs.history.supersede(epoch, first, end):
-                    self._effects.note(
+                    self._context.emit(
                         Note("declared", self._stream, epoch, incarnation, *span, reason=JOINED_LATE)
                     )
-                    self._effects.missed.append(Gap(self._stream, epoch, *span, JOINED_LATE))
+                    self._context.emit(GapMissed(Gap(self._stream, epoch, *span, JOINED_LATE)))
                     self._epochs.history.note_change()
-                    self._effects.mark(self._stream, urgent=True)
+                    self._context.mark(self._stream, urgent=True)
 
     def adopt(self, report: LastReport) -> bool:
         """Start where another inbox of the group stopped; see
@@ -254,7 +255,7 @@ class Joining:
         self._leave_behind(position)
         self._takeover.succeed(report)
         if known is None and position[0] == entered[0]:
-            known = self._epochs.add(ReorderBuffer.told_of(*entered))
+            known = self._epochs.add(ReorderBuffer.from_announcement(*entered))
         if known is not None:
             self._take_over(known)
         return True
@@ -262,11 +263,11 @@ class Joining:
     def _flag_entered(self, report: LastReport) -> None:
         """The other inbox had settled no more than this one, but may have delivered more."""
         self._takeover.succeed(report)
-        self._parts.take_accepted()
-        self._parts.flag_entered()
-        self._effects.mark(self._stream, urgent=True)
+        self._stored.take_accepted()
+        self._stored.flag_entered()
+        self._context.mark(self._stream, urgent=True)
 
-    def flag_handed_out(self, announced: Announced, end: Position, settled: Position) -> bool:
+    def flag_deliveries_elsewhere(self, announced: Announced, end: Position, settled: Position) -> bool:
         """The producer announces how far the group was.
 
         If this inbox never was there, it replaces one that was lost, is an old copy of it, or another one has read
@@ -292,9 +293,9 @@ class Joining:
             if before is None or before.position < position or before.knows != knows:
                 self._note_behind(position, settled, announced.chain, end)
             self._takeover.remember(remembered)
-            self._parts.flag_entered()
+            self._stored.flag_entered()
             if self._epochs.current is not None:
-                self._effects.mark(self._stream, urgent=True)
+                self._context.mark(self._stream, urgent=True)
         return True
 
     def skip_settled(self, announced: Announced) -> bool:
@@ -304,11 +305,11 @@ class Joining:
         if self._epochs.current is None or self._epochs.draining or remembered is None:
             return False  # with epochs that are left and not settled, a later status finds it done
         position = remembered.settled_in(announced.chain)
-        handed_out_to = self._epochs.current.epoch, self._epochs.current.cursor
+        delivered_to = self._epochs.current.epoch, self._epochs.current.cursor
         held = (
-            max((epoch, first), handed_out_to)
+            max((epoch, first), delivered_to)
             for epoch, _, first, last in announced.chain
-            if first <= last and handed_out_to <= (epoch, last)
+            if first <= last and delivered_to <= (epoch, last)
         )
         position = min(position, next(held, position))
         if not any(link[0] == position[0] for link in announced.chain):
@@ -316,8 +317,8 @@ class Joining:
             ends = ((epoch, last + 1) for epoch, _, _, last in announced.chain if epoch < position[0])
             position = max(ends, default=position)
         incarnation = next((link[1] for link in announced.chain if link[0] == position[0]), None)
-        if position <= handed_out_to or incarnation is None:
-            return False  # what this inbox has handed out itself it settles itself
+        if position <= delivered_to or incarnation is None:
+            return False  # this inbox settles what it has delivered itself
         if not self._go_on_at(LastReport(position, (position[0], incarnation), 0)):
             return False
         before = (epoch for epoch, _ in remembered.knows if epoch < position[0])
@@ -325,11 +326,7 @@ class Joining:
         return True
 
     def _note_behind(
-        self,
-        position: Position,
-        own: Position,
-        chain: Sequence[ChainEntry] = (),
-        existed: Position = (0, 0),
+        self, position: Position, own: Position, chain: Sequence[ChainEntry] = (), existed: Position = (0, 0)
     ) -> None:
         """Note that the group had settled everything before `position`, and this inbox nothing from `own` on.
 
@@ -352,16 +349,16 @@ class Joining:
                 detail = {"from": list(first)}
                 if existed > end:
                     detail["existed"] = list(existed)
-                self._effects.note(Note("behind", self._stream, end[0], 0, end[1], end[1], detail=detail))
+                self._context.emit(Note("behind", self._stream, end[0], 0, end[1], end[1], detail=detail))
 
     def _leave_behind(self, position: Position) -> None:
         """Another inbox has dealt with everything before `position`."""
         self._epochs.leave_behind(position[0])
         self._gaps.drop()
         self._redelivery.drop_before(position)
-        self._effects.mark(self._stream)
+        self._context.mark(self._stream)
 
-    def _adopt_as_told(self, report: LastReport, announced: Announced) -> None:
+    def _adopt_as_announced(self, report: LastReport, announced: Announced) -> None:
         """The other inbox had left messages of an earlier epoch unsettled: the chain says which incarnation that
         was."""
         prev: Prev | None = None
@@ -369,7 +366,7 @@ class Joining:
             if epoch >= report.position[0]:
                 known = self._epochs.live.get(epoch)
                 if known is None:
-                    known = self._epochs.add(ReorderBuffer.told_of(epoch, incarnation, prev))
+                    known = self._epochs.add(ReorderBuffer.from_announcement(epoch, incarnation, prev))
                 self._take_over(known)
                 return
             prev = Prev(epoch, incarnation, last)
@@ -380,38 +377,38 @@ class Joining:
         first = report.position[1] if known.epoch == report.position[0] else 1
         first = max(first, known.position)  # what this inbox settled itself does not come again
         known.place_at(first)
-        if known is not self._epochs.current and not known.told:
-            self._left.find_fork(known.epoch, known.incarnation, known.prev)
+        if known is not self._epochs.current and not known.only_announced:
+            self._past.find_fork(known.epoch, known.incarnation, known.prev)
         self._begin(known, first, "took_over")
 
     def _begin(self, known: ReorderBuffer, first: int, reason: str, unheard: bool = False) -> None:
-        self._effects.move()
+        self._context.emit(Moved(self._stream))
         if self._rules.signed and not reason:
-            reason = self._doubt_unproven(self._rules.begin == "latest")
+            reason = self._note_proof(self._rules.begin == "latest")
         self._epochs.begin(known, first, unheard, took_over=reason == "took_over")
-        self._heard.drop_proof()
-        self._parts.take_accepted()
-        self._parts.flag(known)
+        self._view.drop_proof()
+        self._stored.take_accepted()
+        self._stored.flag(known)
         at = known.epoch, known.incarnation, first, first
         owed = unheard and self._rules.begin == "earliest"
-        detail = {"unheard": True} if owed and not self._heard.any else None
-        self._effects.note(Note("joined", self._stream, *at, reason=reason, detail=detail))
-        for owner in self._heard.owners.values():
+        detail = {"unheard": True} if owed and not self._view.any else None
+        self._context.emit(Note("joined", self._stream, *at, reason=reason, detail=detail))
+        for owner in self._view.owners.values():
             self._epochs.extend(owner.latest)
-        self._effects.mark(self._stream, urgent=True)
-        self._effects.touch(self._stream)
+        self._context.mark(self._stream, urgent=True)
+        self._context.touch(self._stream)
 
-    def _doubt_unproven(self, latest: bool) -> str:
+    def _note_proof(self, latest: bool) -> str:
         """Without keys of the producer in the answer, anyone may have replayed what arrived: messages that the producer
         does not vouch for may have been delivered before. Returns the reason for the journal."""
-        if self._heard.proof is None:
+        if self._view.proof is None:
             self._takeover.note_unproven()
             return "unproven"
-        self._takeover.note_proven(new_from(self._heard.proof, self._takeover.remembered, latest))
+        self._takeover.note_proven(new_from(self._view.proof, self._takeover.remembered, latest))
         return ""
 
 
-def _tells_of(announced: Announced, epoch: int) -> bool:
+def _knows_epoch(announced: Announced, epoch: int) -> bool:
     """Whether a producer knows an epoch. An outbox that was lost, or is an older copy, does not."""
     return any(entry[0] == epoch for entry in announced.chain)
 

@@ -38,7 +38,7 @@ GRACE_S = 0.25
 JOIN_GRACE_S = 1.0
 """The same for a stream that the group is about to join: earlier messages may be in flight."""
 MAX_OWNERS = 3
-"""Owners of a stream's outbox whose announcements are remembered: those heard last."""
+"""Owners of a stream's outbox whose announcements are remembered: the latest."""
 MAX_INTERVAL_S = 120.0
 """The longest interval between two statuses that a producer may promise."""
 MAX_KEPT = 40
@@ -48,7 +48,7 @@ MAX_KEPT = 40
 class Owner:
     """One opening of a producer's outbox, as its latest status describes it."""
 
-    __slots__ = ("answered", "cut", "heard_at", "interval", "latest")
+    __slots__ = ("answered", "cut", "interval", "latest", "received_at")
 
     def __init__(self, announced: Announced, now: float, cut: bool) -> None:
         self.answered = False
@@ -58,7 +58,7 @@ class Owner:
     def take(self, announced: Announced, now: float, cut: bool) -> None:
         """Its latest status was received. `cut`: its chain continues beyond what is kept."""
         self.latest = replace(announced, removed=()) if announced.removed else announced
-        self.heard_at = now
+        self.received_at = now
         self.interval = min(max(announced.interval, 0.0), MAX_INTERVAL_S)
         self.cut = cut
         self.answered |= not announced.late
@@ -74,8 +74,8 @@ class Owner:
         return 0 < announced.number < latest.number or announced.lsn < latest.lsn
 
     def is_fresh(self, now: float) -> bool:
-        """Whether it was heard within two intervals."""
-        return now - self.heard_at <= 2 * self.interval
+        """Whether its latest status arrived within two intervals."""
+        return now - self.received_at <= 2 * self.interval
 
     def offers(self, known: ReorderBuffer, first: int, last: int) -> Span | None:
         """The numbers among `first` to `last` that it may still hold: from some number on. It may hold those that it
@@ -153,12 +153,12 @@ class ProducerView:
         """Whether anything was announced."""
         return bool(self.owners)
 
-    def was_told_by(self, epoch: int, incarnation: int) -> bool:
+    def knows(self, epoch: int, incarnation: int) -> bool:
         """Whether this opening of the outbox is known."""
         return (epoch, incarnation) in self.owners
 
     def is_fresh(self, now: float) -> bool:
-        """Whether any owner was heard within two of its intervals."""
+        """Whether any owner's latest status arrived within two of its intervals."""
         return any(owner.is_fresh(now) for owner in self.owners.values())
 
     @property
@@ -173,7 +173,7 @@ class ProducerView:
         owner = self.owners.get(key)
         if owner is None:
             if len(self.owners) >= MAX_OWNERS:
-                del self.owners[min(self.owners, key=lambda other: self.owners[other].heard_at)]
+                del self.owners[min(self.owners, key=lambda other: self.owners[other].received_at)]
             self.owners[key] = Owner(announced, now, cut)
             return True
         # After a silence anything goes: else one made-up status with a high number would end all others.

@@ -61,14 +61,15 @@ class Redelivery:
     An attempt is *pending* until a commit holds it, and *granted* from then until it is made.
     """
 
-    __slots__ = ("_granted", "_pending", "counts", "halted", "retry_at")
+    __slots__ = ("_granted", "counts", "halted", "pending", "retry_at")
 
     def __init__(self, attempts: Iterable[tuple[int, int, int]] = ()) -> None:
         """`attempts`: as the inbox holds them: epoch, number, deliveries so far."""
         self.counts = {(epoch, seq): count for epoch, seq, count in attempts}
         """By epoch and number: deliveries of messages that were, or may have been, delivered before. Callers read it to
         skip :meth:`settled` for the many streams that have none."""
-        self._pending: dict[Position, int] = {}
+        self.pending: dict[Position, int] = {}
+        """Attempts that the next commit has to count."""
         self._granted: dict[Position, int] = {}
         self.retry_at = 0.0
         """When failed messages may be delivered again."""
@@ -79,11 +80,6 @@ class Redelivery:
         """Deliver nothing more of this stream."""
         self.halted = True
 
-    @property
-    def any_pending(self) -> bool:
-        """Whether the next commit has attempts to count."""
-        return bool(self._pending)
-
     def attempts(self, epoch: int, seq: int) -> int:
         """The number of deliveries of a message that was delivered."""
         return self.counts.get((epoch, seq), 1)
@@ -91,11 +87,7 @@ class Redelivery:
     # -- deliveries ---------------------------------------------------------------------------------------
 
     def offer(
-        self,
-        rules: DeliveryRules,
-        entered: Sequence[ReorderBuffer],
-        now: float,
-        unit: int,
+        self, rules: DeliveryRules, entered: Sequence[ReorderBuffer], now: float, unit: int
     ) -> tuple[Offer | None, bool]:
         """The next offer, if any, and whether a commit is needed before there can be (more).
 
@@ -114,8 +106,10 @@ class Redelivery:
             run = known.deliverable()
             # An epoch that was left has something to offer if a run that was taken came back.
             if run is not None:
-                unacknowledged = sum([each.unacknowledged for each in entered])
-                return self._in_order(rules, known, run, rules.max_unacknowledged - unacknowledged, unit)
+                room = rules.max_unacknowledged
+                for each in entered:
+                    room -= each.unacknowledged
+                return self._in_order(rules, known, run, room, unit)
         return None, False
 
     def take(self, known: ReorderBuffer, offered: Offer, last: int) -> None:
@@ -168,7 +162,7 @@ class Redelivery:
 
     def drop_before(self, position: Position) -> None:
         """Nothing before this position is delivered any more."""
-        for counts in (self.counts, self._pending, self._granted):
+        for counts in (self.counts, self.pending, self._granted):
             for key in [key for key in counts if key < position]:
                 del counts[key]
 
@@ -176,12 +170,12 @@ class Redelivery:
 
     def take_pending(self) -> dict[Position, int]:
         """The attempts that the next commit has to count."""
-        pending, self._pending = self._pending, {}
+        pending, self.pending = self.pending, {}
         return pending
 
     def put_back(self, pending: Mapping[Position, int]) -> None:
         """The commit failed: these belong to the next one."""
-        self._pending.update({key: count for key, count in pending.items() if key not in self._pending})
+        self.pending.update({key: count for key, count in pending.items() if key not in self.pending})
 
     def grant(self, pending: Mapping[Position, int], live: Mapping[int, ReorderBuffer]) -> None:
         """These attempts are durable: they may be made, unless they were made or became needless meanwhile. `live`: the
@@ -249,9 +243,9 @@ class Redelivery:
             found.last, found.spent, found.counted = first, True, False
             return found, False
         wanted = {key: self._tries(known, key[1]) + 1 for key in keys if key not in self._granted}
-        if all(self._pending.get(key) == count for key, count in wanted.items()):
+        if all(self.pending.get(key) == count for key, count in wanted.items()):
             return None, True
-        self._pending.update(wanted)
+        self.pending.update(wanted)
         return None, True
 
     def _tries(self, known: ReorderBuffer, seq: int) -> int:

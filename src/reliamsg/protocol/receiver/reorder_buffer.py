@@ -26,9 +26,9 @@ class ReorderBuffer:
     """One epoch: which of its numbers have arrived, were delivered, and are settled."""
 
     __slots__ = (
-        "announced", "asked", "cursor", "elsewhere", "epoch", "held", "high_water", "incarnation", "journalled", "last",
-        "let_go", "persisted", "position", "prev", "redelivered_below", "removed", "retry", "safe", "safe_position",
-        "settled", "told", "undecodable", "unlinked",
+        "announced", "cursor", "elsewhere", "epoch", "held", "high_water", "incarnation", "journalled", "last",
+        "let_go", "only_announced", "persisted", "position", "prev", "redelivered_below", "removed",
+        "requested", "retry", "safe", "safe_position", "settled", "undecodable", "unlinked",
     )  # fmt: skip
 
     def __init__(self, epoch: int, incarnation: int, prev: Prev | None, position: int = 1) -> None:
@@ -60,8 +60,8 @@ class ReorderBuffer:
         """The highest number that its producer has announced."""
         self.let_go = 0
         """The highest number that arrived and was left to its producer, to be requested later."""
-        self.told = False
-        """The epoch is only announced: nothing of it has arrived."""
+        self.only_announced = False
+        """Nothing of the epoch has arrived."""
         self.unlinked = False
         """The announcement did not say which epoch came before, since the producer holds nothing of that one."""
         self.elsewhere = 0
@@ -69,14 +69,14 @@ class ReorderBuffer:
         nothing. A gap before it ends there."""
         self.removed = RangeSet()
         """Numbers that the producer removed. Those that arrived nevertheless are delivered."""
-        self.asked = RangeSet()
+        self.requested = RangeSet()
         """Missing numbers whose request was journalled."""
 
     @classmethod
-    def told_of(cls, epoch: int, incarnation: int, prev: Prev | None = None) -> Self:
+    def from_announcement(cls, epoch: int, incarnation: int, prev: Prev | None = None) -> Self:
         """An epoch that is only announced."""
         known = cls(epoch, incarnation, prev)
-        known.told = True
+        known.only_announced = True
         return known
 
     def restore(
@@ -97,7 +97,7 @@ class ReorderBuffer:
 
     def confirm(self, prev: Prev | None) -> None:
         """Data of an epoch arrives that was only announced: data outweighs announcements."""
-        self.told, self.unlinked, self.prev = False, False, prev
+        self.only_announced, self.unlinked, self.prev = False, False, prev
 
     def unlink(self) -> None:
         """The announcement did not say which epoch came before."""
@@ -105,7 +105,7 @@ class ReorderBuffer:
 
     def link_to(self, prev: Prev | None) -> None:
         """The producer announces which epoch came before. Data outweighs that."""
-        if self.told and self.prev is None:
+        if self.only_announced and self.prev is None:
             self.prev = prev
             self.unlinked &= prev is None
 
@@ -114,7 +114,7 @@ class ReorderBuffer:
         """The epoch before, 0 for none; None if nobody said so."""
         if self.prev is not None:
             return self.prev.epoch
-        return None if self.told else 0
+        return None if self.only_announced else 0
 
     def leave_to_producer(self, last: int) -> None:
         """Numbers up to `last` arrived and are left to their producer, to be requested later."""
@@ -163,18 +163,23 @@ class ReorderBuffer:
 
     def place(self, first: int, last: int) -> list[Span]:
         """Record that `first` to `last` arrived; return the ranges that are new, in order."""
-        first = max(first, self.position)
-        if first > last:
+        if last < self.position:
             return []
-        new = self.held.missing(first, last)
-        if not self.settled.empty:
-            new = [part for span in new for part in self.settled.missing(*span)]
-        for span in new:
-            self.held.add(*span)
-        if new and not self.undecodable.empty:
+        first = max(first, self.position)
+        if self.settled.empty:
+            new = self.held.insert(first, last)
+        else:
+            new = self.missing(first, last)
+            for span in new:
+                self.held.add(*span)
+        if not self.undecodable.empty:
             for span in new:
                 self.undecodable.remove(*span)
         return new
+
+    def missing(self, first: int, last: int) -> list[Span]:
+        """The ranges among `first` to `last` that are neither held nor settled, in order."""
+        return [part for span in self.held.missing(first, last) for part in self.settled.missing(*span)]
 
     def head(self) -> int:
         """The next number to deliver for the first time, past those already settled."""
@@ -186,7 +191,9 @@ class ReorderBuffer:
 
     def deliverable(self) -> Span | None:
         """The unbroken run of held numbers that starts at the head."""
-        head = self.head()
+        head = self.cursor if self.settled.empty else self.head()
+        if (self.held.last or 0) < head:
+            return None
         run = self.held.run_from(head)
         return None if run is None else (head, run)
 
@@ -203,14 +210,18 @@ class ReorderBuffer:
         last = min(last, self.cursor - 1)
         if first > last:
             return []
-        done = self.held.overlap(first, last)
+        done = self.held.take(first, last)
         for span in done:
-            self.settle(*span)
+            self._finish(*span)
         return done
 
     def settle(self, first: int, last: int) -> None:
         """Finish `first` to `last`, all of which lie at or above `position`."""
         self.held.remove(first, last)
+        self._finish(first, last)
+
+    def _finish(self, first: int, last: int) -> None:
+        """These are not held any more: they are settled."""
         if not self.retry.empty:
             self.retry.remove(first, last)
         if first == self.position and self.settled.empty:  # the usual case: in order
@@ -254,28 +265,25 @@ class ReorderBuffer:
         """The highest number known to exist from the epoch's own data."""
         return max(self.held.last or 0, self.settled.last or 0, self.cursor - 1)
 
-    @property
-    def in_order(self) -> bool:
+    def is_in_order(self) -> bool:
         """Whether everything known to exist from the cursor on has arrived, as one run."""
         held, cursor = self.held, self.cursor
         top = held.last or 0
-        if self.announced > max(top, cursor - 1) or not self.settled.empty:
+        if (self.announced > top and self.announced >= cursor) or not self.settled.empty:
             return False
         return top < cursor or held.run_from(cursor) == top
 
-    @property
-    def more_to_come(self) -> bool:
-        """Whether a number may still have to be delivered for the first time."""
-        return self.last is None or self.cursor <= self.last
-
     def is_safe(self, first: int, last: int) -> bool:
         """Whether `first` to `last` would survive a crash without any broker's help."""
+        if last < self.safe_position:
+            return True
         first = max(first, self.safe_position)
-        last = (
-            last if self.last is None else min(last, self.last)
-        )  # what is beyond is not this epoch's any more
+        if self.last is not None:
+            last = min(last, self.last)  # what is beyond is not this epoch's any more
         if first > last:
             return True
+        if self.persisted.empty and self.safe.empty:
+            return False
         return all(self.safe.covers(*span) for span in self.persisted.missing(first, last))
 
     def unsafe_held(self, first: int, last: int) -> list[Span]:
@@ -303,9 +311,11 @@ class ReorderBuffer:
         """A commit holds this position, these settled ranges, and this high-water mark."""
         self.high_water = high_water
         self.safe_position = max(self.safe_position, position)
-        self.safe = RangeSet(settled)
-        self.persisted.discard_below(self.safe_position)
-        if not self.asked.empty:
-            self.asked.discard_below(self.safe_position)
+        if settled or not self.safe.empty:
+            self.safe = RangeSet(settled)
+        if not self.persisted.empty:
+            self.persisted.discard_below(self.safe_position)
+        if not self.requested.empty:
+            self.requested.discard_below(self.safe_position)
         if not self.removed.empty:
             self.removed.discard_below(self.safe_position)

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 
 from reliamsg.message import Stream
 from reliamsg.protocol.announced import Position, Span3
-from reliamsg.protocol.receiver.effects import Group, Note
+from reliamsg.protocol.receiver.context import GroupContext
 from reliamsg.protocol.receiver.epochs import EpochChain
+from reliamsg.protocol.receiver.events import Note
 from reliamsg.protocol.receiver.producer_view import ProducerView
 from reliamsg.protocol.receiver.reorder_buffer import ReorderBuffer
 
@@ -46,26 +47,27 @@ class _Requests:
     """The requests for what a stream lacks at present."""
 
     __slots__ = (
-        "asked_to", "head", "interval", "look", "next_at", "queued", "ripe", "ripens_at", "young", "young_until",
+        "check_window", "due_at", "due_to", "head", "interval", "next_at", "pending_to", "pending_until", "queued",
+        "requested_to",
     )  # fmt: skip
 
     def __init__(self, interval: float) -> None:
-        self.young: Position = (0, 0)
-        """Missing numbers up to here may be requested from `ripens_at` on."""
-        self.young_until = 0.0
+        self.pending_to: Position = (0, 0)
+        """Missing numbers up to here may be requested from `due_at` on."""
+        self.pending_until = 0.0
         """Numbers found to be missing before this time are requested together with those."""
-        self.ripens_at: float | None = None
-        """None: nothing above `ripe` is known."""
-        self.ripe: Position = (0, 0)
+        self.due_at: float | None = None
+        """None: nothing above `due_to` is known."""
+        self.due_to: Position = (0, 0)
         """Missing numbers up to here may be requested."""
-        self.asked_to: Position | None = None
+        self.requested_to: Position | None = None
         """Everything missing up to here has been requested, as far as possible; None: nothing."""
         self.head: Position = (0, 0)
         """The lowest number that was requested and has not arrived."""
         self.next_at = 0.0
         """When everything that has not arrived is requested again."""
         self.interval = interval
-        self.look = False
+        self.check_window = False
         """The window may have room."""
         self.queued = False
 
@@ -73,91 +75,93 @@ class _Requests:
 class RepairScheduler:
     """Decides when to send requests to a stream's producer, and for what."""
 
-    __slots__ = ("_epochs", "_group", "_heard", "_requests", "_stream")
+    __slots__ = ("_context", "_epochs", "_requests", "_stream", "_view", "any_missing")
 
-    def __init__(self, stream: Stream, group: Group, epochs: EpochChain, heard: ProducerView) -> None:
-        self._stream, self._group = stream, group
-        self._epochs, self._heard = epochs, heard
+    def __init__(self, stream: Stream, context: GroupContext, epochs: EpochChain, view: ProducerView) -> None:
+        self._stream, self._context = stream, context
+        self._epochs, self._view = epochs, view
         self._requests: _Requests | None = None
         """None while nothing is missing."""
-
-    @property
-    def any_missing(self) -> bool:
+        self.any_missing = False
         """Whether anything is known to be missing."""
-        return self._requests is not None
 
     def arrived(self, epoch: int, first: int) -> None:
         """Numbers from `first` on have arrived, which were missing until now."""
         requests = self._requests
-        if requests is not None and requests.asked_to is not None and (epoch, first) <= requests.asked_to:
-            requests.look = True
+        if (
+            requests is not None
+            and requests.requested_to is not None
+            and (epoch, first) <= requests.requested_to
+        ):
+            requests.check_window = True
 
     # -- when to ask ----------------------------------------------------------------------------------------
 
     def watch(self, now: float) -> None:
         """Notice whether anything is missing. To be called after any change."""
-        requests, epochs, group = self._requests, self._epochs, self._group
+        requests, epochs, context = self._requests, self._epochs, self._context
         if requests is None and epochs.is_in_order:
             return
-        if not self._stream.producer or not (epochs.lacking(1) or epochs.is_puzzled(self._heard.cuts)):
+        if not self._stream.producer or not (epochs.lacking(1) or epochs.is_puzzled(self._view.cuts)):
             if requests is not None:
-                self._requests = None
-                group.effects.ask_queue.pop(self._stream, None)
+                self._requests, self.any_missing = None, False
+                context.repairs_due.pop(self._stream, None)
             return
-        delay = group.rules.repair_delay
+        delay = context.rules.repair_delay
         if requests is None:
             requests = self._requests = _Requests(delay)
-        if requests.ripens_at is None:
+            self.any_missing = True
+        if requests.due_at is None:
             top = epochs.top
-            if top > requests.ripe:
-                requests.young = top
-                requests.young_until = now + delay / 10
-                requests.ripens_at = now + group.jitter.spread(delay)
-        elif now <= requests.young_until:
-            requests.young = max(requests.young, epochs.top)
-        group.effects.time(self._stream)
+            if top > requests.due_to:
+                requests.pending_to = top
+                requests.pending_until = now + delay / 10
+                requests.due_at = now + context.jitter.spread(delay)
+        elif now <= requests.pending_until:
+            requests.pending_to = max(requests.pending_to, epochs.top)
+        context.wake(self._stream)
 
     def hurry(self, now: float) -> None:
         """A producer has appeared: send a request soon, whatever the backoff says."""
-        requests, delay = self._requests, self._group.rules.repair_delay
-        if requests is not None and requests.asked_to is not None:
+        requests, delay = self._requests, self._context.rules.repair_delay
+        if requests is not None and requests.requested_to is not None:
             requests.interval = delay
-            requests.next_at = min(requests.next_at, now + self._group.jitter.spread(delay))
-            self._group.effects.time(self._stream)
+            requests.next_at = min(requests.next_at, now + self._context.jitter.spread(delay))
+            self._context.wake(self._stream)
 
     def look(self, now: float, connected: bool) -> float | None:
         """Queue the stream if a request is due. Returns when to look again."""
-        requests, delay = self._requests, self._group.rules.repair_delay
+        requests, delay = self._requests, self._context.rules.repair_delay
         if requests is None or requests.queued:
             return None
         if not connected:
             return now + 0.5
-        if requests.ripens_at is not None and now >= requests.ripens_at:
-            requests.ripe, requests.ripens_at = requests.young, None
-            requests.look = True
+        if requests.due_at is not None and now >= requests.due_at:
+            requests.due_to, requests.due_at = requests.pending_to, None
+            requests.check_window = True
             self.watch(now)
             if self._requests is None:
                 return None
-        if requests.ripe == (0, 0):
-            return requests.ripens_at
+        if requests.due_to == (0, 0):
+            return requests.due_at
         if now >= requests.next_at and self._has_come_on(requests):
             requests.interval = delay
-            requests.next_at = now + self._group.jitter.spread(delay)
-        due = requests.asked_to is None or now >= requests.next_at
-        if due or (requests.look and self._has_window(requests)):
+            requests.next_at = now + self._context.jitter.spread(delay)
+        due = requests.requested_to is None or now >= requests.next_at
+        if due or (requests.check_window and self._has_window(requests)):
             requests.queued = True
-            self._group.effects.ask_queue[self._stream] = None
-            return requests.ripens_at
-        requests.look = False
+            self._context.repairs_due[self._stream] = None
+            return requests.due_at
+        requests.check_window = False
         at = requests.next_at
-        return at if requests.ripens_at is None else min(at, requests.ripens_at)
+        return at if requests.due_at is None else min(at, requests.due_at)
 
     def _has_come_on(self, requests: _Requests) -> bool:
         """Whether the lowest requested number has arrived since the last look. Producers send in order, so while it
         does, the rest is in flight."""
-        if requests.asked_to is None:
+        if requests.requested_to is None:
             return False
-        found = requests.asked_to
+        found = requests.requested_to
         for known, first, last in self._epochs.lacking():
             if (known.epoch, last) >= requests.head:
                 found = max(requests.head, (known.epoch, first))
@@ -172,28 +176,28 @@ class RepairScheduler:
 
     # -- what to ask for ------------------------------------------------------------------------------------
 
-    def ask(self, now: float, only_head: bool) -> RepairRequest | None:
+    def request(self, now: float, only_head: bool) -> RepairRequest | None:
         """The request for what the stream lacks, if there is anything to request."""
-        requests, rules = self._requests, self._group.rules
+        requests, rules = self._requests, self._context.rules
         if requests is None:
             return None
-        requests.queued = requests.look = False
+        requests.queued = requests.check_window = False
         missing = self._epochs.lacking()
-        again = requests.asked_to is None or now >= requests.next_at
+        again = requests.requested_to is None or now >= requests.next_at
         wanted = self._wanted(requests, missing, again, only_head)
         if only_head and not wanted:
-            requests.asked_to, requests.next_at = (0, 0), now + rules.repair_delay  # until there is room
+            requests.requested_to, requests.next_at = (0, 0), now + rules.repair_delay  # until there is room
             return None
         if again:
-            requests.asked_to = (0, 0)
+            requests.requested_to = (0, 0)
             requests.interval = min(max(2 * requests.interval, 0.1), BACKOFF_MAX_S)
-            requests.next_at = now + self._group.jitter.spread(requests.interval)
+            requests.next_at = now + self._context.jitter.spread(requests.interval)
         if wanted:
-            requests.asked_to = wanted[-1][0], wanted[-1][2]
+            requests.requested_to = wanted[-1][0], wanted[-1][2]
             if again:
                 requests.head = wanted[0][:2]
             self._journal(wanted)
-        elif not (again and self._epochs.is_puzzled(self._heard.cuts)):
+        elif not (again and self._epochs.is_puzzled(self._view.cuts)):
             return None
         return RepairRequest(
             self._stream, tuple((known.epoch, a, b) for known, a, b in missing), tuple(wanted)
@@ -204,21 +208,21 @@ class RepairScheduler:
     ) -> list[Span3]:
         """The ranges to request: the lowest ones, or those beyond earlier requests, as far as the window goes."""
         spans, numbers, beyond = WINDOW_SPANS, WINDOW_NUMBERS, (0, 0)
-        if not again and requests.asked_to is not None:
+        if not again and requests.requested_to is not None:
             used, count, _ = _outstanding(missing, requests)
-            spans, numbers, beyond = spans - used, numbers - count, requests.asked_to
+            spans, numbers, beyond = spans - used, numbers - count, requests.requested_to
         wanted: list[Span3] = []
         for known, first, last in missing:
             epoch = known.epoch
             if only_head and (known is not self._epochs.current or first > known.cursor):
                 break
-            if epoch > requests.ripe[0] or len(wanted) >= spans or numbers <= 0:
+            if epoch > requests.due_to[0] or len(wanted) >= spans or numbers <= 0:
                 break
             low = max(first, beyond[1] + 1) if epoch == beyond[0] else first
-            high = min(last, requests.ripe[1]) if epoch == requests.ripe[0] else last
+            high = min(last, requests.due_to[1]) if epoch == requests.due_to[0] else last
             if epoch < beyond[0] or low > high:
                 continue
-            offered = self._heard.offered(known, low, high)
+            offered = self._view.offered(known, low, high)
             if offered is not None:
                 low, high = offered[0], min(offered[1], offered[0] + numbers - 1)
                 wanted.append((epoch, low, high))
@@ -229,22 +233,26 @@ class RepairScheduler:
         """Journal each request once."""
         for epoch, first, last in wanted:
             known = self._epochs.live[epoch]
-            for new in known.asked.missing(first, last):
-                self._group.effects.note(Note("asked", self._stream, epoch, known.incarnation, *new))
-            if known.asked.intervals < MAX_ASKED:
-                known.asked.add(first, last)
+            for new in known.requested.missing(first, last):
+                self._context.emit(Note("asked", self._stream, epoch, known.incarnation, *new))
+            if known.requested.intervals < MAX_ASKED:
+                known.requested.add(first, last)
 
 
 def _outstanding(missing: list[tuple[ReorderBuffer, int, int]], requests: _Requests) -> tuple[int, int, bool]:
     """Among the missing ranges: the ranges and numbers that were requested, and whether there are others that may
     be."""
     spans = count = 0
-    assert requests.asked_to is not None  # else it is due anyway
+    assert requests.requested_to is not None  # else it is due anyway
     for known, first, last in missing:
-        if (known.epoch, first) > requests.asked_to:
-            return spans, count, (known.epoch, first) <= requests.ripe
-        if (known.epoch, last) > requests.asked_to:
-            return spans + 1, count + requests.asked_to[1] - first + 1, requests.asked_to < requests.ripe
+        if (known.epoch, first) > requests.requested_to:
+            return spans, count, (known.epoch, first) <= requests.due_to
+        if (known.epoch, last) > requests.requested_to:
+            return (
+                spans + 1,
+                count + requests.requested_to[1] - first + 1,
+                requests.requested_to < requests.due_to,
+            )
         spans += 1
         count += last - first + 1
     return spans, count, False

@@ -10,19 +10,20 @@ every change. It finds what holds up the stream, and watches that gap; it passes
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from reliamsg.message import Gap, Prev, Stream
 from reliamsg.protocol.announced import Announced, Position, Span3
 from reliamsg.protocol.ranges import Span
 from reliamsg.protocol.receiver.chain import Finished, Link, LinkKind, link
-from reliamsg.protocol.receiver.effects import Group, Note
-from reliamsg.protocol.receiver.epochs import gap_at_head, missing_in
+from reliamsg.protocol.receiver.context import GroupContext
+from reliamsg.protocol.receiver.epochs import gap_at_head
+from reliamsg.protocol.receiver.events import GapHeld, Moved, Note
 from reliamsg.protocol.receiver.gaps import GapKey, is_part
 from reliamsg.protocol.receiver.incoming import Incoming
 from reliamsg.protocol.receiver.joining import Joining
-from reliamsg.protocol.receiver.left_epochs import ANOTHER_INCARNATION, LeftEpochs
-from reliamsg.protocol.receiver.parts import StreamParts
+from reliamsg.protocol.receiver.past_epochs import ANOTHER_INCARNATION, PastEpochs
 from reliamsg.protocol.receiver.phase import Phase
 from reliamsg.protocol.receiver.producer_view import (
     GRACE_S,
@@ -36,6 +37,7 @@ from reliamsg.protocol.receiver.redelivery import Offer
 from reliamsg.protocol.receiver.reorder_buffer import ReorderBuffer
 from reliamsg.protocol.receiver.repair_requests import RepairRequest, RepairScheduler
 from reliamsg.protocol.receiver.report import Report
+from reliamsg.protocol.receiver.stored_state import StoredState
 from reliamsg.protocol.receiver.takeover import LastReport
 from reliamsg.wire.limits import MAX_SEQ
 
@@ -52,8 +54,7 @@ Kept = Callable[[Stream, tuple[int, int]], bool]
 """Whether the caller keeps anything of a stream, up to this epoch and number, that it has not passed in yet."""
 
 
-@dataclass(slots=True)
-class Arrival:
+class Arrival(msgspec.Struct, frozen=True):
     """The result of passing in a delivery."""
 
     new: Sequence[Span] = ()
@@ -72,8 +73,7 @@ class Arrival:
     """Why there is no room for its stream; empty if there is."""
 
 
-@dataclass(slots=True)
-class EpochChange:
+class EpochChange(msgspec.Struct, frozen=True):
     """An epoch as a commit holds it."""
 
     known: ReorderBuffer
@@ -85,12 +85,11 @@ class EpochChange:
     let_go: int
 
 
-@dataclass(slots=True)
-class StreamChange:
+class StreamChange(msgspec.Struct, frozen=True):
     """A stream as a commit holds it."""
 
     stream: Stream
-    parts: StreamParts
+    stored: StoredState
     """More of what the commit holds; to be read before the next call."""
     vouched: int
     epochs: list[EpochChange]
@@ -102,19 +101,18 @@ class StreamChange:
     """Attempts that the commit counts in advance."""
     history: bool
     """Whether history, closed gaps, or joining changed."""
-    declared: list[Span3] = field(default_factory=list)
+    declared: list[Span3]
     """Ranges that were passed since the last commit."""
-    accepted: tuple[Span3, ...] = ()
+    accepted: tuple[Span3, ...]
     """Ranges that are accepted as lost and not passed."""
 
 
-@dataclass(slots=True)
-class Snapshot:
+class Snapshot(msgspec.Struct, frozen=True):
     """The contents of one commit."""
 
     number: int
     changes: list[StreamChange]
-    also: set[Stream] = field(default_factory=set)
+    also: set[Stream] = msgspec.field(default_factory=set)
     """Streams whose bytes the caller persists in the same commit."""
 
 
@@ -122,24 +120,24 @@ class StreamReceiver:
     """One stream at one group."""
 
     __slots__ = (
-        "_challenges", "_effects", "_giving", "_left", "_repairs", "_reserve", "_reserved_at", "_rules", "committed",
-        "epochs", "gaps", "heard", "joining", "parts", "redelivery", "stream", "takeover", "used_at", "vouched",
+        "_context", "_giving", "_past", "_repairs", "_reserve", "_reserved_at", "_rules", "committed",
+        "epochs", "gaps", "joining", "redelivery", "stored", "stream", "takeover", "used_at", "view", "vouched",
     )  # fmt: skip
 
     def __init__(
-        self, stream: Stream, group: Group, parts: StreamParts | None = None, vouched: int = 0
+        self, stream: Stream, context: GroupContext, stored: StoredState | None = None, vouched: int = 0
     ) -> None:
-        """`parts` and `vouched` as the inbox holds them."""
+        """`stored` and `vouched` as the inbox holds them."""
         self.stream = stream
-        self.parts = parts = StreamParts() if parts is None else parts
-        self.epochs, self.gaps = parts.epochs, parts.gaps
-        self.redelivery, self.takeover = parts.redelivery, parts.takeover
-        self.heard = ProducerView()
+        self.stored = stored = StoredState() if stored is None else stored
+        self.epochs, self.gaps = stored.epochs, stored.gaps
+        self.redelivery, self.takeover = stored.redelivery, stored.takeover
+        self.view = ProducerView()
         """What its producers have announced."""
-        self._rules, self._effects, self._challenges = group.rules, group.effects, group.challenges
-        self._repairs = RepairScheduler(stream, group, self.epochs, self.heard)
-        self._left = LeftEpochs(stream, group, self.epochs, self.gaps.closed)
-        self.joining = Joining(stream, group, parts, self.heard, self._left)
+        self._rules, self._context = context.rules, context
+        self._repairs = RepairScheduler(stream, context, self.epochs, self.view)
+        self._past = PastEpochs(stream, context, self.epochs, self.gaps.closed)
+        self.joining = Joining(stream, context, stored, self.view, self._past)
         self.used_at = 0.0
         self.vouched = vouched
         """The highest epoch that the producer or an operator vouched for although it was far ahead."""
@@ -181,9 +179,9 @@ class StreamReceiver:
         """Whether a number lies in the gap that begins at `head`, and no producer that was heard recently may hold any
         earlier number of it. What earlier openings announced may not be held any more."""
         beyond = known.held.next_at(head)
-        if not self.heard.any or (beyond is not None and seq > beyond):
+        if not self.view.any or (beyond is not None and seq > beyond):
             return False
-        return not self.heard.may_hold(known, head, seq - 1, now)
+        return not self.view.may_hold(known, head, seq - 1, now)
 
     def is_done_with(self, epoch: int, incarnation: int, first: int, last: int) -> bool:
         """Whether all of these arrived and are settled, as far as is remembered."""
@@ -200,11 +198,15 @@ class StreamReceiver:
     def receive(self, incoming: Incoming, now: float) -> tuple[ReorderBuffer | None, Arrival]:
         """A delivery of the stream arrived; returns also its epoch, unless that is behind the stream."""
         self.used_at = now
-        known, arrival = self._receive(incoming, now)
-        if arrival.new and self.takeover.unresolved is not None:
-            self.parts.flag_entered()
+        known = self.epochs.live.get(incoming.epoch)
+        if known is not None and known.incarnation == incoming.incarnation and not known.only_announced:
+            arrival = self._place(known, incoming, now)
+        else:
+            known, arrival = self._receive_other(known, incoming, now)
+        if arrival.new and self.takeover.uncertainty is not None and self.takeover.unresolved is not None:
+            self.stored.flag_entered()
             if self._rules.signed:
-                self._challenges.want(self.stream, now)
+                self._context.challenges.want(self.stream, now)
         return known, arrival
 
     def note_of_duplicate(self, incoming: Incoming) -> Note:
@@ -212,23 +214,25 @@ class StreamReceiver:
         forgotten = self.gaps.closed.may_have_forgotten(incoming.epoch, incoming.first)
         return _note("duplicate", incoming, "late_or_duplicate" if forgotten else "forgotten")
 
-    def _receive(self, incoming: Incoming, now: float) -> tuple[ReorderBuffer | None, Arrival]:
+    def _receive_other(
+        self, known: ReorderBuffer | None, incoming: Incoming, now: float
+    ) -> tuple[ReorderBuffer | None, Arrival]:
+        """A delivery of an epoch, `known` or not, of which nothing has arrived, or which differs from what is known."""
         epoch, incarnation, prev = incoming.epoch, incoming.incarnation, incoming.prev
-        known = self.epochs.live.get(epoch)
-        if known is not None and known.told:
+        if known is not None and known.only_announced:
             known = self._confirm(known, incarnation, prev)
         if known is None and self._is_behind_other(epoch):
-            self._effects.note(_note("duplicate", incoming))
+            self._context.emit(_note("duplicate", incoming))
             return None, Arrival(release=True)
         if known is None and self.epochs.is_ahead(epoch):
             if not self.epochs.has_room(epoch):
                 return None, Arrival(deferred=True)
             known = self.epochs.add(ReorderBuffer(epoch, incarnation, prev))
-            self._effects.mark(self.stream)
+            self._context.mark(self.stream)
         if known is None:
-            self._left.supersede_before(prev)
+            self._past.supersede_before(prev)
             if self.epochs.was_passed_over(epoch):
-                self._left.find_fork(epoch, incarnation, prev)
+                self._past.find_fork(epoch, incarnation, prev)
             return None, self._receive_past(incoming)
         if known.incarnation != incarnation:
             return known, self._receive_conflict(incoming)
@@ -239,10 +243,10 @@ class StreamReceiver:
         if known.incarnation == incarnation:
             known.confirm(prev)
             if not self.epochs.is_ahead(known.epoch):
-                self._left.find_fork(known.epoch, incarnation, prev)
-            self._effects.mark(self.stream)
+                self._past.find_fork(known.epoch, incarnation, prev)
+            self._context.mark(self.stream)
         elif self.epochs.is_ahead(known.epoch):
-            self._left.report(known.epoch, known.incarnation, ANOTHER_INCARNATION)
+            self._past.report(known.epoch, known.incarnation, ANOTHER_INCARNATION)
             self.epochs.discard(known.epoch)
             return None
         return known
@@ -250,38 +254,69 @@ class StreamReceiver:
     def _place(self, known: ReorderBuffer, incoming: Incoming, now: float) -> Arrival:
         """The delivery belongs to an epoch that is being delivered, or will be."""
         first, last = incoming.first, incoming.last
-        late: list[Span] = []
         top = last if known.last is None else min(last, known.last)
-        if not self.gaps.closed.empty:
-            late = self.gaps.closed.arrived(known.epoch, first, last)
+        late = () if self.gaps.closed.empty else self.gaps.closed.arrived(known.epoch, first, last)
         new = known.place(first, top) if first <= top else []
-        for span in new:
-            self._effects.note(_note("received", incoming, span=span))
+        for low, high in new:
+            self._context.emit(
+                Note(
+                    "received", self.stream, known.epoch, known.incarnation, low, high, incoming.site,
+                    "repair" if incoming.repair else "",
+                )
+            )  # fmt: skip
         if late:
             self._receive_late(incoming, known.last, late)
-        seen = sum(b - a + 1 for a, b in (*new, *late))
-        if seen < last - first + 1:
-            self._note_duplicates(incoming, [*new, *late])
+        if not (new or late):
+            self._note_duplicate(incoming, first, last)
+        elif late or new != [(first, last)]:
+            at = first
+            for low, high in [*sorted((*new, *late)), (last + 1, last + 1)]:
+                if at < low:
+                    self._note_duplicate(incoming, at, low - 1)
+                at = high + 1
         if new:
-            self._repairs.arrived(known.epoch, new[0][0])
-            self.advance(now)
-        release = not new and not late and known.is_safe(first, last)
+            if not self._flows(known):
+                self._repairs.arrived(known.epoch, new[0][0])
+                self.advance(now)
+            elif known.cursor <= (known.held.last or 0):
+                self._context.touch(self.stream)
+        release = not new and not late and (last < known.safe_position or known.is_safe(first, last))
         ended = known.last is not None and known.last < last  # the epoch was left, and ended before this
         if ended and not (release and self.epochs.history.is_safe):
-            self._effects.mark(
+            self._context.mark(
                 self.stream
             )  # a crash before the next commit would make it unknown what became of it
             release = False
         return Arrival(new, late, release=release)
 
-    def _note_duplicates(self, incoming: Incoming, fresh: list[Span]) -> None:
-        at = incoming.first
-        forgotten = self.gaps.closed.may_have_forgotten(incoming.epoch, incoming.first)
-        reason = "late_or_duplicate" if forgotten else _reason(incoming)
-        for span in [*sorted(fresh), (incoming.last + 1, incoming.last + 1)]:
-            if at < span[0]:
-                self._effects.note(_note("duplicate", incoming, reason, (at, span[0] - 1)))
-            at = span[1] + 1
+    def _flows(self, known: ReorderBuffer) -> bool:
+        """Whether the stream is in its usual state, in which :meth:`advance` would find nothing to do: a single epoch,
+        of which nothing is missing, and no gap that is watched or waited for."""
+        return (
+            known is self.epochs.current
+            and len(self.epochs.live) == 1
+            and self.gaps.clock.target is None
+            and self.gaps.held_since is None
+            and not self._repairs.any_missing
+            and known.is_in_order()
+        )
+
+    def _note_duplicate(self, incoming: Incoming, first: int, last: int) -> None:
+        reason = "repair" if incoming.repair else ""
+        if (incoming.epoch, incoming.first) <= self.gaps.closed.forgotten:
+            reason = "late_or_duplicate"  # it may have been passed, and that is forgotten
+        self._context.emit(
+            Note(
+                "duplicate",
+                self.stream,
+                incoming.epoch,
+                incoming.incarnation,
+                first,
+                last,
+                incoming.site,
+                reason,
+            )
+        )
 
     def _receive_past(self, incoming: Incoming) -> Arrival:
         """The delivery belongs to an epoch that is behind the stream."""
@@ -296,27 +331,27 @@ class StreamReceiver:
         elif done is not None or epoch <= history.floor:
             forgotten = done is None or closed.may_have_forgotten(epoch, first)
             reason = "late_or_duplicate" if forgotten else _reason(incoming)
-            self._effects.note(_note("duplicate", incoming, reason))
+            self._context.emit(_note("duplicate", incoming, reason))
             if history.is_safe:
                 return Arrival(release=True)
             # A crash before the next commit would bring the epoch back, without what its broker had let go.
-            self._effects.mark(self.stream)
+            self._context.mark(self.stream)
             return Arrival()
         elif self.epochs.came_before(epoch):
             # Where this inbox had begun earlier, another one has dealt with it, and this one took over behind it.
             if history.has_before(epoch):
-                self._effects.note(_note("duplicate", incoming))
+                self._context.emit(_note("duplicate", incoming))
             else:
-                self._effects.note(_note("before_join", incoming, "begin"))
+                self._context.emit(_note("before_join", incoming, "begin"))
         else:
-            if first > 1:  # all that comes before it exists as well, and is told in order
-                self._left.supersede(epoch, incoming.incarnation, 1, first - 1)
-            self._left.supersede(epoch, incoming.incarnation, first, last, incoming.site)
+            if first > 1:  # all that comes before it exists as well, and is declared in order
+                self._past.supersede(epoch, incoming.incarnation, 1, first - 1)
+            self._past.supersede(epoch, incoming.incarnation, first, last, incoming.site)
         history.note_change()
-        self._effects.mark(self.stream, urgent=True)
+        self._context.mark(self.stream, urgent=True)
         return Arrival(late=late)
 
-    def _receive_late(self, incoming: Incoming, end: int | None, spans: list[Span]) -> None:
+    def _receive_late(self, incoming: Incoming, end: int | None, spans: Sequence[Span]) -> None:
         """Account for ranges that can't be delivered in order any more.
 
         Numbers beyond the end of an epoch that was left were not known to exist, and so were not declared; the same
@@ -324,15 +359,15 @@ class StreamReceiver:
         """
         for span in spans:
             if end is not None and span[1] > end:
-                self._left.supersede(incoming.epoch, incoming.incarnation, end + 1, span[1])
-            self._effects.note(_note("late", incoming, "expired", span))
+                self._past.supersede(incoming.epoch, incoming.incarnation, end + 1, span[1])
+            self._context.emit(_note("late", incoming, "expired", span))
         self.epochs.history.note_change()
-        self._effects.mark(self.stream, urgent=True)
+        self._context.mark(self.stream, urgent=True)
 
     def _receive_conflict(self, incoming: Incoming) -> Arrival:
-        if self._left.report(incoming.epoch, incoming.incarnation, ANOTHER_INCARNATION):
-            self._effects.note(_note("conflict", incoming, ANOTHER_INCARNATION))
-        self._effects.mark(self.stream, urgent=True)
+        if self._past.report(incoming.epoch, incoming.incarnation, ANOTHER_INCARNATION):
+            self._context.emit(_note("conflict", incoming, ANOTHER_INCARNATION))
+        self._context.mark(self.stream, urgent=True)
         return Arrival(quarantine=True)
 
     def _is_behind_other(self, epoch: int) -> bool:
@@ -348,7 +383,7 @@ class StreamReceiver:
             return
         first = max(first, known.position)
         if first <= last and known.undecodable.intervals < MAX_UNDECODABLE:
-            for span in missing_in(known, first, last):
+            for span in known.missing(first, last):
                 known.undecodable.add(*span)
             if now is not None and known.last is None:
                 known.announce(last)
@@ -360,7 +395,7 @@ class StreamReceiver:
         known.reopen(first, last)
         if known.last is None:
             known.announce(last)
-        self._effects.mark(self.stream, urgent=True)
+        self._context.mark(self.stream, urgent=True)
         self.advance(now)
 
     def brings_only_behind_hold(self, epoch: int, incarnation: int, first: int, last: int) -> bool:
@@ -370,7 +405,7 @@ class StreamReceiver:
         known = self.epochs.live.get(epoch)
         if known is None:
             return self.epochs.is_ahead(epoch)
-        return known.incarnation == incarnation and bool(missing_in(known, first, last))
+        return known.incarnation == incarnation and bool(known.missing(first, last))
 
     def keep_elsewhere(self, epoch: int, first: int, now: float) -> None:
         """The caller keeps `first` and what follows, and passes it in once the stream has come to it. So missing
@@ -386,34 +421,28 @@ class StreamReceiver:
         if epoch > self.vouched:
             self.vouched = epoch
             self.epochs.history.note_change()
-            self._effects.mark(self.stream)
-            self._effects.move()
+            self._context.mark(self.stream)
+            self._context.emit(Moved(self.stream))
 
-    def let_go(
-        self,
-        of: tuple[int, int, Prev | None],
-        first: int,
-        last: int,
-        now: float,
-    ) -> bool:
+    def let_go(self, of: tuple[int, int, Prev | None], first: int, last: int, now: float) -> bool:
         """Leave `first` to `last` to their producer; False, without any effect, if it is not known to keep them. `of`:
         their epoch, its incarnation, and the one before."""
         epoch, incarnation, prev = of
-        if not self.heard.keeps(epoch, incarnation, first, last, max(self.epochs.live, default=0), now):
+        if not self.view.keeps(epoch, incarnation, first, last, max(self.epochs.live, default=0), now):
             return False
         known = self.epochs.live.get(epoch)
         if known is self.epochs.current and known is not None:
             end = known.held.next_at(known.cursor)
             if end is None or end != known.persisted.next_at(known.cursor):
-                return False  # after a crash nothing would tell where the gap ends
-        if known is not None and known.told:
+                return False  # after a crash it would be unknown where the gap ends
+        if known is not None and known.only_announced:
             known = self._confirm(known, incarnation, prev)
         if known is None and self.epochs.is_ahead(epoch) and self.epochs.has_room(epoch):
             known = self.epochs.add(ReorderBuffer(epoch, incarnation, prev))
         if known is None or known.incarnation != incarnation or known.last is not None:
             return False
         known.leave_to_producer(last)
-        self._effects.mark(self.stream, urgent=True)
+        self._context.mark(self.stream, urgent=True)
         self.advance(now)
         return True
 
@@ -423,22 +452,22 @@ class StreamReceiver:
         """The producer announces the state of the stream. Announcements never take anything back: a status that is
         older than the latest one is ignored, and an announced end of an epoch stays known. Data outweighs
         announcements."""
-        if self._left.names_another_history(announced, site):
+        if self._past.names_another_history(announced, site):
             return
         self.used_at = now
-        heard = self.heard
-        was_known = heard.is_fresh(now) and heard.was_told_by(announced.epoch, announced.incarnation)
+        view = self.view
+        was_known = view.is_fresh(now) and view.knows(announced.epoch, announced.incarnation)
         end, whole = end_of(announced), announced
         announced, cut = trimmed(announced, self._floor(), self.takeover.remembered)
         if not announced.late:
-            self._challenges.answered(self.stream)  # it is no recording
-            if self.epochs.current is None and (heard.proof is None or self.joining.proof_is_empty):
-                heard.prove(announced)
+            self._context.challenges.answered(self.stream)  # it is no recording
+            if self.epochs.current is None and (view.proof is None or self.joining.proof_is_empty):
+                view.prove(announced)
         elif self._rules.signed and self._wants_answer(announced):
-            self._challenges.want(self.stream, now)
-        if not heard.take(announced, now, cut, self._rules.signed):
+            self._context.challenges.want(self.stream, now)
+        if not view.take(announced, now, cut, self._rules.signed):
             return
-        self._left.supersede_told(whole)
+        self._past.supersede_announced(whole)
         uncertainty = self.takeover.unresolved
         if uncertainty is not None and not announced.late:
             for known in self.epochs.live.values():
@@ -447,10 +476,10 @@ class StreamReceiver:
             # Nothing more is published in earlier epochs.
             uncertainty.resolve(max(end, (announced.epoch, 1)), latest_of(whole))
             self.epochs.history.note_change()
-            self.parts.flag_entered()
-            self._effects.mark(self.stream)
-        flagged = self.joining.flag_handed_out(announced, end, self.committed[0])
-        if self.epochs.current is None and heard.proof is announced:
+            self.stored.flag_entered()
+            self._context.mark(self.stream)
+        flagged = self.joining.flag_deliveries_elsewhere(announced, end, self.committed[0])
+        if self.epochs.current is None and view.proof is announced:
             self.advance(now)
         if self.joining.skip_settled(announced) or flagged:
             self.advance(now)
@@ -459,8 +488,8 @@ class StreamReceiver:
         if not was_known:
             self._repairs.hurry(now)
         if not self._is_settled(announced):
-            heard.put_off(announced, now + (GRACE_S if self.epochs.current is not None else JOIN_GRACE_S))
-            self._effects.time(self.stream)
+            view.put_off(announced, now + (GRACE_S if self.epochs.current is not None else JOIN_GRACE_S))
+            self._context.wake(self.stream)
 
     def _floor(self) -> int | None:
         """The lowest epoch of a chain that still matters; None if nothing of the stream is known."""
@@ -475,25 +504,25 @@ class StreamReceiver:
             if self.takeover.report is not None:
                 return False
             # More was published since the answer; if none of it arrives, only another answer shows where to begin.
-            proof = self.heard.proof
+            proof = self.view.proof
             return proof is None or (self.joining.proof_is_empty and end_of(announced) > end_of(proof))
         return self.takeover.unresolved is not None
 
     def _take_effect(self, now: float) -> float | None:
         """Have announcements take effect whose time has come; returns when there will be more."""
-        heard = self.heard
-        while (announced := heard.due(now)) is not None:
+        view = self.view
+        while (announced := view.due(now)) is not None:
             if self.epochs.current is None:
-                told = self.joining.believed(announced)
-                if told is not None:
-                    self.joining.join_as_told(told)
+                believed = self.joining.believed(announced)
+                if believed is not None:
+                    self.joining.join_as_announced(believed)
             if self.epochs.current is not None:
                 self.epochs.extend(announced)
-                self._left.find_told_fork(announced)
+                self._past.find_announced_fork(announced)
                 self.advance(now)
             else:
                 self._repairs.watch(now)
-        return heard.waiting[0][0] if heard.waiting else None
+        return view.waiting[0][0] if view.waiting else None
 
     def _is_settled(self, announced: Announced) -> bool:
         """Whether everything announced is known and has arrived: the usual case."""
@@ -512,19 +541,23 @@ class StreamReceiver:
         epochs = self.epochs
         if epochs.current is None:
             return None
-        found, wants_commit = self.redelivery.offer(self._rules, epochs.entered, now, unit)
+        entered = epochs.entered if epochs.draining else (epochs.current,)
+        found, wants_commit = self.redelivery.offer(self._rules, entered, now, unit)
         if wants_commit:
-            self._effects.mark(self.stream, urgent=True)
+            self._context.mark(self.stream, urgent=True)
         return found
 
     def take(self, offered: Offer, last: int, now: float, *, giving: bool = False) -> None:
         """Deliver the offer up to `last`. `giving`: the application receives it bit by bit, until :meth:`given`."""
         known = self.epochs.live[offered.epoch]
-        self.redelivery.take(known, offered, last)
+        if offered.counted or offered.retry:
+            self.redelivery.take(known, offered, last)
+        else:
+            known.advance(last)
         self._giving = giving
         if known.cursor + self._reserve // 2 > known.high_water:
-            self._effects.mark(self.stream)
-        if known.deliverable() is None:  # find out what the stream waits for
+            self._context.mark(self.stream)
+        if not self._flows(known) and known.deliverable() is None:  # find out what the stream waits for
             self.advance(now)
 
     def given(self, now: float) -> None:
@@ -542,14 +575,13 @@ class StreamReceiver:
         self.redelivery.untake(known, offered, first, last)
         if not offered.retry:
             self.advance(now)
-        self._effects.touch(self.stream)
+        self._context.touch(self.stream)
 
     def acknowledge(self, epoch: int, first: int, last: int, now: float) -> None:
         """The application acknowledged `first` to `last`. Durable with the next commit."""
         known = self.epochs.live.get(epoch)
-        if known is not None:
-            for span in known.acknowledge(first, last):
-                self._settled(known, "acknowledged", span, "", now)
+        if known is not None and (done := known.acknowledge(first, last)):
+            self._settled(known, "acknowledged", done, "", now)
 
     def bury(self, epoch: int, seq: int, reason: str, now: float) -> bool:
         """A message becomes a dead letter, which counts as acknowledged. False if it was settled before."""
@@ -557,27 +589,29 @@ class StreamReceiver:
         if known is None or known.held.run_from(seq) is None:
             return False
         known.settle(seq, seq)
-        self._settled(known, "dead_lettered", (seq, seq), reason, now)
-        self._effects.mark(self.stream, urgent=True)
+        self._settled(known, "dead_lettered", [(seq, seq)], reason, now)
+        self._context.mark(self.stream, urgent=True)
         return True
 
-    def _settled(self, known: ReorderBuffer, kind: str, span: Span, reason: str, now: float) -> None:
-        self._effects.note(Note(kind, self.stream, known.epoch, known.incarnation, *span, reason=reason))
-        if self.redelivery.counts:
-            self.redelivery.settled(known.epoch, span)
-        self._effects.mark(self.stream)
+    def _settled(self, known: ReorderBuffer, kind: str, done: list[Span], reason: str, now: float) -> None:
+        for span in done:
+            self._context.emit(Note(kind, self.stream, known.epoch, known.incarnation, *span, reason=reason))
+            if self.redelivery.counts:
+                self.redelivery.settled(known.epoch, span)
+        self._context.mark(self.stream)
         if known.last is not None or self.gaps.clock.target is not None:
             self.advance(now)
-        self._effects.touch(self.stream)
+        self._context.touch(self.stream)
 
-    def fail(self, epoch: int, first: int, last: int, now: float, counts: bool) -> list[int]:
+    def fail(self, epoch: int, first: int, last: int, now: float, counts: bool = True) -> list[int]:
         """The handler raised. Returns the numbers that have used up their deliveries; the others come again. Unless it
         `counts`, this delivery uses up none: the messages were not at fault."""
         known = self.epochs.live.get(epoch)
         if known is None:
             return []
         spent = self.redelivery.fail(self._rules, known, (first, last), now, counts)
-        self._effects.time(self.stream)
+        if not known.retry.empty:
+            self._context.wake(self.stream)
         return spent
 
     def persisted(self, epoch: int, first: int, last: int) -> None:
@@ -597,14 +631,14 @@ class StreamReceiver:
                 target = self.joining.before_joining()
                 if self.epochs.current is not None:
                     continue
-                unproven = self.heard.proof is None and self.takeover.report is None
+                unproven = self.view.proof is None and self.takeover.report is None
                 if target is not None and self._rules.signed and unproven:
-                    self._challenges.want(self.stream, now)
+                    self._context.challenges.want(self.stream, now)
                 break
             known = self.epochs.current
             if known.deliverable() is not None:
                 target = None
-                self._effects.touch(self.stream)
+                self._context.touch(self.stream)
                 break
             later = self.epochs.next_epoch()
             joint = link(known, later)
@@ -625,15 +659,15 @@ class StreamReceiver:
             self._resume(target)
         if target == clock.target:
             if target is not None:
-                self._effects.time(self.stream)
+                self._context.wake(self.stream)
             return
         before, opened = gaps.aim(target)
         if before is not None:
-            self._effects.mark(self.stream)
+            self._context.mark(self.stream)
             if opened and self.epochs.current is not None:
                 known = self.epochs.live.get(before[0])
                 incarnation = known.incarnation if known is not None else 0
-                self._effects.note(
+                self._context.emit(
                     Note(
                         "gap_closed",
                         self.stream,
@@ -646,7 +680,7 @@ class StreamReceiver:
                 )
         if target is not None:
             clock.tick(now, False)
-            self._effects.time(self.stream)
+            self._context.wake(self.stream)
 
     def _resume(self, target: GapKey | None) -> None:
         """The stream waits for something else than before, or for nothing, so nothing holds it. The remainder of a gap
@@ -663,33 +697,33 @@ class StreamReceiver:
             rest = False
         else:
             first = max(first, known.cursor)
-            rest = first <= last and bool(missing_in(known, first, last))
+            rest = first <= last and bool(known.missing(first, last))
         if not rest:
             gaps.end_episode()
-            self._effects.holding.pop(self.stream, None)
+            self._context.held.pop(self.stream, None)
 
     def _enter(self, later: ReorderBuffer, joint: Link) -> None:
         """Enter the next epoch, since everything of the current one is delivered or passed."""
         known = self.epochs.enter(later, joint.kind is not LinkKind.UNKNOWN)
         self.gaps.closed.add(known.epoch, known.cursor, MAX_SEQ)
-        self._effects.move()
+        self._context.emit(Moved(self.stream))
         self.gaps.enter_epoch()
         self._reserved_at = later.cursor
-        self.parts.flag(later)
-        for owner in self.heard.owners.values():
+        self.stored.flag(later)
+        for owner in self.view.owners.values():
             self.epochs.extend(owner.latest)
         if joint.kind is LinkKind.FORK:
             left = Finished(known.epoch, known.incarnation, joint.last)
-            self._left.report_entered_fork(later.epoch, later.incarnation, joint.reason, left)
-            self._left.supersede_before(later.prev)
-        self._effects.mark(self.stream, urgent=True)
-        self._effects.touch(self.stream)
+            self._past.report_entered_fork(later.epoch, later.incarnation, joint.reason, left)
+            self._past.supersede_before(later.prev)
+        self._context.mark(self.stream, urgent=True)
+        self._context.touch(self.stream)
         self._finish_drained()
 
     def _finish_drained(self) -> None:
         """Move epochs that are completely settled into history."""
         if self.epochs.draining and self.epochs.finish_drained():
-            self._effects.mark(self.stream)
+            self._context.mark(self.stream)
 
     def _expire(self, now: float) -> None:
         """`gap_timeout` has passed for the gap at the head."""
@@ -719,16 +753,17 @@ class StreamReceiver:
                 self._hold(gap)
             return
         self.gaps.ask(gap)
-        self._effects.mark(self.stream)
-        self._effects.touch(self.stream)
+        self._context.mark(self.stream)
+        self._context.touch(self.stream)
 
     def _hold(self, gap: Gap) -> None:
         """Hold the stream until the gap is filled or accepted."""
         if self.gaps.hold(gap):
-            self._effects.hold(self.stream, gap)
+            self._context.held[self.stream] = None
+            self._context.emit(GapHeld(gap))
             known = self.epochs.current
             incarnation = 0 if known is None else known.incarnation
-            self._effects.note(
+            self._context.emit(
                 Note(
                     "gap_held",
                     self.stream,
@@ -739,8 +774,8 @@ class StreamReceiver:
                     reason=gap.reason,
                 )
             )
-        self._effects.mark(self.stream, urgent=True)
-        self._effects.touch(self.stream)
+        self._context.mark(self.stream, urgent=True)
+        self._context.touch(self.stream)
 
     def declare(self, gap: Gap, now: float) -> bool:
         """Pass a gap, as far as it still is one. Its part behind data that has arrived is passed in its turn, and
@@ -762,12 +797,12 @@ class StreamReceiver:
             return True
         top = min(gap.last, max(known.highest, joint.last))
         first = max(gap.first, known.cursor)
-        if first > top or not missing_in(known, first, top):
+        if first > top or not known.missing(first, top):
             return False
         self.gaps.accept(first, top, *how)
         # It counts also if the process ends before what comes before it is dealt with.
         self.epochs.history.note_change()
-        self._effects.mark(self.stream, urgent=True)
+        self._context.mark(self.stream, urgent=True)
         if target is not None and target[2] is not None and self._may_pass(target):
             self._pass(known, target[1], target[2])
         self.advance(now)
@@ -786,7 +821,7 @@ class StreamReceiver:
         if known.removed.covers(first, last):
             reason = "removed"
         detail = None if elapsed is None else {"elapsed": round(elapsed, 3)}
-        self._effects.note(
+        self._context.emit(
             Note(
                 "declared",
                 self.stream,
@@ -798,14 +833,10 @@ class StreamReceiver:
                 detail=detail,
             )
         )
-        self._effects.mark(self.stream, urgent=True)
+        self._context.mark(self.stream, urgent=True)
 
     def _pass_unknown(
-        self,
-        known: ReorderBuffer,
-        later: ReorderBuffer,
-        reason: str,
-        elapsed: float | None,
+        self, known: ReorderBuffer, later: ReorderBuffer, reason: str, elapsed: float | None
     ) -> None:
         """Pass the open end of an epoch, and everything that `later` names as its direct predecessor, if it names
         one."""
@@ -813,11 +844,11 @@ class StreamReceiver:
         detail: dict[str, object] = {"until_epoch": later.epoch, "extent": "unknown"}
         if elapsed is not None:
             detail["elapsed"] = round(elapsed, 3)
-        self._effects.note(
+        self._context.emit(
             Note("declared", self.stream, known.epoch, known.incarnation, known.cursor, 0, "", reason, detail)
         )
         if prev is not None:
-            self._effects.note(
+            self._context.emit(
                 Note("declared", self.stream, prev.epoch, prev.incarnation, 1, prev.last, "", reason)
             )
             self.gaps.close_before(prev.epoch, prev.last)
@@ -832,25 +863,25 @@ class StreamReceiver:
         self.advance(now)
         return done
 
-    def doubt(self, after: int, takeover: int) -> None:
+    def note_takeover(self, after: int, takeover: int) -> None:
         """Another inbox may have continued the stream. `after`: it reported its deliveries of epochs up to this one.
         `takeover`: the number of this takeover."""
         if self.stream.producer:
             self.takeover.begin(after, takeover)
             self.epochs.history.note_change()
-            self.parts.flag_entered()
-            self._effects.mark(self.stream)
+            self.stored.flag_entered()
+            self._context.mark(self.stream)
 
-    def begin_unsure(self, takeover: int) -> None:
+    def begin_after_takeover(self, takeover: int) -> None:
         """The stream is new to the inbox, and another inbox may have read it before."""
         if self.stream.producer:
             # Until the stream is known to the inbox, this is so after each start.
             self.takeover.begin(0, takeover)
 
-    def ask(self, now: float, only_head: bool) -> RepairRequest | None:
+    def request(self, now: float, only_head: bool) -> RepairRequest | None:
         """The request for what is missing, if one is due. `only_head`: request nothing that could not be delivered at
         once."""
-        return self._repairs.ask(now, only_head or (self.is_held and self.epochs.has_let_go))
+        return self._repairs.request(now, only_head or (self.is_held and self.epochs.has_let_go))
 
     # -- time -------------------------------------------------------------------------------------------------
 
@@ -870,21 +901,21 @@ class StreamReceiver:
             return None
         if now < self.redelivery.retry_at:
             return self.redelivery.retry_at
-        self._effects.touch(self.stream)
+        self._context.touch(self.stream)
         return None
 
     def _tick_silence(self, now: float, counts: bool) -> float | None:
         """Count how long a group that begins with the latest message has received nothing of what is kept for it."""
-        heard = self.heard
-        if heard.kept is None:
+        view = self.view
+        if view.kept is None:
             return None
         if self.epochs.current is None and not self.epochs.live and self.takeover.report is None:
-            left = self._rules.gap_timeout - heard.tick_silence(now, counts)
+            left = self._rules.gap_timeout - view.tick_silence(now, counts)
             if left > 0:
                 return now + min(left, POLL_S)
-            self.joining.join_behind(heard.kept)
+            self.joining.join_behind(view.kept)
             self.advance(now)
-        heard.drop_kept()
+        view.drop_kept()
         return None
 
     def _tick_clock(self, now: float, counts: bool, kept: Kept | None) -> float | None:
@@ -904,7 +935,7 @@ class StreamReceiver:
             epoch, first, last = clock.target
             known = self.epochs.live.get(epoch)
             incarnation = known.incarnation if known else 0
-            self._effects.note(Note("gap_opened", self.stream, epoch, incarnation, first, last or 0))
+            self._context.emit(Note("gap_opened", self.stream, epoch, incarnation, first, last or 0))
         if elapsed >= self._rules.gap_timeout:
             if self._is_kept(kept):
                 clock.rewind()
@@ -913,7 +944,7 @@ class StreamReceiver:
             if clock.target is None or gaps.held_by is not None:
                 return None
         elif clock.counted - clock.saved >= 1.0:
-            self._effects.mark(self.stream)
+            self._context.mark(self.stream)
         left = self._rules.gap_timeout - clock.elapsed
         return now + min(max(left, 0.001), POLL_S)
 
@@ -940,75 +971,86 @@ class StreamReceiver:
         target, known = self.gaps.clock.target, self.epochs.current
         if target is None or known is None or known.epoch != target[0]:
             return False
-        return self.heard.holds(known, target[1], target[2], now)
+        return self.view.holds(known, target[1], target[2], now)
 
     # -- commits ----------------------------------------------------------------------------------------------
 
     def take_change(self, closing: bool) -> StreamChange:
         """The stream as the next commit holds it. With `closing`, high-water marks become exact."""
-        epochs = []
+        current, entered_to, reserve = self.epochs.current, self.epochs.entered_to, self._reserve
+        changes = []
         for known in (*self.epochs.live.values(), *self.epochs.finishing):
-            entered = self.epochs.has_entered(known.epoch)
-            if known.told and not entered:
+            entered = current is not None and known.epoch <= current.epoch
+            if known.only_announced and not entered:
                 continue  # the producer will say so again
             high = known.high_water
             if closing:
                 high = known.cursor if entered else 0
-            elif entered and known.more_to_come and known.cursor + self._reserve // 2 > high:
-                high = known.cursor + self._reserve
+            elif (
+                entered
+                and known.cursor + reserve // 2 > high
+                and (known.last is None or known.cursor <= known.last)
+            ):
+                high = known.cursor + reserve
             # Also of an epoch that was entered before this start, and not since: earlier messages came first again.
-            # And no number beyond the highest can be handed out: nor could a mark that says so be told to others.
+            # No number beyond the highest can be delivered, nor could a mark beyond it be reported.
             high = min(max(high, known.redelivered_below), MAX_SEQ + 1)
-            entered |= self.epochs.had_entered(known.epoch)
-            epochs.append(
-                EpochChange(
-                    known, known.position, high, list(known.settled), known.last, entered, known.let_go
-                )
+            entered |= known.epoch <= entered_to
+            settled = [] if known.settled.empty else list(known.settled)
+            changes.append(
+                EpochChange(known, known.position, high, settled, known.last, entered, known.let_go)
             )
-        if self.epochs.current is not None:
-            # As many again as went in the time of one commit, several times over.
-            used = self.epochs.current.cursor - self._reserved_at
-            self._reserve = max(RESERVE, min(8 * used, 100_000))
-            self._reserved_at = self.epochs.current.cursor
         gap = None
         clock = self.gaps.clock
-        if clock.target is not None and self.epochs.current is not None:
-            gap = (clock.target, clock.elapsed, clock.waited)
+        if current is not None:
+            # As many again as went in the time of one commit, several times over.
+            self._reserve = max(RESERVE, min(8 * (current.cursor - self._reserved_at), 100_000))
+            self._reserved_at = current.cursor
+            if clock.target is not None:
+                gap = (clock.target, clock.elapsed, clock.waited)
         return StreamChange(
             self.stream,
-            self.parts,
+            self.stored,
             self.vouched,
-            epochs,
-            self.epochs.take_finishing(),
+            changes,
+            self.epochs.take_finishing() if self.epochs.finishing else [],
             gap,
-            self.redelivery.take_pending(),
-            self.epochs.history.take_change(),
-            self.gaps.take_passing(),
-            self._accepted(),
+            self.redelivery.take_pending() if self.redelivery.pending else {},
+            self.epochs.history.changed and self.epochs.history.take_change(),
+            self.gaps.take_passing() if self.gaps.passing else [],
+            () if self.gaps.accepted.empty else self._accepted(),
         )
 
     def change_committed(self, change: StreamChange) -> bool:
         """The change is durable. Returns whether the report to producers differs from before."""
-        self.epochs.history.saved()
+        if change.history:
+            self.epochs.history.saved()
         for epoch in change.epochs:
             epoch.known.committed(epoch.position, epoch.settled, epoch.high_water)
-        self.redelivery.grant(change.attempts, self.epochs.live)
+        if change.attempts:
+            self.redelivery.grant(change.attempts, self.epochs.live)
         if change.gap is not None:
             self.gaps.clock.committed(*change.gap)
         before = self.committed
         self._note_position(change)
-        accepts = self.gaps.committed(change.declared, change.accepted)
+        gaps, accepts = self.gaps, False
+        if change.declared or change.accepted or gaps.accepted_committed:
+            accepts = gaps.committed(change.declared, change.accepted)
         return bool(change.declared) or self.committed != before or accepts
 
     def _note_position(self, change: StreamChange) -> None:
         """Record the stream's position as the commit holds it."""
-        entered = [epoch for epoch in change.epochs if epoch.entered]
-        if not entered:
+        top = lowest = None
+        for one in change.epochs:
+            if one.entered:
+                if top is None or one.known.epoch > top.known.epoch:
+                    top = one
+                unsettled = one.last is None or one.position <= one.last
+                if unsettled and (lowest is None or one.known.epoch < lowest.known.epoch):
+                    lowest = one
+        if top is None:
             return
-        if len(entered) > 1:
-            entered.sort(key=lambda epoch: epoch.known.epoch)
-        top = entered[-1]
-        lowest = next((one for one in entered if one.last is None or one.position <= one.last), top)
+        lowest = lowest or top
         self.committed = (
             (lowest.known.epoch, lowest.position),
             (top.known.epoch, top.known.incarnation),
@@ -1037,13 +1079,13 @@ class StreamReceiver:
         self.used_at = now
         self._restore_report()
         self.advance(now)
-        self._effects.touch(self.stream)
+        self._context.touch(self.stream)
 
     def revive(self) -> None:
         """The stream was forgotten, and is used again: all of it has to be stored."""
         self._restore_report()
         self.epochs.history.note_change()
-        self._effects.mark(self.stream)
+        self._context.mark(self.stream)
 
     def _restore_report(self) -> None:
         """Everything that the inbox holds of the stream is committed."""
@@ -1085,11 +1127,11 @@ class StreamReceiver:
             return not self.epochs.live and self.takeover.report is None and self.epochs.history.is_safe
         if len(self.epochs.live) != 1 or self.gaps.clock.target is not None or self._repairs.any_missing:
             return False
-        if self.redelivery.halted or self.redelivery.any_pending:
+        if self.redelivery.halted or self.redelivery.pending:
             return False
-        if not self.epochs.history.is_safe or self.gaps.any_passing:
+        if not self.epochs.history.is_safe or self.gaps.passing:
             return False
-        if not (known.held.empty and known.settled.empty and known.retry.empty and known.asked.empty):
+        if not (known.held.empty and known.settled.empty and known.retry.empty and known.requested.empty):
             return False
         if known.highest >= known.position or known.cursor != known.position:
             return False
@@ -1098,7 +1140,7 @@ class StreamReceiver:
             return False
         if remembered is not None and known.epoch < remembered.epoch:
             return False
-        return not self.heard.waiting
+        return not self.view.waiting
 
 
 def _reason(incoming: Incoming) -> str:

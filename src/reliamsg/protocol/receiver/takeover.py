@@ -107,7 +107,11 @@ class Uncertainty:
         if self.link is None or known.epoch < self.link[0]:
             return False
         own = known.epoch, known.incarnation
-        if not (known.told or own == self.link or (known.prev is not None and known.prev[:2] == self.link)):
+        if not (
+            known.only_announced
+            or own == self.link
+            or (known.prev is not None and known.prev[:2] == self.link)
+        ):
             return True
         self.link = own
         return False

@@ -99,10 +99,6 @@ class _Site:
         self.bytes = 0
         """Bytes of pending deliveries, if known."""
 
-    @property
-    def crowded(self) -> bool:
-        return len(self.pending) * 2 >= self.prefetch or self.bytes >= REPAIRS_CROWDED_BYTES
-
 
 class UnackedDeliveries:
     """The waiting deliveries of all sites."""
@@ -224,7 +220,9 @@ class UnackedDeliveries:
         for waiting in state.waiting:
             known = waiting.known
             if waiting.after > commit or (
-                known is not None and not known.is_safe(waiting.first, waiting.last)
+                known is not None
+                and waiting.last >= known.safe_position
+                and not known.is_safe(waiting.first, waiting.last)
             ):
                 kept.append(waiting)
                 continue
@@ -246,7 +244,8 @@ class UnackedDeliveries:
         for site in self._sites.values():
             if not site.pending:  # those that are ahead are among them
                 continue
-            grace = SPILL_CROWDED_S if site.crowded else site.grace
+            crowded = 2 * len(site.pending) >= site.prefetch or site.bytes >= REPAIRS_CROWDED_BYTES
+            grace = SPILL_CROWDED_S if crowded else site.grace
             due += site.ahead.values()
             for waiting in site.pending.values():
                 if waiting.spilling or waiting.ahead or waiting.known is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from reliamsg.config import Confirm, Quorum
+from reliamsg.policy import Confirm, confirms_needed
 from reliamsg.protocol.ranges import RangeSet, Span
 from reliamsg.protocol.sender.window import SiteWindow
 
@@ -21,7 +21,7 @@ class Confirms:
         """Rows below `published` are published already."""
         self._sites = tuple(sites)
         self._active_only = policy == "all-active"
-        self._needed = _needed(policy, len(sites))
+        self._needed = confirms_needed(policy, len(sites))
         """At least so many sites must have confirmed."""
         self.published = RangeSet()
         """Rows whose policy is met."""
@@ -98,14 +98,3 @@ class Confirms:
         self._counted.append((row, row, counted))
         if len(self._counted) > MAX_COUNTED:
             del self._counted[0]
-
-
-def _needed(policy: Confirm, sites: int) -> int:
-    """How many of `sites` must have confirmed at least."""
-    match policy:
-        case "all":
-            return sites
-        case Quorum(k):
-            return k
-        case _:
-            return 1

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from typing import NamedTuple
 
-from reliamsg.config import Confirm
+from reliamsg.policy import Confirm
 from reliamsg.protocol.ranges import RangeSet, Span
 from reliamsg.protocol.sender.confirms import Confirms
 from reliamsg.protocol.sender.window import RowLike, SendQueue, SiteLimits, SiteWindow

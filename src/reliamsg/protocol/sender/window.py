@@ -359,7 +359,9 @@ class SiteWindow:
                 counted[flight.row.id] = flight.row
         if landed:
             self.overdue_since = None
-            self._note_answer(now)
+            self._answered_at = now
+            if self._silenced:
+                self._retry_silenced(now)
         return counted
 
     def discard(self, row_id: int, now: float) -> None:
@@ -384,7 +386,8 @@ class SiteWindow:
         if flight is None:
             return None
         self._answered = max(self._answered, flight.at)
-        self._note_answer(now)
+        self._answered_at = now
+        self._retry_silenced(now)
         queue = flight.queue
         if queue.state is QueueState.PARKED:
             queue.next = min(queue.next, row_id)  # it was already in flight: no reason for a longer pause
@@ -434,9 +437,8 @@ class SiteWindow:
             landed.append(flight)
         return landed
 
-    def _note_answer(self, now: float) -> None:
+    def _retry_silenced(self, now: float) -> None:
         """The site is not silent, so streams that were parked for its silence retry."""
-        self._answered_at = now
         for stream_id in self._silenced:
             queue = self.queues.get(stream_id)
             if queue is not None and queue.state is QueueState.PARKED:

@@ -75,13 +75,12 @@ class MemorySender(MemorySession[SenderEvents]):
             self._events.blocked(blocked)
         received = self._receive_control(connection)
         self._look_for_groups()
-        sent = False
-        while blocked is None and (outgoing := self._events.pull()):
+        outgoing = self._events.pull() if blocked is None else ()
+        if outgoing:  # what is left is pulled next time, once what is confirmed by then has made room
             self.broker.publish(connection, outgoing, self.site.max_frame_bytes)
-            sent = True
         results = self.broker.results(connection)
         self._report(results)
-        return bool(received or sent or results)
+        return bool(received or outgoing or results)
 
     def _report(self, results: Sequence[tuple[int, Refusal | None]]) -> None:
         """Report outcomes in the broker's order, successive confirms in one call."""

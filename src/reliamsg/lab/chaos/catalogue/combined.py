@@ -111,7 +111,7 @@ def restored_outbox(context: Context) -> None:
     publish(context, t.producer, second)
     wait_for(lambda: t.delivered() >= second, t.consumer.errors, 60)
     restore_database(copy, t.producer.database)
-    context.event("the copy is restored: the outbox does not contain what was published since")
+    context.event("the copy is restored: the outbox lacks the messages published since")
     context.stake(t.delivered() - before, "delivered messages whose numbers must not be reused")
     publish(context, t.producer, third)
     wait_for(lambda: t.delivered() >= third, t.consumer.errors, 90)

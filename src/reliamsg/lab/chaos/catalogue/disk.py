@@ -70,17 +70,17 @@ def disk_full(context: Context) -> None:
 
 
 def isolated_traffic(context: Context, paths: Paths) -> Traffic:
-    """Traffic, until no site can be reached: what is published from now on is only in the outbox."""
+    """Traffic, until no site can be reached: from now on, published messages are only in the outbox."""
     t = context.traffic(paths, Load(rate=500))
     t.flows(context.messages // 10)
     for proxy in paths.of():
         proxy.cut()
-    context.event("no site can be reached: what is published now is only in the outbox")
+    context.event("no site can be reached: messages published now are only in the outbox")
     return t
 
 
 def come_back(context: Context, t: Traffic, paths: Paths) -> None:
-    """Continue after damage to the outbox: what it still contains is delivered, and the rest must be reported."""
+    """Continue after damage to the outbox: its remaining messages are delivered, and the others must be reported."""
     before = t.accepted()
     t.producer.start()
     paths.heal()
@@ -124,7 +124,7 @@ def lying_fsync(context: Context) -> None:
     t.accepts(context.messages // 3)
     t.producer.kill()
     restore_database(copy, t.producer.database)
-    context.event("power failure: SIGKILL, and the disk has only what it really wrote")
+    context.event("power failure: SIGKILL, and the disk has only the data that it really wrote")
     come_back(context, t, paths)
 
 
@@ -170,7 +170,7 @@ def error_of(app: App, error: str) -> bool:
 @register(
     Scenario(
         "truncated-wal",
-        "The outbox's write-ahead log is truncated: what is gone must be reported",
+        "The outbox's write-ahead log is truncated: the loss must be reported",
         numbers=(14,), promises="P1 P9", messages=3_000,
     )
 )  # fmt: skip

@@ -10,11 +10,11 @@ from reliamsg.protocol.receiver.redelivery import Redelivery
 from reliamsg.protocol.receiver.reorder_buffer import ReorderBuffer
 from reliamsg.protocol.receiver.takeover import TakeoverBounds
 
-__all__ = ["StreamParts"]
+__all__ = ["StoredState"]
 
 
 @dataclass(frozen=True, slots=True)
-class StreamParts:
+class StoredState:
     """Empty for a stream that is new to the inbox."""
 
     epochs: EpochChain = field(default_factory=EpochChain)

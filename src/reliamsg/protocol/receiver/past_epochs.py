@@ -14,25 +14,26 @@ from reliamsg.message import Prev, Stream
 from reliamsg.protocol.announced import Announced
 from reliamsg.protocol.ranges import RangeSet
 from reliamsg.protocol.receiver.chain import Finished, LinkKind, follow_on
-from reliamsg.protocol.receiver.effects import Group, Note
+from reliamsg.protocol.receiver.context import GroupContext
 from reliamsg.protocol.receiver.epochs import EpochChain
+from reliamsg.protocol.receiver.events import Conflict, Note
 from reliamsg.protocol.receiver.gaps import ClosedGaps
 from reliamsg.wire.limits import MAX_SEQ
 
-__all__ = ["ANOTHER_INCARNATION", "LeftEpochs"]
+__all__ = ["ANOTHER_INCARNATION", "PastEpochs"]
 
 ANOTHER_INCARNATION = "another incarnation of a known epoch"
 MAX_REPORTED = 100
 """Conflicts of a stream that are reported; others are only counted."""
 
 
-class LeftEpochs:
+class PastEpochs:
     """Declares and reports what is learned about the epochs behind one stream."""
 
-    __slots__ = ("_closed", "_epochs", "_group", "_reported", "_stream")
+    __slots__ = ("_closed", "_context", "_epochs", "_reported", "_stream")
 
-    def __init__(self, stream: Stream, group: Group, epochs: EpochChain, closed: ClosedGaps) -> None:
-        self._stream, self._group = stream, group
+    def __init__(self, stream: Stream, context: GroupContext, epochs: EpochChain, closed: ClosedGaps) -> None:
+        self._stream, self._context = stream, context
         self._epochs, self._closed = epochs, closed
         self._reported: set[tuple[int, int]] = set()
 
@@ -41,18 +42,18 @@ class LeftEpochs:
     def supersede(self, epoch: int, incarnation: int, first: int, last: int, site: str = "") -> None:
         """Declare the ranges that were not declared before, since they exist and are behind the stream. `site`: they
         have arrived from there, so ranges that were declared before are late."""
-        effects, history = self._group.effects, self._epochs.history
+        context, history = self._context, self._epochs.history
         seen = RangeSet([(first, last)])
         for span in history.supersede(epoch, first, last):
-            effects.note(Note("declared", self._stream, epoch, incarnation, *span, site, "superseded"))
+            context.emit(Note("declared", self._stream, epoch, incarnation, *span, site, "superseded"))
             seen.remove(*span)
             history.note_change()
-            effects.mark(self._stream, urgent=True)
+            context.mark(self._stream, urgent=True)
             self._find_fork_before(Finished(epoch, incarnation, span[1]))
         for span in seen if site else ():
-            effects.note(Note("late", self._stream, epoch, incarnation, *span, site, "superseded"))
+            context.emit(Note("late", self._stream, epoch, incarnation, *span, site, "superseded"))
 
-    def supersede_told(self, announced: Announced) -> None:
+    def supersede_announced(self, announced: Announced) -> None:
         """A producer announces that these epochs exist, and where they end. None of them is renumbered any more: a
         status does not name epochs that still may be."""
         for epoch, incarnation, _, last in announced.chain:
@@ -73,11 +74,11 @@ class LeftEpochs:
     def _gone_back_from(self, announced: Announced, epoch: int) -> int | None:
         """The first number for which an opening counts this group, in an epoch of its own before the one with which the
         group joined: its outbox went back, and so did its clock, though it may have moved above since. None if there is
-        none. (A group that joined without being told from where it is counted may learn of earlier messages; a group
+        none. (A group that joined without knowing from where it is counted may learn of earlier messages; a group
         that begins with the latest is not owed them.)"""
         since, epochs = announced.since, self._epochs
         gone_back = (
-            self._group.rules.begin == "earliest"
+            self._context.rules.begin == "earliest"
             and not (epochs.unheard or announced.late)
             and epochs.current is not None
             and epochs.joined is not None
@@ -117,10 +118,10 @@ class LeftEpochs:
 
     def report_entered_fork(self, epoch: int, incarnation: int, reason: str, known: Finished) -> None:
         """The stream enters an epoch that did not know of the one before it."""
-        self._group.effects.note(self._conflict(epoch, incarnation, reason, known))
+        self._context.emit(self._conflict(epoch, incarnation, reason, known))
         self.report(epoch, incarnation, reason)
 
-    def find_told_fork(self, announced: Announced) -> None:
+    def find_announced_fork(self, announced: Announced) -> None:
         """Report a producer that has gone back behind what arrived from it, even though it has sent nothing new yet."""
         for epoch, incarnation, _, last in announced.chain:
             known = self._epochs.reached(epoch)
@@ -128,9 +129,9 @@ class LeftEpochs:
                 own = announced.epoch, announced.incarnation
                 reason = f"epoch {announced.epoch} says that {epoch} ended at {last}, {known} is known"
                 if self.report(*own, reason):
-                    effects = self._group.effects
-                    effects.note(self._conflict(*own, reason, Finished(epoch, incarnation, known)))
-                    effects.mark(self._stream)
+                    context = self._context
+                    context.emit(self._conflict(*own, reason, Finished(epoch, incarnation, known)))
+                    context.mark(self._stream)
 
     def names_another_history(self, announced: Announced, site: str) -> bool:
         """Whether a status names a known epoch with another incarnation; that is reported."""
@@ -139,11 +140,11 @@ class LeftEpochs:
             other = self._epochs.incarnation_of(epoch)
             if other is not None and other != incarnation:
                 if self.report(epoch, incarnation, ANOTHER_INCARNATION):
-                    effects = self._group.effects
-                    effects.note(
+                    context = self._context
+                    context.emit(
                         Note("conflict", self._stream, epoch, incarnation, 1, last, site, ANOTHER_INCARNATION)
                     )
-                    effects.mark(self._stream)
+                    context.mark(self._stream)
                 return True
         return False
 
@@ -153,7 +154,7 @@ class LeftEpochs:
         if key in self._reported or len(self._reported) >= MAX_REPORTED:
             return False
         self._reported.add(key)
-        self._group.effects.conflicts.append((self._stream, epoch, reason))
+        self._context.emit(Conflict(self._stream, epoch, reason))
         return True
 
     def _find_fork_before(self, known: Finished) -> None:
@@ -176,8 +177,8 @@ class LeftEpochs:
 
     def _report_fork(self, epoch: int, incarnation: int, reason: str, known: Finished) -> None:
         if self.report(epoch, incarnation, reason):
-            self._group.effects.note(self._conflict(epoch, incarnation, reason, known))
-            self._group.effects.mark(self._stream, urgent=True)
+            self._context.emit(self._conflict(epoch, incarnation, reason, known))
+            self._context.mark(self._stream, urgent=True)
 
     def _conflict(self, epoch: int, incarnation: int, reason: str, known: Finished) -> Note:
         """The journal row for an opening that did not know of an epoch, or not up to that number."""
@@ -192,7 +193,7 @@ class LeftEpochs:
         found = [
             Finished(known.epoch, known.incarnation, known.proven)
             for known in self._epochs.live.values()
-            if known.epoch < epoch and not known.told
+            if known.epoch < epoch and not known.only_announced
         ]
         finished = self._epochs.history.before(epoch)
         return max([*found, *([] if finished is None else [finished])], default=None)

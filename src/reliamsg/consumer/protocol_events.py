@@ -1,0 +1,99 @@
+"""Handles the events of the protocol, in one place."""
+
+from __future__ import annotations
+
+import logging
+
+from reliamsg.consumer.buffer import StreamBuffers
+from reliamsg.consumer.health import Health
+from reliamsg.consumer.journalling import ConsumerJournal
+from reliamsg.errors import GapError, GapHeld, ProducerConflict
+from reliamsg.message import Stream
+from reliamsg.protocol.receiver import events
+from reliamsg.protocol.receiver.events import Event, Note
+from reliamsg.protocol.receiver.group import GroupReceiver
+from reliamsg.runtime.wakeup import Waiters
+
+__all__ = ["ProtocolEvents"]
+
+log = logging.getLogger("reliamsg.consumer")
+
+
+class ProtocolEvents:
+    """Passes events on to whoever they concern. Under the consumer's lock: whoever calls the core calls
+    :meth:`handle` before the lock is released."""
+
+    def __init__(
+        self,
+        core: GroupReceiver,
+        buffers: StreamBuffers,
+        journal: ConsumerJournal,
+        health: Health,
+        changed: Waiters,
+    ) -> None:
+        self._core = core
+        self._buffers, self._journal, self._health = buffers, journal, health
+        self._changed = changed
+        self.notes: list[Note] = []
+        """To be journalled behind the deliveries that were made by now."""
+        self.commit_wanted = False
+        """Streams have changes to commit."""
+        self.commit_urgent = False
+        """The next commit is wanted now."""
+        self.moves = 0
+        """How often a stream was joined, entered another epoch, or may accept what was deferred."""
+        self.changed_reports: set[Stream] = set()
+        """Streams whose reports to their producers changed."""
+
+    def handle(self) -> None:
+        """Handle the events since the last call."""
+        if not self._core.context.events:
+            return
+        deliverable = False
+        for event in self._core.take_events():
+            if isinstance(event, Note):
+                self.notes.append(event)
+            elif isinstance(event, events.Deliverable):
+                self._buffers.queue(self._buffers.of(event.stream))
+                deliverable = True
+            elif isinstance(event, events.CommitWanted):
+                self.commit_wanted = True
+                self.commit_urgent |= event.urgent
+            else:
+                self._handle_rare(event)
+        if deliverable and self._buffers.ready:
+            self._changed.notify_all()
+
+    def _handle_rare(self, event: Event) -> None:
+        if isinstance(event, events.ReportChanged):
+            self.changed_reports.add(event.stream)
+        elif isinstance(event, events.Moved):
+            self.moves += 1
+            self._buffers.settled_elsewhere(event.stream)
+        elif isinstance(event, events.Conflict):
+            stream = event.stream
+            conflict = ProducerConflict(
+                f"{stream}, epoch {event.epoch}: {event.problem}. Producer {stream.producer!r} has two histories: was"
+                " its outbox restored from a backup, or copied?"
+            )
+            log.error("%s", conflict)
+            self._health.report(conflict)
+        elif isinstance(event, events.GapMissed):
+            log.error("%s: it was not known when the stream was joined", event.gap)
+            self._health.report(GapError(event.gap))
+        elif isinstance(event, events.GapHeld):
+            held = GapHeld(event.gap)
+            log.error("%s: the stream waits; other streams go on", held)
+            self._health.report(held)
+
+    def journal_all(self) -> None:
+        """Journal the deliveries of all slices so far, and then the rows that calls of the core led to."""
+        self.handle()
+        self._buffers.report_all()
+        for note in self.notes:
+            self._journal.add_note(note)
+        self.notes.clear()
+
+    def commit_planned(self) -> None:
+        """The next commit holds everything that the core wanted to commit by now."""
+        self.commit_wanted = self.commit_urgent = False
