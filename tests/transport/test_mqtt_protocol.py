@@ -5,12 +5,16 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from reliamsg.config import Credentials
 from reliamsg.transport.base import Outcome
+from reliamsg.transport.mqtt.connection import MqttConnection
+from reliamsg.transport.network import Waker
 from tests.patience import quickest, wait_for
 from tests.transport.mqtt_scripted import Peer, scripted
 from tests.transport.mqtt_tools import receiving, sending, site
@@ -474,3 +478,17 @@ def test_a_goodbye_is_read_by_a_broker_that_is_still_sending(version: str) -> No
     wait_for(lambda: len(ends) == broker.connections, "all connections have ended")
     assert ends
     assert all(end is not None and end.endswith((b"\xe0\0", b"\xe0\x02\0\0", b"\xe0\x01\0")) for end in ends)
+
+
+def test_a_connection_that_has_ended_can_be_disconnected() -> None:
+    """As when a group is created just as the broker ends the connection."""
+    ours, theirs = socket.socketpair()
+    waker = Waker()
+    with ours, theirs, contextlib.closing(waker):
+        connection = MqttConnection(ours, waker, "name", "5", keepalive=60, prefetch=None, persistent=False)
+        connection.connect(SimpleNamespace(host="h", port=1), None)  # type: ignore[arg-type]
+        theirs.close()
+        while connection.turn(1.0):
+            pass
+        connection.disconnect(time.monotonic() + 1.0)
+        connection.close()

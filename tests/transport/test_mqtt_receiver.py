@@ -113,7 +113,7 @@ def test_what_is_held_unacknowledged_is_bounded(
         seen = 0
         while got.bodies[-1:] != bodies(100, 100):
             wait_for(lambda seen=seen: len(got.deliveries) > seen, "the next one")
-            assert len(receiver._held) <= 20, "four times the prefetch"
+            assert len(receiver._window) <= 20, "four times the prefetch"
             receiver.acknowledge([got.deliveries[seen].token])
             seen += 1
         # What came again was in order, too.

@@ -253,6 +253,8 @@ class MqttConnection:
 
     def disconnect(self, deadline: float) -> None:
         """Send DISCONNECT, so that the broker ends the connection in good order; the session remains."""
+        if self._client.socket() is None:  # it has ended already
+            return
         # paho closes its socket with the last byte that it writes; a second handle keeps the connection.
         with contextlib.closing(socket.socket(fileno=os.dup(self._sock.fileno()))) as kept:
             self._client.disconnect()
