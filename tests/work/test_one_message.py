@@ -24,8 +24,9 @@ from tests.work.test_counts import OURS, is_ours
 MESSAGES = 200
 WARM_UP = 50
 ROUNDS = 4
-LIMIT = 525
-"""5 % more than the count when this was set (500). Lower it when the number falls; the aim is 200."""
+LIMIT = 440
+"""512 calls were counted on an idle machine when this was set, and up to 591 on a busy one, where there are more steps.
+Lower it when the number falls; the aim is 200."""
 QUIET_S = 600.0
 
 
