@@ -274,7 +274,7 @@ class SiteSender:
 
     def _review_topics(self, topics: Iterable[tuple[str, int]]) -> None:
         shared = self._shared
-        streams = [Stream(shared.producer_id, *topic) for topic in topics]
+        streams = [Stream(shared.producer_id, *topic) for topic in sorted(topics)]
         if streams:
             known = shared.streams.by_stream
             shared.review(self.site.name, (stream for stream in streams if stream in known))
