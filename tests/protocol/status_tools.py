@@ -174,7 +174,8 @@ class Group:
         if state is not None and self.reading and not self.slow:
             self.acknowledge()
         self.commit()
-        gap = None if state is None else state.gaps.take_undecided()
+        waits = state is not None and state.gaps.undecided is not None
+        gap = state.gaps.take_undecided() if state is not None and waits else None
         if gap is not None:
             self.gaps.append(gap)
 

@@ -222,7 +222,7 @@ def test_a_message_that_failed_is_overtaken_by_none(later: tuple[int, Prev | Non
     assert first is not None
     state.take(first, 2, 0.0)
     state.given(0.0)
-    made.fail(STREAM, 1, 2, 2, 0.0)
+    made.streams[STREAM].fail(1, 2, 2, 0.0)
     for _ in range(3):
         assert state.offer(0.05, 1) is None
         commit(made)
@@ -356,7 +356,7 @@ def test_attempts_are_committed_before_they_are_made() -> None:
     found = state.offer(0.0, 1)
     assert found is not None
     state.take(found, 2, 0.0)
-    assert made.fail(STREAM, 1, 1, 1, 0.0) == []
+    assert made.streams[STREAM].fail(1, 1, 1, 0.0) == []
     state.untake(found, 2, 2, 0.0)
     assert state.offer(0.05, 1) is None
     assert state.offer(0.2, 1) is None

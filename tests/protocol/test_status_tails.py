@@ -361,7 +361,7 @@ def test_the_word_of_data_counts_for_what_an_epoch_follows() -> None:
     assert group.state.epochs.live[20].prev == Prev(15, 15, 3)
     group.receive(teller, 20, 1, 5)
     assert group.state.epochs.live[20].prev == Prev(10, 70, 10)
-    assert not group.state.epochs.live[20].told
+    assert not group.state.epochs.live[20].only_announced
 
 
 def test_more_epochs_than_are_taken_in_at_once_come_by_and_by() -> None:
