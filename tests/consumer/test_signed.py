@@ -237,7 +237,7 @@ def test_made_up_producers_without_streams_cost_nothing_that_lasts(tmp_path: Pat
     assert list(bench.engine.statuses.by_producer) == ["p"]
     assert len(producer.streams()) > 0
     bench.settle(10.0)
-    assert not bench.engine.control._strangers
+    assert not bench.engine.control._unknown_producers
     assert {row.producer for row in rows(bench, "heard")} <= {"p"}
 
 

@@ -407,7 +407,7 @@ def test_one_that_was_stopped_does_not_trust_at_once_in_a_session_without_proof(
     group = Group(tmp_path, "mqtt")
     first = group.join()
     group.settle(0.5)
-    monkeypatch.setattr(first.engine.control, "heard", lambda *told: None)
+    monkeypatch.setattr(first.engine.control, "received", lambda *told: None)
     for site in first.engine.sites.values():
         site.ever_echoed = site.ever_heard = False
     first.engine.shared.role.lease.demand()
