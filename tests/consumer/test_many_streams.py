@@ -531,3 +531,43 @@ def test_what_found_no_room_in_memory_is_said_again_when_there_is_some(
     producer.status((1, 3), to=group_address(GROUP), nonces=[nonce])
     bench.settle(3.0)
     assert (10, 1, 3) in [span for one in producer.streams() for span in one.wanted]
+
+
+@pytest.mark.parametrize("waited", [2.0, 40.0])
+def test_a_stream_that_enters_memory_from_the_quarantine_learns_where_it_begins(
+    tmp_path: Path, waited: float
+) -> None:
+    """However often its producer was asked before, and answered while messages in quarantine came first."""
+    bench = Bench(tmp_path / "inbox.db", max_streams=1, gap_timeout=5.0)
+    busy = fill(bench)
+    send(bench.network["dc1"], 1, 1, producer="next")
+    send(bench.network["dc1"], 2, 3)
+    bench.settle(1.0)
+    producer = FakeProducer(bench)
+
+    answered: set[bytes] = set()
+
+    def answer(seconds: float) -> list[tuple[int, int, int]]:
+        """Answer every nonce once, as producers do, and return which messages were requested."""
+        wanted = []
+        for _ in range(round(seconds / 0.5)):
+            for state in producer.states():
+                wanted += [span for one in state.streams for span in one.wanted]
+                if state.nonce not in answered:
+                    answered.add(state.nonce)
+                    producer.status((1, 3), to=group_address(GROUP), nonces=[state.nonce])
+            bench.settle(0.5)
+        return wanted
+
+    producer.status((1, 3))
+    assert answer(1.0) == []
+    leave(bench, busy)  # there is a place for a moment, which the other stream gets
+    (following,) = bench.take(ack=False)
+    assert following.producer == "next"
+    assert answer(waited) == []
+    assert bench.inbox.quarantine.count(STREAM, TOO_MANY_STREAMS) == 1
+    leave(bench, following)
+    assert (10, 1, 1) in answer(3.5)
+    producer.repair(1, 1)
+    assert take_for(bench, 2.0) == [1, 2, 3]
+    assert rows(bench.path, "before_join") == []

@@ -970,6 +970,18 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "refused-answer-forgotten",
+        "consumer/control.py",
+        "            if stream not in core.streams:\n                if not places:\n",
+        "            if True:\n                if not places:\n",
+        "P5: a stream from the quarantine begins behind messages that its producer announced while there was no room",
+        ByTest(
+            "consumer/test_many_streams.py"
+            "::test_a_stream_that_enters_memory_from_the_quarantine_learns_where_it_begins[40.0]",
+            "assert (10, 1, 1) in answer(3.5)",
+        ),
+    ),
+    Mutant(
         "handed-out-before-reserved",
         "protocol/receiver/redelivery.py",
         "        last = min(last, known.high_water - 1)\n        if last < first:\n            return None, True\n",

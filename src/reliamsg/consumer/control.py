@@ -219,11 +219,20 @@ class Control:
             self._roomless[stream] = None
 
     def _request_again(self, now: float) -> None:
-        """Request statuses that found no room, of as many streams as there is room for."""
+        """Request statuses that found no room, as soon as they would: those of streams in memory, and of as many others
+        as there is room for. A stream may be about to begin behind messages that its producer announced in a status
+        that was refused, so this does not wait for a request that is to be repeated later."""
         core = self.shared.core
-        for stream in list(islice(self._roomless, max(core.places, 0))):
+        places = max(core.places, 0)
+        for stream in list(self._roomless):
+            if self.shared.admission.quarantine_comes_first(stream):
+                continue
+            if stream not in core.streams:
+                if not places:
+                    continue
+                places -= 1
             del self._roomless[stream]
-            core.challenges.want(stream, now)
+            core.challenges.restart(stream, now)
 
     def took_over(self) -> None:
         """This inbox reads from now on, in the place of another: earlier statuses of producers prove nothing about

@@ -34,6 +34,11 @@ class Challenges:
             del self._wanted[next(iter(self._wanted))]
         self._wanted[stream] = (now, 0)
 
+    def restart(self, stream: Stream, now: float) -> None:
+        """An answer is needed that could not be used so far: ask at once, however often it was asked before."""
+        self.answered(stream)
+        self.want(stream, now)
+
     def answered(self, stream: Stream) -> None:
         """An answer is not needed any more."""
         self._wanted.pop(stream, None)
