@@ -61,6 +61,7 @@ class Deliveries:
         self._dead_letters = dead_letters
         self.probe = probe
         """Told of the points that are passed, for tests of crashes."""
+        self._ended = False
 
     # -- delivering ---------------------------------------------------------------------------------------
 
@@ -75,7 +76,7 @@ class Deliveries:
             if shared.health.fatal is not None:
                 raise shared.health.fatal
             now, role = shared.clock(), shared.role
-            if shared.durability.blocked or role.barred or now >= role.lease.until:
+            if self._ended or shared.durability.blocked or role.barred or now >= role.lease.until:
                 return None
             if buffers.acknowledged:
                 buffers.settle(now)
@@ -93,6 +94,14 @@ class Deliveries:
                     return portion
             return None
 
+    def end(self) -> None:
+        """Deliver nothing from now on: the inbox is about to be left as after a clean stop, so what would be delivered
+        later would come again without the flag. Messages of slices that were taken before count as delivered, even if
+        the application takes them at this instant: they come again with it. Under the lock."""
+        self._ended = True
+        for portion in self._buffers.slices.values():
+            portion.abandon()
+
     @property
     def may_deliver(self) -> bool:
         """Whether there may be messages in order to take, under the lock."""
@@ -105,7 +114,11 @@ class Deliveries:
         shared = self._shared
         if shared.health.fatal is not None:
             return True
-        if shared.durability.blocked or not (self._buffers.ready or self._dead_letters.waiting):
+        if (
+            self._ended
+            or shared.durability.blocked
+            or not (self._buffers.ready or self._dead_letters.waiting)
+        ):
             return False
         return shared.role.in_charge
 
@@ -123,7 +136,7 @@ class Deliveries:
         """What follows a slice that was delivered completely, without releasing its stream in between."""
         shared = self._shared
         with shared.lock:
-            if shared.health.fatal is not None or portion.abandoned:
+            if shared.health.fatal is not None or portion.abandoned or self._ended:
                 return None
             if shared.durability.blocked or not shared.role.in_charge:
                 return None

@@ -376,10 +376,7 @@ class ConsumerEngine:
             if shared.buffers.acknowledged:
                 shared.buffers.settle(now)
             if closing:
-                for portion in shared.buffers.slices.values():
-                    # Its handler still runs, and may take another message at this instant: all of it counts as
-                    # delivered, and comes again with the flag.
-                    portion.abandon()
+                self.deliveries.end()
                 shared.events.journal_all()
             else:
                 shared.durability.want()
