@@ -265,7 +265,7 @@ def test_only_the_groups_know_their_queues(
     tmp_path: Path, rabbit: RabbitNode, paths: Paths, unique: str, size: Size[int]
 ) -> None:
     """The producer names no groups. One queue's binding is removed while the other's stays, then the exchange."""
-    messages, groups = size(4_000, 30_000), [f"{unique}-1", f"{unique}-2"]
+    messages, groups = size(8_000, 30_000), [f"{unique}-1", f"{unique}-2"]
     with run_in(tmp_path / "run") as run, contextlib.ExitStack() as stack:
         producer = run.producer("till", paths.sites(paths.producer), unique, [], messages, rate=600, chunk=20)
         both = [
