@@ -166,6 +166,24 @@ def test_nothing_is_delivered_once_the_inbox_was_left_as_after_a_clean_stop(tmp_
     ]
 
 
+def test_a_step_does_not_wait_for_connections_that_were_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path / "inbox.db")
+    bench.settle(0.5)
+    (connection,) = bench.engine.sites["dc1"].connections.all
+    closed: list[float] = []
+    monkeypatch.setattr(connection, "close", closed.append)
+    bench.engine.sites["dc1"].connections.give_up()
+    bench.now = bench.engine.standby.due_at
+    bench.engine.step(bench.now)
+    assert bench.engine.standby.gave_up
+    assert closed == []
+    bench.engine.standby.close_given_up()
+    assert not bench.engine.standby.gave_up
+    assert len(closed) == 1
+
+
 def test_late_messages_after_one_that_on_late_failed_on_are_shown_all_the_same(
     opener: Opener, network: MemoryNetwork
 ) -> None:

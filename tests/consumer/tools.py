@@ -109,6 +109,8 @@ class Bench:
         while True:
             self.network.run_pending()
             deadline = self.engine.step(self.now)
+            if self.engine.standby.gave_up:
+                self.engine.standby.close_given_up()
             self.network.run_pending()
             at_once = at_once + 1 if deadline is not None and deadline <= self.now else 0
             assert at_once < MOST_AT_ONCE, "it wants to be called at once, over and over"

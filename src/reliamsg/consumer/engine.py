@@ -214,8 +214,6 @@ class ConsumerEngine:
             plan = self._committer.plan(now)
             if self._committer.short_of_room or self.fullness.since is not None:
                 self.fullness.look(now, self._committer.short_of_room)
-        if decides:
-            self.standby.close_given_up()
         if plan is not None:
             self._committer.commit(plan, now)
         if shared.buffers.pages:

@@ -173,6 +173,8 @@ class _Work:
         self._engine = engine
         self._callbacks = callbacks
         self._operating = Operating(engine)
+        self._closer: threading.Thread | None = None
+        """Closes connections that were given up."""
         self._stopped = False
         self._close_by: float | None = None
 
@@ -203,6 +205,8 @@ class _Work:
         """See :class:`~reliamsg.runtime.worker.Work`."""
         shared = self._engine.shared
         deadline, now = self._engine.step_when_due(shared.clock()), shared.clock()
+        if self._engine.standby.gave_up:
+            self._close_given_up()
         if now >= self._operating.looks_at:
             self._operating.step(now)
         if shared.health.errors:
@@ -227,6 +231,20 @@ class _Work:
             self._callbacks.report(error)
         self._callbacks.start()
 
+    def _close_given_up(self) -> None:
+        """Beside the steps, since it waits. Connections that are given up meanwhile are closed after a later step."""
+        if self._closer is not None and self._closer.is_alive():
+            return
+        close = self._engine.standby.close_given_up
+        self._closer = threading.Thread(
+            target=close, name=f"{threading.current_thread().name} closer", daemon=True
+        )
+        try:
+            self._closer.start()
+        except RuntimeError:  # no thread can be started: the interpreter is shutting down
+            self._closer = None
+            close()
+
     # -- after the last step ------------------------------------------------------------------------------
 
     def close(self, deadline: float) -> bool:
@@ -236,6 +254,8 @@ class _Work:
             # Acknowledgements first, so that the brokers still receive them.
             engine.flush(shared.clock())
             engine.say_goodbye(shared.clock())
+            if self._closer is not None:
+                self._closer.join(max(0.0, deadline - time.monotonic()))
             engine.standby.close_given_up()
             for site in engine.sites.values():
                 site.close(lambda: max(LEAST_GOODBYE_S, deadline - time.monotonic()))

@@ -86,8 +86,7 @@ class Connections:
         self.listens_aside = False
         """What listens beside a connection that tries to read is connected."""
         self.given_up: list[Connection] = []
-        """What is to be closed, by whoever takes it out: without the lock, since closing waits for events, which may
-        wait for the lock."""
+        """What is to be closed."""
 
     @property
     def all(self) -> list[Connection]:
@@ -112,6 +111,12 @@ class Connections:
             self.given_up.append(self.listener)
         self.listening = self.listener = None
         self.listens_aside = False
+
+    def take_given_up(self) -> list[Connection]:
+        """What is to be closed, by the caller: without the lock, since closing waits for events, which may wait for the
+        lock."""
+        taken, self.given_up = self.given_up, []
+        return taken
 
     def give_up(self) -> None:
         """Give up all that there is."""

@@ -81,6 +81,8 @@ class StandbyLease:
         self.phase: Phase = "starting"
         self.due_at = float("-inf")
         """When the next step has something to do, unless ``role.changed`` is set before."""
+        self.gave_up = False
+        """There are connections for :meth:`close_given_up`."""
         self._since = float("-inf")
         """When the phase began."""
         self._after_waiting = False
@@ -121,6 +123,7 @@ class StandbyLease:
         if now >= self._heartbeat_at:
             self._say(now)
         self._greet()
+        self.gave_up = any(site.connections.given_up for site in self._all)
         self.due_at = self._heartbeat_at
         if self.phase == "active":
             self.due_at = min(self.due_at, max(self._lease.until, now + LOOK_EVERY_S))
@@ -128,10 +131,14 @@ class StandbyLease:
             self.due_at = min(self.due_at, now + LOOK_EVERY_S)
 
     def close_given_up(self) -> None:
-        """Close connections that were given up. Without the lock, since closing waits for events."""
-        for site in self._all:
-            while site.connections.given_up:
-                site.connections.given_up.pop().close(CLOSE_S)
+        """Close connections that were given up, and wait for up to :data:`CLOSE_S` for each. Whoever steps the engine
+        calls this after a step that :attr:`gave_up` any, on a thread that may wait, and without the lock, since events
+        may wait for it."""
+        with self._shared.lock:
+            self.gave_up = False
+            given_up = [connection for site in self._all for connection in site.connections.take_given_up()]
+        for connection in given_up:
+            connection.close(CLOSE_S)
 
     # -- phases -------------------------------------------------------------------------------------------
 

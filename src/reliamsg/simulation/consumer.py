@@ -209,6 +209,8 @@ class ConsumerProcess(Process):
         if engine is None:
             return None
         deadline = engine.step_when_due(self.scheduler.now)
+        if engine.standby.gave_up:
+            engine.standby.close_given_up()
         if engine.shared.health.may_write and self.faults.bites("streams_forgotten"):
             self._forget_streams(engine)
         errors = engine.shared.health.take_errors()
