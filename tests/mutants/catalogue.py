@@ -970,6 +970,17 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "delivered-while-it-closes",
+        "consumer/deliveries.py",
+        "        self._ended = True\n",
+        "        self._ended = False\n",
+        "P4: what a thread is given while another one closes the consumer comes again without the flag",
+        ByTest(
+            "consumer/test_ends.py::test_nothing_is_delivered_once_the_inbox_was_left_as_after_a_clean_stop",
+            "assert not bench.engine.deliveries.may_take",
+        ),
+    ),
+    Mutant(
         "refused-answer-forgotten",
         "consumer/control.py",
         "            if stream not in core.streams:\n                if not places:\n",
