@@ -821,8 +821,8 @@ MUTANTS = (
     Mutant(
         "lease-not-checked",
         "consumer/deliveries.py",
-        "            if shared.durability.blocked or role.barred or now >= role.lease.until:\n",
-        "            if shared.durability.blocked or role.barred:\n",
+        "            if self._ended or shared.durability.blocked or role.barred or now >= role.lease.until:\n",
+        "            if self._ended or shared.durability.blocked or role.barred:\n",
         "P4: a consumer that was suspended wakes up and delivers although another one has taken over",
         ByTest(
             "consumer/test_lease.py::test_what_waits_is_not_handed_out_by_one_that_wakes_up_before_it_has_a_new_proof",
