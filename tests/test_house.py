@@ -1,8 +1,4 @@
-"""The rules of the sources' structure, as ``tests/house.py`` defines them.
-
-A package that violates a rule today is listed in ``NOT_YET``, and its test must fail: a change that makes a package
-comply removes it from the list. There are no lists of files.
-"""
+"""The rules of the sources' structure, as ``tests/house.py`` defines them. There are no exceptions."""
 
 from __future__ import annotations
 
@@ -12,16 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.house import RULES, House, Violation, read_house
-
-NOT_YET: dict[str, set[str]] = {
-    "circles": set(),
-    "parents": set(),
-    "callbacks": set(),
-    "assignments": set(),
-    "private-names": set(),
-    "parameters": set(),
-}  # fmt: skip
-"""By rule, the packages that do not comply yet."""
 
 
 @cache
@@ -34,28 +20,15 @@ def violations(rule: str) -> tuple[Violation, ...]:
     return tuple(RULES[rule](house()))
 
 
-def cases() -> list[object]:
-    return [
-        pytest.param(
-            rule,
-            package,
-            id=f"{rule}-{package}",
-            marks=[pytest.mark.xfail(strict=True, reason="not yet")] if package in NOT_YET[rule] else [],
-        )
-        for rule in RULES
-        for package in house().packages
-    ]
-
-
-@pytest.mark.parametrize(("rule", "package"), cases())
+@pytest.mark.parametrize("package", house().packages)
+@pytest.mark.parametrize("rule", RULES)
 def test_packages_keep_the_rules(rule: str, package: str) -> None:
     found = [each for each in violations(rule) if each.package == package]
     assert not found, "\n".join(map(str, found))
 
 
-def test_only_packages_that_exist_are_excused() -> None:
-    assert NOT_YET.keys() == RULES.keys()
-    assert set().union(*NOT_YET.values()) <= set(house().packages)
+def test_all_packages_and_rules_are_tested() -> None:
+    assert RULES.keys() == {"circles", "parents", "callbacks", "assignments", "private-names", "parameters"}
     assert len(house().packages) > 10
 
 
