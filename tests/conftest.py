@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 
 import pytest
@@ -18,3 +19,13 @@ def networks_in_memory_are_forgotten() -> Iterator[None]:
     before = set(registry._hosts)
     yield
     registry.unregister(sorted(registry._hosts.keys() - before))
+
+
+@pytest.fixture(autouse=True)
+def logging_is_restored() -> Iterator[None]:
+    """Else a command that a test calls in this process decides which records the tests after it can see."""
+    logger = logging.getLogger("reliamsg")
+    handlers, level = logger.handlers[:], logger.level
+    yield
+    logger.handlers[:] = handlers
+    logger.setLevel(level)

@@ -35,7 +35,7 @@ class Ear:
         self.transport.listen(addresses)
         self.transport.start()
 
-    def heard(self, address: str, body: bytes) -> None:
+    def control_received(self, address: str, body: bytes) -> None:
         self.heard_frames.append((address, body))
 
     def connected(self, endpoint: str, window: int | None) -> None: ...
@@ -66,7 +66,7 @@ class FakeProducer:
     def tell(self, address: str, body: bytes, site: str | None = None) -> None:
         for name, ear in self.ears.items():
             if site in (None, name):
-                ear.transport.tell(address, body)
+                ear.transport.send_control(address, body)
         self.bench.network.run_pending()
 
     def status(

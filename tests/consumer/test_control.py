@@ -229,7 +229,7 @@ def test_repairs_are_bounded_while_nothing_can_be_written(
     for first in range(2, 102):
         body = frame(first, first, pad=5_000)
         for ear in producer.ears.values():
-            ear.transport.tell(group_address(GROUP), body)
+            ear.transport.send_control(group_address(GROUP), body)
     bench.network.run_pending()  # nothing is written meanwhile
     lane = bench.engine.shared.buffers.by_stream[Stream("p", TOPIC)]
     held = lane.state.epochs.live[10].held.total

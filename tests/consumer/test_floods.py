@@ -58,10 +58,12 @@ def test_addresses_that_are_not_read_count_as_one() -> None:
 @pytest.mark.parametrize("waits", [True, False])
 def test_made_up_inboxes_that_wait_push_out_none_that_reads(waits: bool) -> None:
     lease = Lease("own", b"o" * 8, takeover_timeout=8.0)
-    lease.heard(Heartbeat("other", b"x" * 8, 1, "active", b"1", False), 100.0)
+    lease.heartbeat_received(Heartbeat("other", b"x" * 8, 1, "active", b"1", False), 100.0)
     for number in range(10 * MAX_OTHERS):
         run = b"%08d" % number
-        lease.heard(Heartbeat("made-up", run, 1, "standby" if waits else "active", b"3", False), 101.0)
+        lease.heartbeat_received(
+            Heartbeat("made-up", run, 1, "standby" if waits else "active", b"3", False), 101.0
+        )
     assert len(lease.others) <= MAX_OTHERS
     assert lease.rival(102.0) is not None
     assert lease.silent_since() >= 100.0

@@ -46,7 +46,7 @@ def test_a_proof_renews_what_has_lapsed_while_nobody_else_reads(lease: Lease) ->
 
 
 def test_what_has_lapsed_is_not_renewed_while_another_says_that_it_reads(lease: Lease) -> None:
-    lease.heard(heartbeat(OTHER, 1), 199.0)
+    lease.heartbeat_received(heartbeat(OTHER, 1), 199.0)
     lease.sent(2, 200.0)
     assert not lease.came_back(heartbeat(OWN, 2), 200.1)
     assert lease.lapsed(200.1)
@@ -59,7 +59,7 @@ def test_another_reads_for_as_long_as_either_says_and_no_longer_than_ten_minutes
     lease: Lease, told: float, lasts: float
 ) -> None:
     other = parse_nonce("other", 1, "active", make_nonce(OTHER, b"1", False), told)
-    lease.heard(other, 100.0)
+    lease.heartbeat_received(other, 100.0)
     assert lease.taken_until() == 100.0 + lasts
     assert lease.rival(99.9 + lasts) is not None
     assert lease.rival(100.1 + lasts) is None
@@ -67,7 +67,7 @@ def test_another_reads_for_as_long_as_either_says_and_no_longer_than_ten_minutes
 
 def test_a_young_lease_is_renewed_although_another_reads(lease: Lease) -> None:
     """Of two that read, ranks decide which one yields; that is not the lease's business."""
-    lease.heard(heartbeat(OTHER, 1), 101.0)
+    lease.heartbeat_received(heartbeat(OTHER, 1), 101.0)
     lease.sent(2, 102.0)
     assert lease.came_back(heartbeat(OWN, 2), 102.1)
 

@@ -39,20 +39,20 @@ def status(_: MemoryNetwork, ear: Ear, epoch: int) -> None:
     to = status_address("sales")
     told = StreamStatus("sales", 0, [ChainEpoch(epoch, 5, 1, MAX_SEQ)])
     for frame in encode_status(Status(VERSION, "till", epoch, 5, 2**60, 2**60, 0, 60_000, False, to, [told])):
-        ear.transport.tell(to, frame)
+        ear.transport.send_control(to, frame)
 
 
 def hello(_: MemoryNetwork, ear: Ear, epoch: int) -> None:
     to = producer_address("till")
     for frame in encode_status(Status(VERSION, "till", epoch, 5, 1, 0, 0, 0, False, to, [])):
-        ear.transport.tell(to, frame)
+        ear.transport.send_control(to, frame)
 
 
 def _state(ear: Ear, epoch: int, to: str) -> None:
     told = StreamState("sales", 0, (epoch, 2**60), (epoch, 5), 2**60)
     said = State(VERSION, GROUP, "evil", 2**60, 0, to, "till", "active", b"12345678", [told])
     for frame in encode_state(said):
-        ear.transport.tell(to, frame)
+        ear.transport.send_control(to, frame)
 
 
 def state(_: MemoryNetwork, ear: Ear, epoch: int) -> None:

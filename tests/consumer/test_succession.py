@@ -285,7 +285,7 @@ def test_a_standby_knows_how_far_one_was_that_read_for_a_moment_only(group: Grou
     first = group.join(takeover_timeout=40.0)
     if end == "closed unheard":  # what the standby says is lost
         for site in second.engine.sites.values():
-            site.tell = lambda *_: None  # type: ignore[method-assign]
+            site.send_control = lambda *_: None  # type: ignore[method-assign]
     group.settle(0.4)
     send(group.network["dc1"], 1, 100)
     group.settle(0.2)
@@ -297,7 +297,7 @@ def test_a_standby_knows_how_far_one_was_that_read_for_a_moment_only(group: Grou
     else:
         group.leave(first)
         for site in second.engine.sites.values():
-            vars(site).pop("tell", None)
+            vars(site).pop("send_control", None)
         group.settle(8.0)
     assert group.readers() == [second]
     took_over = rows(second, "took_over")[0].detail
@@ -318,7 +318,7 @@ def test_a_mark_at_the_position_tells_nothing_without_a_goodbye_that_is_followed
     group.settle(1.0)
     control = first.engine.control
     left = StreamState(TOPIC, 0, (10, 11), (10, 77), 11, [], [], [], [])
-    control._tell(control._state(group_address(GROUP), "p", "active", control._nonce, [left]))
+    control._send_state(control._state(group_address(GROUP), "p", "active", control._nonce, [left]))
     group.settle(0.1)
     if ends == "killed":
         group.kill(first)
@@ -426,8 +426,10 @@ def test_where_others_are_heard_and_an_inbox_never_hears_itself_nothing_is_trust
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, heard: str
 ) -> None:
     """It may be cut off one way, and its lock, or session, gone. Where nothing is ever heard these must do."""
-    tell = SiteReceiver.tell
-    monkeypatch.setattr(SiteReceiver, "tell", lambda site, *told: site.name == "dc1" and tell(site, *told))
+    send = SiteReceiver.send_control
+    monkeypatch.setattr(
+        SiteReceiver, "send_control", lambda site, *frame: site.name == "dc1" and send(site, *frame)
+    )
     group = Group(tmp_path, kind)
     first = group.join()
     group.settle(3.0)

@@ -145,7 +145,7 @@ class Sink:
             self.frames.append(open_frame(delivery.body))
             self._transport.acknowledge([delivery.token])
 
-    def heard(self, address: str, body: bytes) -> None: ...
+    def control_received(self, address: str, body: bytes) -> None: ...
     def connected(self, endpoint: str, session_present: bool | None) -> None: ...
     def disconnected(self, reason: str, renewing: bool = False) -> None: ...
     def unreachable(self, endpoint: str, reason: str, credentials: bool) -> None: ...
@@ -176,7 +176,7 @@ class Group:
         self._transport.start()
         bench.network.run_pending()
 
-    def heard(self, address: str, body: bytes) -> None:
+    def control_received(self, address: str, body: bytes) -> None:
         if is_group(address) and not is_control_frame(body):
             self.repairs.append(open_frame(body))
             return
@@ -204,14 +204,14 @@ class Group:
             list(streams),
         )
         for frame in encode_state(said, self.keys):
-            assert self._transport.tell(to, frame)
+            assert self._transport.send_control(to, frame)
 
     def call(self, topic: str) -> None:
         self.number += 1
         to = call_address(topic)
         said = State(VERSION, self.name, "inbox", self.number, 0, to, "", "call", self.nonce, [])
         for frame in encode_state(said, self.keys):
-            assert self._transport.tell(to, frame)
+            assert self._transport.send_control(to, frame)
 
     def newest(self, topic: str = "t") -> StreamStatus:
         """The newest status of a topic's stream."""

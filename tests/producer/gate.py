@@ -22,14 +22,14 @@ class _Ahead:
         self._transport.listen([group_address(group)])
         self._transport.start()
 
-    def heard(self, address: str, body: bytes) -> None:
+    def control_received(self, address: str, body: bytes) -> None:
         status = open_control(body, address)
         assert isinstance(status, Status)
         to = producer_address(status.producer)
         ahead = StreamState(self._topic, 0, (self._epoch, 5), (self._epoch, 77), 0, [], [], [])
         said = State(VERSION, self._group, "inbox", 1, 0, to, status.producer, "active", b"", [ahead])
         for frame in encode_state(said):
-            self._transport.tell(to, frame)
+            self._transport.send_control(to, frame)
 
     def connected(self, endpoint: str, window: int | None) -> None: ...
     def disconnected(self, reason: str, renewing: bool = False) -> None: ...

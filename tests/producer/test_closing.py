@@ -34,7 +34,7 @@ class Hanging:
     def bind(self, bindings: Sequence[Binding]) -> None: ...
     def listen(self, addresses: Sequence[str]) -> None: ...
 
-    def tell(self, address: str, body: bytes) -> bool:
+    def send_control(self, address: str, body: bytes) -> bool:
         return False
 
     def refused_addresses(self) -> Sequence[str]:

@@ -465,7 +465,7 @@ class TestTwins:
         for epoch, incarnation in ((outbox.epoch - 1, 5), (outbox.epoch, outbox.incarnation)):
             to, frames = twin_status(epoch, incarnation)
             for frame in frames:
-                group._transport.tell(to, frame)
+                group._transport.send_control(to, frame)
         bench.run(2.0)
         assert engine.fatal is None
         assert bench.publish(engine, "t", b"1").done
@@ -476,7 +476,7 @@ class TestTwins:
         to, frames = twin_status(engine._outbox.epoch + 1, 5)
         group = bench.group("g")
         for frame in frames:
-            group._transport.tell(to, frame)
+            group._transport.send_control(to, frame)
         bench.run(2.0)
         assert isinstance(engine.fatal, ProducerFenced)
         with pytest.raises(ProducerFenced):

@@ -29,7 +29,7 @@ def hello(bench: Bench, group: Group, epoch: int, ring: KeyRing | None) -> None:
     """A twin's, in the producer's name."""
     to = producer_address("p")
     for frame in encode_status(Status(VERSION, "p", epoch, 5, 1, 0, 0, 0, False, to, []), ring):
-        group._transport.tell(to, frame)
+        group._transport.send_control(to, frame)
 
 
 class TestSigned:

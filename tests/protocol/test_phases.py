@@ -20,7 +20,7 @@ from tests.protocol.events_tools import seen, snapshot
 STREAM = Stream("p", "orders")
 EPOCH, INCARNATION = 10, 70
 TIMEOUT_S = 5.0
-POLICIES: dict[str, dict[str, bool]] = {"ask": {}, "hold": {"hold_gaps": True}, "skip": {"skip_gaps": True}}
+POLICIES: dict[str, dict[str, bool]] = {"raise": {}, "hold": {"hold_gaps": True}, "skip": {"skip_gaps": True}}
 
 
 def table() -> dict[tuple[str, str], str]:
@@ -39,7 +39,7 @@ class Receiver:
         self.core = GroupReceiver(Rules(gap_timeout=TIMEOUT_S, **POLICIES[policy]), {"dc1": 64})  # type: ignore[arg-type]
         self.core.waiting.connected("dc1")
         self.now = 100.0
-        self.told = 0
+        self.announcements = 0
 
     @property
     def state(self) -> StreamReceiver:
@@ -96,12 +96,17 @@ class Receiver:
         top = max(self.head, 0 if known is None else known.highest) + 1
         self.receive(top, top)
 
-    def tell(self) -> None:
+    def announce(self) -> None:
         known = self.state.epochs.live.get(EPOCH)
         last = max(self.head, 0 if known is None else known.highest + 1)
-        self.told += 1
+        self.announcements += 1
         announced = Announced(
-            STREAM, EPOCH, INCARNATION, ((EPOCH, INCARNATION, 1, last),), interval=2.0, number=self.told
+            STREAM,
+            EPOCH,
+            INCARNATION,
+            ((EPOCH, INCARNATION, 1, last),),
+            interval=2.0,
+            number=self.announcements,
         )
         self.core.announce("dc1", announced, self.now)
         self.wait(1.25)
@@ -128,11 +133,11 @@ class Receiver:
 INPUTS: dict[str, Callable[[Receiver], None]] = {
     "next": Receiver.next,
     "ahead": Receiver.ahead,
-    "told": Receiver.tell,
+    "announced": Receiver.announce,
     **dict.fromkeys(POLICIES, Receiver.expire),
     "accept": Receiver.accept,
     "fail": Receiver.fail,
-    "taken": Receiver.take_over,
+    "takeover": Receiver.take_over,
 }
 
 
@@ -155,7 +160,7 @@ def reach(phase: Phase, policy: str) -> Receiver:
 def policy_of(phase: Phase, happens: str) -> str:
     if happens in POLICIES:
         return happens
-    return "hold" if phase is Phase.HELD else "ask"
+    return "hold" if phase is Phase.HELD else "raise"
 
 
 @pytest.mark.parametrize("happens", INPUTS)
@@ -164,7 +169,7 @@ def test_table(phase: Phase, happens: str) -> None:
     expected = table()[phase.name, happens]
     if expected == "-":
         assert (phase, happens) in {
-            (Phase.EXPIRED, "hold"), (Phase.EXPIRED, "skip"), (Phase.HELD, "ask"), (Phase.HELD, "skip"),
+            (Phase.EXPIRED, "hold"), (Phase.EXPIRED, "skip"), (Phase.HELD, "raise"), (Phase.HELD, "skip"),
         }  # fmt: skip
         return
     receiver = reach(phase, policy_of(phase, happens))

@@ -70,7 +70,7 @@ class World:
     def drained(self) -> None:
         pass
 
-    def heard(self, address: str, body: bytes) -> None:
+    def control_received(self, address: str, body: bytes) -> None:
         self.heard_at.append((address, body))
 
     # the test
@@ -97,7 +97,7 @@ def test_a_full_window_blocks_no_control_frame() -> None:
     world.begin(GROUP)
     world.broker.send_all(True)
     world.publish(50)
-    assert world.receiver.tell(GROUP, b"I am here")
+    assert world.receiver.send_control(GROUP, b"I am here")
     world.broker.send_control(GROUP, b"hello")
     world.wait(1.0)
     assert window_of(world.site) <= len(world.got) < 50
@@ -139,7 +139,7 @@ def test_an_address_that_ends_the_sending_connection_is_left_out_and_the_others_
     world.broker.refuse_address(PRODUCER)
     for number in range(60):
         for address in (PRODUCER, GROUP):
-            world.receiver.tell(address, b"%d" % number)
+            world.receiver.send_control(address, b"%d" % number)
         world.wait(0.2)
     assert world.receiver.refused_addresses() == [PRODUCER]
     assert len(world.told(GROUP)) > 50
@@ -147,7 +147,7 @@ def test_an_address_that_ends_the_sending_connection_is_left_out_and_the_others_
     world.broker.allow_addresses()
     tried = world.faults.struck["address_refused"]
     for number in range(300):
-        world.receiver.tell(PRODUCER, b"%d" % number)
+        world.receiver.send_control(PRODUCER, b"%d" % number)
         world.wait(0.2)
     assert world.receiver.refused_addresses() == []
     assert world.faults.struck["address_refused"] == tried
@@ -170,19 +170,19 @@ def test_a_refused_address_is_skipped_and_the_others_are_read(refuses: Any) -> N
 def test_the_second_connection_breaks_by_itself() -> None:
     world = World()
     world.begin(GROUP)
-    assert world.receiver.tell(GROUP, b"1")
+    assert world.receiver.send_control(GROUP, b"1")
     world.wait(1.0)
     for connection in list(world.second.connections):
         connection.reset("connection reset")
     world.second.set_cut("up", True)
     world.wait(1.0)
-    assert world.receiver.tell(GROUP, b"2")
+    assert world.receiver.send_control(GROUP, b"2")
     world.broker.send_control(GROUP, b"3")
     world.wait(1.0)
     assert world.told(GROUP) == [b"1", b"3"]
     world.second.set_cut("up", False)
     world.wait(10.0)
-    assert world.receiver.tell(GROUP, b"4")
+    assert world.receiver.send_control(GROUP, b"4")
     world.wait(1.0)
     assert world.told(GROUP)[-1] == b"4"
     assert world.seen == ["connected"]

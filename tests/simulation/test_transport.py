@@ -40,7 +40,7 @@ class Events:
     def drained(self) -> None:
         pass
 
-    def heard(self, address: str, body: bytes) -> None:
+    def control_received(self, address: str, body: bytes) -> None:
         pass
 
 

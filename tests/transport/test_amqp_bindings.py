@@ -126,7 +126,9 @@ def test_a_queue_that_nobody_leads_keeps_nobody_from_the_others(
         sent.queue += [message(n, fine.topic) for n in range(1, 11)]
         sender.wake()
         wait_for(lambda: len(got.deliveries) == 10 and len(sent.confirms) == 10, "others flow")
-        wait_for(lambda: receiver.tell(own, b"state") and sent.frames, "control frames pass", poll=0.2)
+        wait_for(
+            lambda: receiver.send_control(own, b"state") and sent.frames, "control frames pass", poll=0.2
+        )
         assert got.empty == 0, "nobody knows what is in that queue"
         assert sent.down == got.down == []
         node.ctl("eval", "{ok, Q} = application:get_env(rabbit, kept), mnesia:dirty_write(rabbit_queue, Q).")
@@ -147,7 +149,9 @@ def test_where_nothing_may_be_declared_nothing_is(node: RabbitNode, site: Site, 
         receiver.renew(binding.topic, binding.partition)
         receiver.listen([group_address(binding.group)])  # which is done after that
         wait_for(
-            lambda: receiver.tell(group_address(binding.group), b"beacon") and got.frames, "heard", poll=0.1
+            lambda: receiver.send_control(group_address(binding.group), b"beacon") and got.frames,
+            "heard",
+            poll=0.1,
         )
     assert _bindings(node, binding) == 1
 

@@ -61,21 +61,21 @@ def test_both_directions_hear_at_their_addresses(node: RabbitNode, site: Site, b
     status, group = status_address(binding.topic), group_address(binding.group)
     own = producer_address(binding.topic)
     with sending(site, [binding], connect=False) as (sender, sent):
-        assert not sender.tell(status, b"too early")
+        assert not sender.send_control(status, b"too early")
         sender.listen([own])
         wait_for(lambda: sent.up, "connected")
-        assert sender.tell(status, b"nobody is there")
+        assert sender.send_control(status, b"nobody is there")
         with receiving(site, [binding], connect=False) as (receiver, got):
-            assert not receiver.tell(own, b"too early")
+            assert not receiver.send_control(own, b"too early")
             receiver.listen([status, group])
             wait_for(lambda: got.up, "connected")
-            told(sender.tell, status, b"status", got)
-            told(receiver.tell, own, b"state", sent)
+            told(sender.send_control, status, b"status", got)
+            told(receiver.send_control, own, b"state", sent)
             # In order, its own among them, empty and as large as a repair; and beside it the data.
             large = bytes(range(256)) * (SIZE_LIMIT // 256)
             bodies = [b"", b"beacon", large, *(b"%d" % number for number in range(500))]
             for body in bodies:
-                assert receiver.tell(group, body)
+                assert receiver.send_control(group, body)
             sent.queue += [message(n, binding.topic) for n in range(1, 51)]
             sender.wake()
             wait_for(lambda: [b for a, b in got.frames if a == group] == bodies, "all is heard")
@@ -83,7 +83,7 @@ def test_both_directions_hear_at_their_addresses(node: RabbitNode, site: Site, b
             assert b"nobody is there" not in [body for _, body in got.frames]
             assert {address for address, _ in sent.frames} == {own}
             assert len(_control_queues(node)) == 2
-        assert not receiver.tell(own, b"closed")
+        assert not receiver.send_control(own, b"closed")
         wait_for(lambda: len(_control_queues(node)) == 1, "a queue goes with its connection", poll=0.5)
     assert not sent.failed
     assert not got.failed
@@ -98,7 +98,7 @@ def test_told_on_connecting_and_after_a_reconnect(site: Site, binding: Binding) 
 
         def connected(endpoint: str, session_present: bool | None) -> None:
             up(endpoint, session_present)
-            assert receiver.tell(group, b"connected %d" % len(got.up))
+            assert receiver.send_control(group, b"connected %d" % len(got.up))
 
         got.connected = connected  # type: ignore[method-assign]
         wait_for(lambda: got.frames == [(group, b"connected 1")], "heard")
@@ -109,7 +109,7 @@ def test_told_on_connecting_and_after_a_reconnect(site: Site, binding: Binding) 
 
 def test_addresses_are_replaced_while_connected(site: Site, binding: Binding) -> None:
     with sending(site, [binding]) as (sender, _), receiving(site, [binding]) as (receiver, got):
-        assert sender.tell("nowhere", b"x")
+        assert sender.send_control("nowhere", b"x")
         replace_addresses(sender, receiver, got, binding.topic)
 
 
@@ -118,10 +118,10 @@ def test_a_queue_that_is_deleted_is_declared_again(node: RabbitNode, site: Site,
     status = status_address(binding.topic)
     with sending(site, [binding]) as (sender, _), receiving(site, [binding]) as (receiver, got):
         receiver.listen([status])
-        told(sender.tell, status, b"before", got)
+        told(sender.send_control, status, b"before", got)
         for queue in _control_queues(node):
             node.ctl("delete_queue", queue)
-        told(sender.tell, status, b"after", got)
+        told(sender.send_control, status, b"after", got)
         assert not got.down
 
 
@@ -137,11 +137,11 @@ def test_bindings_that_were_taken_away_are_made_anew(node: RabbitNode, site: Sit
     status = status_address(binding.topic)
     with sending(site, [binding]) as (sender, _), receiving(site, [binding]) as (receiver, got):
         receiver.listen([status])
-        told(sender.tell, status, b"before", got)
+        told(sender.send_control, status, b"before", got)
         with plain_channel(node.port) as channel:
             channel.exchange_delete(EXCHANGE)
             channel.exchange_declare(EXCHANGE, "topic", durable=True)
-        told(sender.tell, status, b"after", got)
+        told(sender.send_control, status, b"after", got)
         assert not got.down
 
 
@@ -161,17 +161,17 @@ def test_bindings_that_the_broker_lists_and_does_not_use(
         receiver.listen([status])
         another.listen([status])
         for round_ in (b"1", b"2"):  # what heals it must not be listed by then either
-            told(sender.tell, status, b"before" + round_, got)
-            told(sender.tell, status, b"before" + round_, heard)
-            told(receiver.tell, own, b"before" + round_, sent)
+            told(sender.send_control, status, b"before" + round_, got)
+            told(sender.send_control, status, b"before" + round_, heard)
+            told(receiver.send_control, own, b"before" + round_, sent)
             for address in (status, own):
                 forget_address(node, address)
-            told(sender.tell, status, b"after" + round_, got)
-            told(sender.tell, status, b"after" + round_, heard)
-            told(receiver.tell, own, b"after" + round_, sent)
+            told(sender.send_control, status, b"after" + round_, got)
+            told(sender.send_control, status, b"after" + round_, heard)
+            told(receiver.send_control, own, b"after" + round_, sent)
         # Given up, it is given up, however often it was bound.
         receiver.listen([group_address(binding.group)])
-        told(sender.tell, group_address(binding.group), b"elsewhere", got)
+        told(sender.send_control, group_address(binding.group), b"elsewhere", got)
         queues = node.ctl("list_bindings", "source_name", "destination_name", "routing_key").splitlines()
         listening = [line.split("\t")[1] for line in queues if line.split("\t")[-1] == status]
         assert len(set(listening)) == 1, "one group is left"
@@ -194,12 +194,12 @@ def test_where_no_binding_helps_a_new_connection_must(
     ):
         sender.listen([own])
         wait_for(lambda: sent.up, "connected")
-        told(receiver.tell, own, b"before", sent)
+        told(receiver.send_control, own, b"before", sent)
         monkeypatch.setattr(amqp_control, "bind_control", without_effect)
         forget_address(node, own)
         wait_for(lambda: sent.down, "it connects anew")
         assert sent.down[0].startswith(f"nothing arrives at {own}")
-        told(receiver.tell, own, b"after", sent)
+        told(receiver.send_control, own, b"after", sent)
 
 
 @pytest.mark.usefixtures("watchful")
@@ -216,17 +216,17 @@ def test_where_listeners_may_not_probe(node: RabbitNode, binding: Binding) -> No
     ):
         sender.listen([own])
         receiver.listen([status])
-        told(sender.tell, status, b"before", got)
+        told(sender.send_control, status, b"before", got)
         refusals = "access to topic '" + status
         log = node.directory / "log"
         wait_for(
             lambda: any(refusals in path.read_text() for path in log.glob("*.log")), "the probe was refused"
         )
-        told(receiver.tell, own, b"state", sent)
+        told(receiver.send_control, own, b"state", sent)
         with plain_channel(node.port) as channel:
             channel.exchange_delete(EXCHANGE)
             channel.exchange_declare(EXCHANGE, "topic", durable=True)
-        told(sender.tell, status, b"after", got)
+        told(sender.send_control, status, b"after", got)
         assert not got.down
 
 
@@ -238,15 +238,17 @@ def test_a_frame_that_the_broker_refuses_ends_nothing_else(
     with sending(site, [binding]) as (sender, sent), receiving(site, [binding]) as (receiver, got):
         sender.listen([own])
         receiver.listen([status])
-        told(sender.tell, status, b"before", got)
-        assert sender.tell(status, bytes(SIZE_LIMIT + 1)), "the transport does not know the broker's limit"
+        told(sender.send_control, status, b"before", got)
+        assert sender.send_control(status, bytes(SIZE_LIMIT + 1)), (
+            "the transport does not know the broker's limit"
+        )
         sent.queue += [message(n, binding.topic) for n in range(1, 51)]
         sender.wake()
         wait_for(lambda: len(sent.confirms) == 50, "data is confirmed")
-        told(sender.tell, status, b"after", got)
-        told(receiver.tell, own, b"heard again", sent)
+        told(sender.send_control, status, b"after", got)
+        told(receiver.send_control, own, b"heard again", sent)
         assert not sent.down
-        assert not sender.tell(status, bytes(site.max_frame_bytes + 1))
+        assert not sender.send_control(status, bytes(site.max_frame_bytes + 1))
     assert "control frames" in caplog.text
 
 
@@ -255,17 +257,17 @@ def test_the_backlog_is_bounded(node: RabbitNode, site: Site, binding: Binding) 
     status = status_address(binding.topic)
     with sending(site, [binding]) as (sender, _), receiving(site, [binding]) as (receiver, got):
         receiver.listen([status])
-        told(sender.tell, status, b"before", got)
+        told(sender.send_control, status, b"before", got)
         node.pause()
         try:
             body = bytes(100_000)
             taken = 0
-            while sender.tell(status, body):
+            while sender.send_control(status, body):
                 taken += 1
                 assert taken * len(body) < 100 * CONTROL_BACKLOG_BYTES
         finally:
             node.resume()
-        told(sender.tell, status, b"after", got)
+        told(sender.send_control, status, b"after", got)
 
 
 def test_a_site_that_permits_nothing_of_it(
@@ -308,14 +310,14 @@ def test_an_address_that_is_not_permitted_ends_neither_data_nor_listening(
     ):
         sender.listen([own])
         receiver.listen([status])
-        told(receiver.tell, own, b"heard", sent)
-        sender.tell(status, b"forbidden")
-        wait_for(lambda: not sender.tell(status, b"forbidden"), "nothing more is taken")
+        told(receiver.send_control, own, b"heard", sent)
+        sender.send_control(status, b"forbidden")
+        wait_for(lambda: not sender.send_control(status, b"forbidden"), "nothing more is taken")
         sent.queue += [message(n, binding.topic) for n in range(1, 11)]
         sender.wake()
         wait_for(lambda: len(got.deliveries) == 10, "data flows")
-        told(receiver.tell, own, b"heard again", sent)
-        assert not sender.tell(status, b"forbidden")
+        told(receiver.send_control, own, b"heard again", sent)
+        assert not sender.send_control(status, b"forbidden")
         assert not sent.down
         assert not got.frames
 
@@ -331,7 +333,7 @@ def test_sites_where_nothing_may_be_declared(
     site = _site(node.url, declare=declare)
     with sending(site, [binding]) as (sender, _), receiving(site, [binding]) as (receiver, got):
         receiver.listen([status])
-        told(sender.tell, status, b"status", got)
+        told(sender.send_control, status, b"status", got)
 
 
 def test_a_blocked_connection_takes_nothing(node: RabbitNode, site: Site, binding: Binding) -> None:
@@ -339,14 +341,14 @@ def test_a_blocked_connection_takes_nothing(node: RabbitNode, site: Site, bindin
     with sending(site, [binding]) as (sender, sent), receiving(site, [binding]) as (receiver, got):
         sender.listen([own])
         receiver.listen([status])
-        told(sender.tell, status, b"before", got)
+        told(sender.send_control, status, b"before", got)
         with short_of_memory(node):
             sent.queue.append(message(1, binding.topic))
             sender.wake()
             wait_for(lambda: sent.blocks, "blocked")
-            assert not sender.tell(status, b"blocked")
+            assert not sender.send_control(status, b"blocked")
         wait_for(lambda: sent.blocks[-1] is None, "no longer blocked")
-        told(sender.tell, status, b"after", got)
+        told(sender.send_control, status, b"after", got)
         assert (status, b"blocked") not in got.frames
 
 
@@ -363,13 +365,13 @@ def test_telling_does_not_keep_a_group_from_acknowledging(node: RabbitNode, bind
         with receiving(site, [binding]) as (receiver, got):
             receiver.listen([group])
             wait_for(lambda: len(got.deliveries) == 10, "a window")
-            wait_for(lambda: not receiver.tell(group, b"beacon"), "telling is blocked", poll=0.05)
+            wait_for(lambda: not receiver.send_control(group, b"beacon"), "telling is blocked", poll=0.05)
             got.transport = receiver
             receiver.acknowledge([delivery.token for delivery in got.deliveries])
             wait_for(lambda: len(got.deliveries) == 100, "all came, though the broker is short of memory")
             got.frames.clear()
             stack.close()
-            told(receiver.tell, group, b"no longer blocked", got)
+            told(receiver.send_control, group, b"no longer blocked", got)
             assert not got.down
 
 
@@ -381,18 +383,18 @@ def test_the_connection_that_a_group_tells_through_comes_back(
     group = group_address(binding.group)
     with receiving(site, [binding]) as (receiver, got):
         receiver.listen([group])
-        told(receiver.tell, group, b"before", got)
+        told(receiver.send_control, group, b"before", got)
         mine = _connections(node, binding)
         assert len(mine) == 2
         consuming = {pid for pid, channels in mine.items() if channels > 2}
         (telling,) = set(mine) - consuming
         node.ctl("close_connection", telling, "test")
         wait_for(lambda: telling not in _connections(node, binding), "closed", poll=1.0)
-        told(receiver.tell, group, b"after", got)
+        told(receiver.send_control, group, b"after", got)
         assert not got.down
         receiver.reconnect("test")
         wait_for(lambda: len(got.up) == 2, "connected again")
-        told(receiver.tell, group, b"after a reconnect", got)
+        told(receiver.send_control, group, b"after a reconnect", got)
         wait_for(lambda: len(_connections(node, binding)) == 2, "the old ones are gone", poll=1.0)
     wait_for(lambda: not _connections(node, binding), "all are gone", poll=1.0)
 

@@ -37,7 +37,7 @@ class Sending:
         self.calls: list[tuple[object, ...]] = []
         self._lock = threading.Lock()
 
-    def heard(self, address: str, body: bytes) -> None:
+    def control_received(self, address: str, body: bytes) -> None:
         self.calls.append(("heard", address, body))
 
     def connected(self, endpoint: str, window: int | None) -> None:
@@ -83,7 +83,7 @@ class Receiving:
         self.deliveries: list[Delivery] = []
         self.calls: list[tuple[object, ...]] = []
 
-    def heard(self, address: str, body: bytes) -> None:
+    def control_received(self, address: str, body: bytes) -> None:
         self.calls.append(("heard", address, body))
 
     def connected(self, endpoint: str, session_present: bool | None) -> None:

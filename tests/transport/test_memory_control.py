@@ -49,9 +49,9 @@ class World:
 @pytest.mark.parametrize("protocol", ["amqp", "mqtt"])
 def test_both_directions_hear_at_their_addresses(protocol: str) -> None:
     world = World(protocol).start()
-    assert world.sender.tell(STATUS, b"status")
-    assert world.receiver.tell(PRODUCER, b"state")
-    assert world.receiver.tell(GROUP, b"beacon")
+    assert world.sender.send_control(STATUS, b"status")
+    assert world.receiver.send_control(PRODUCER, b"state")
+    assert world.receiver.send_control(GROUP, b"beacon")
     world.run()
     assert world.sending.frames == [(PRODUCER, b"state")]
     assert world.receiving.frames == [(STATUS, b"status"), (GROUP, b"beacon")]
@@ -61,14 +61,14 @@ def test_both_directions_hear_at_their_addresses(protocol: str) -> None:
 
 def test_nothing_is_taken_while_not_connected() -> None:
     world = World()
-    assert not world.sender.tell(STATUS, b"too early")
+    assert not world.sender.send_control(STATUS, b"too early")
     world.start()
     world.broker.down()
-    assert not world.sender.tell(STATUS, b"site down")
+    assert not world.sender.send_control(STATUS, b"site down")
     world.run()
     world.broker.up()
     world.run()
-    assert world.sender.tell(STATUS, b"back")
+    assert world.sender.send_control(STATUS, b"back")
     world.run()
     assert world.receiving.frames == [(STATUS, b"back")]
 
@@ -77,27 +77,27 @@ def test_nothing_is_kept_for_who_is_absent() -> None:
     world = World()
     world.sender.start()
     world.run()
-    assert world.sender.tell(STATUS, b"nobody is there")
+    assert world.sender.send_control(STATUS, b"nobody is there")
     world.receiver.start()
     world.run()
-    assert world.sender.tell(STATUS, b"somebody is")
+    assert world.sender.send_control(STATUS, b"somebody is")
     # It came, and was not handed out yet, when the connection broke.
-    assert world.sender.tell(STATUS, b"lost on the way")
+    assert world.sender.send_control(STATUS, b"lost on the way")
     world.receiver.reconnect("test")
     world.run()
     assert world.receiving.frames == []
-    assert world.sender.tell(STATUS, b"after the reconnect")
+    assert world.sender.send_control(STATUS, b"after the reconnect")
     world.run()
     assert world.receiving.frames == [(STATUS, b"after the reconnect")]
 
 
 def test_addresses_are_replaced_at_once() -> None:
     world = World().start()
-    world.sender.tell(STATUS, b"of an address given up")
+    world.sender.send_control(STATUS, b"of an address given up")
     other = status_address("invoices")
     world.receiver.listen([other])
-    world.sender.tell(STATUS, b"of an address given up")
-    world.sender.tell(other, b"new")
+    world.sender.send_control(STATUS, b"of an address given up")
+    world.sender.send_control(other, b"new")
     world.run()
     assert world.receiving.frames == [(other, b"new")]
     assert world.broker.control.listeners(STATUS) == 0
@@ -110,7 +110,7 @@ def test_listening_begins_before_connected_is_told() -> None:
     told: list[bool] = []
 
     def connected(endpoint: str, session_present: bool | None) -> None:
-        told.append(world.receiver.tell(GROUP, b"beacon"))
+        told.append(world.receiver.send_control(GROUP, b"beacon"))
 
     world.receiving.connected = connected  # type: ignore[method-assign]
     world.start()
@@ -121,13 +121,13 @@ def test_listening_begins_before_connected_is_told() -> None:
 def test_blocked_refused_and_too_large() -> None:
     world = World().start()
     world.broker.block()
-    assert not world.sender.tell(STATUS, b"blocked")
+    assert not world.sender.send_control(STATUS, b"blocked")
     world.broker.unblock()
     world.broker.control.refuse()
-    assert not world.sender.tell(STATUS, b"refused")
+    assert not world.sender.send_control(STATUS, b"refused")
     world.broker.control.refuse(False)
-    assert not world.sender.tell(STATUS, bytes(world.site.max_frame_bytes + 1))
-    assert world.sender.tell(STATUS, bytes(world.site.max_frame_bytes))
+    assert not world.sender.send_control(STATUS, bytes(world.site.max_frame_bytes + 1))
+    assert world.sender.send_control(STATUS, bytes(world.site.max_frame_bytes))
     world.run()
     assert [len(body) for _, body in world.receiving.frames] == [world.site.max_frame_bytes]
 
@@ -138,14 +138,14 @@ def test_faults() -> None:
     control.lose(1)
     control.duplicate(1)
     for body in (b"lost", b"twice", b"once"):
-        assert world.sender.tell(STATUS, body)
+        assert world.sender.send_control(STATUS, body)
     world.run()
     assert [body for _, body in world.receiving.frames] == [b"twice", b"twice", b"once"]
     world.receiving.frames.clear()
     control.hold()
     late = [b"%d" % number for number in range(20)]
     for body in late:
-        assert world.sender.tell(STATUS, body)
+        assert world.sender.send_control(STATUS, body)
     world.run()
     assert not world.receiving.frames
     control.release(shuffle=True)
@@ -160,7 +160,7 @@ def test_a_listener_that_does_not_listen_costs_no_more_than_a_bound() -> None:
     world = World().start()
     size = world.site.max_frame_bytes // 4
     for number in range(20):
-        assert world.sender.tell(STATUS, bytes([number]) * size)
+        assert world.sender.send_control(STATUS, bytes([number]) * size)
     world.run()
     numbers = [body[0] for _, body in world.receiving.frames]
     assert numbers == list(range(20))[-(MOST_WAITING_BYTES // size) :]
@@ -175,7 +175,7 @@ def test_threads_hear_what_others_tell() -> None:
         sender.start()
         receiver.start()
         wait_for(lambda: sending.up and receiving.up, "both are connected")
-        assert sender.tell(STATUS, b"status")
+        assert sender.send_control(STATUS, b"status")
         wait_for(lambda: receiving.frames, "the frame is heard")
         assert threading.get_ident() not in receiving.threads
-    assert not sender.tell(STATUS, b"closed")
+    assert not sender.send_control(STATUS, b"closed")

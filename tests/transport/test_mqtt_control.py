@@ -80,23 +80,23 @@ def consuming(
 def test_both_directions_hear_at_their_addresses(where: Where, unique: str) -> None:
     status, group, own = status_address(unique), group_address(unique), producer_address(unique)
     with producing(where(), own, connect=False) as (sender, sent):
-        early = sender.tell(status, b"too early")
+        early = sender.send_control(status, b"too early")
         assert not early or wait_for(lambda: sent.up, "connected", 1.0)
         wait_for(lambda: sent.up, "connected")
         with consuming(where(), unique, status, group) as (receiver, got):
-            told(sender.tell, status, b"status", got)
-            told(receiver.tell, own, b"state", sent)
+            told(sender.send_control, status, b"status", got)
+            told(receiver.send_control, own, b"state", sent)
             large = bytes(range(256)) * 2000
             bodies = [b"", b"beacon", large, *(b"%d" % number for number in range(90))]
             for body in bodies:
-                assert receiver.tell(group, body)
+                assert receiver.send_control(group, body)
             sent.queue += [message(n, unique) for n in range(1, 51)]
             sender.wake()
             wait_for(lambda: [b for a, b in got.frames if a == group] == bodies, "all is heard")
             wait_for(lambda: len(got.deliveries) == 50, "the data came")
             assert {address for address, _ in sent.frames} == {own}
             assert {delivery.address for delivery in got.deliveries} == {unique}
-        assert not receiver.tell(own, b"closed")
+        assert not receiver.send_control(own, b"closed")
     assert not sent.down[:-1]
     assert not got.down[:-1]
 
@@ -110,7 +110,7 @@ def test_control_frames_are_heard_while_nothing_is_acknowledged(where: Where, un
         sender.wake()
         wait_for(lambda: len(got.deliveries) == 5, "the data came")
         for number in range(60):
-            told(sender.tell, group, b"%d" % number, got)
+            told(sender.send_control, group, b"%d" % number, got)
     assert not got.down[:-1]
 
 
@@ -124,7 +124,7 @@ def test_told_on_connecting_and_after_a_reconnect(where: Where, unique: str) -> 
 
     def connected(endpoint: str, session_present: bool | None) -> None:
         up(endpoint, session_present)
-        assert receiver.tell(group, b"connected %d" % len(events.up))
+        assert receiver.send_control(group, b"connected %d" % len(events.up))
 
     events.connected = connected  # type: ignore[method-assign]
     with running(receiver):
@@ -145,17 +145,17 @@ def test_nothing_is_kept_for_a_group_that_is_away(where: Where, unique: str) -> 
     status, other = status_address(unique), status_address("something-else")
     with producing(where()) as (sender, sent):
         with consuming(where(), unique, status, other) as (_, got):
-            told(sender.tell, status, b"before", got)
+            told(sender.send_control, status, b"before", got)
         for number in range(1, 21):
-            assert sender.tell(status, b"while away %d" % number)
+            assert sender.send_control(status, b"while away %d" % number)
         sent.queue += [message(n, unique) for n in range(1, 21)]
         sender.wake()
         wait_for(lambda: len(sent.confirms) == 20, "confirmed")
         with consuming(where(), unique, status) as (_, got):
             wait_for(lambda: len(got.deliveries) == 20, "the messages were kept")
-            told(sender.tell, status, b"after", got)
+            told(sender.send_control, status, b"after", got)
             assert {body for _, body in got.frames} == {b"after"}
-            assert not sender.tell(other, b"of an earlier life") or not [
+            assert not sender.send_control(other, b"of an earlier life") or not [
                 address for address, _ in got.frames if address == other
             ]
 
@@ -165,11 +165,11 @@ def test_rabbitmq_has_no_queue_full_of_frames(plugin: RabbitNode, unique: str) -
     status = status_address(unique)
     with producing(where) as (sender, _):
         with consuming(where, unique, status) as (_, got):
-            told(sender.tell, status, b"before", got)
+            told(sender.send_control, status, b"before", got)
         for number in range(100):
-            assert sender.tell(status, b"while away %d" % number)
+            assert sender.send_control(status, b"while away %d" % number)
         with consuming(where, unique, status) as (_, got):
-            told(sender.tell, status, b"after", got)
+            told(sender.send_control, status, b"after", got)
     mine = {queue: depth for queue, depth in plugin.queues().items() if client_id(unique) in queue}
     assert sum(mine.values()) == 0, mine
 
@@ -179,12 +179,12 @@ def test_the_backlog_is_bounded(tmp_path: Any, unique: str) -> None:
     with Mosquitto(tmp_path) as broker, producing(quick_site(broker.url)) as (sender, _):
         broker.pause()
         body, taken = bytes(100_000), 0
-        while sender.tell(status, body):
+        while sender.send_control(status, body):
             taken += 1
             assert taken * len(body) < 100 * CONTROL_BACKLOG_BYTES
         broker.resume()
         with consuming(quick_site(broker.url), unique, status) as (_, got):
-            told(sender.tell, status, b"after", got)
+            told(sender.send_control, status, b"after", got)
 
 
 def test_frames_over_the_brokers_limit_are_not_taken(tmp_path: Any, unique: str) -> None:
@@ -192,8 +192,8 @@ def test_frames_over_the_brokers_limit_are_not_taken(tmp_path: Any, unique: str)
     with Mosquitto(tmp_path, config=["max_packet_size 100000"]) as broker:
         where = quick_site(broker.url, mqtt_version="5")
         with producing(where) as (sender, sent), consuming(where, unique, status) as (_, got):
-            assert not sender.tell(status, bytes(100_000))
-            assert sender.tell(status, bytes(99_000))
+            assert not sender.send_control(status, bytes(100_000))
+            assert sender.send_control(status, bytes(99_000))
             wait_for(lambda: got.frames, "heard")
             assert not sent.down
 
@@ -246,20 +246,20 @@ def test_control_frames_that_rabbitmq_permits_for_some_addresses_only(
         def tell_all() -> bool:
             nonlocal frames
             frames += 1
-            receiver.tell(odd, b"state")
-            receiver.tell(good, b"%d" % frames)
+            receiver.send_control(odd, b"state")
+            receiver.send_control(good, b"%d" % frames)
             return odd in receiver.refused_addresses()
 
         wait_for(tell_all, "what may not be told is found", 60.0, poll=0.05)
-        told(receiver.tell, good, b"still heard", sent)
-        told(receiver.tell, group, b"beacon", got)
-        told(sender.tell, status, b"status", got)
+        told(receiver.send_control, good, b"still heard", sent)
+        told(receiver.send_control, group, b"beacon", got)
+        told(sender.send_control, status, b"status", got)
         sent.queue += [message(n, unique) for n in range(1, 51)]
         sender.wake()
         wait_for(lambda: len(got.deliveries) >= 50, "the messages came")
         plugin.ctl("clear_topic_permissions", unique)
         wait_for(lambda: not tell_all() and not receiver.refused_addresses(), "tried again", 60.0, poll=0.05)
-        told(sender.tell, private, b"permitted, too", got)
+        told(sender.send_control, private, b"permitted, too", got)
         assert len(got.up) - up <= 3, (
             "only trying to listen once more may end the connection that is read with"
         )

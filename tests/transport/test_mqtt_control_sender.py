@@ -28,7 +28,7 @@ class Broker:
         self.pongs = self._pings = 0
         self.can_write = True
 
-    def tell(self, address: str, _: bytes) -> None:
+    def send_control(self, address: str, _: bytes) -> None:
         self.came.append(address)
         self.unanswered.append(address)
 

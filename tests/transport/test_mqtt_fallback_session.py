@@ -103,7 +103,7 @@ def test_a_session_whose_node_is_away(version: str, caplog: pytest.LogCaptureFix
         wait_for(lambda: got.bodies == [b"live"], "live messages come")
         receiver.acknowledge([delivery.token for delivery in got.deliveries])
         wait_for(lambda: node.acknowledged == [(FALLBACK, 1)], "acknowledged")
-        assert receiver.tell(group_address("billing"), b"beacon")
+        assert receiver.send_control(group_address("billing"), b"beacon")
         # The session is asked for again and again, without harm to what is read meanwhile.
         wait_for(lambda: node.connects.count((SESSION, False)) >= 6, "asked for")
         node.deliver(FALLBACK, 2, b"still live")

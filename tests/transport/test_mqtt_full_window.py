@@ -35,7 +35,7 @@ def test_control_frames_are_heard_behind_a_full_window(
         for number in range(3):
             wait_for(lambda: picky.say(GROUP, b"said"), "subscribed")
             wait_for(lambda number=number: len(got.frames) > number, "heard")
-        assert receiver.tell(GROUP, b"own beacon")
+        assert receiver.send_control(GROUP, b"own beacon")
         wait_for(lambda: (GROUP, b"own beacon") in got.frames, "heard")
         assert not picky.acknowledged
         got.transport = receiver

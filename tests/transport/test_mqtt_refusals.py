@@ -45,7 +45,7 @@ def test_one_address_of_many_is_refused(
 
         def tell_all() -> bool:
             for address in (*producers, odd, GROUP):
-                receiver.tell(address, b"state")
+                receiver.send_control(address, b"state")
             return receiver.refused_addresses() == [odd]
 
         wait_for(tell_all, "the odd one is found", poll=0.05)
@@ -82,7 +82,7 @@ def test_all_addresses_are_refused(picky: Picky, broker: ScriptedBroker, version
 
         def tell_all() -> bool:
             for address in addresses:
-                sender.tell(address, b"status")
+                sender.send_control(address, b"status")
             return list(sender.refused_addresses()) == addresses
 
         wait_for(tell_all, "all are found", poll=0.02)
@@ -98,14 +98,14 @@ def test_a_connection_lost_by_coincidence_condemns_nobody(picky: Picky, broker: 
         receiver.listen([GROUP])
         for number in range(3):
             before = len(got.frames)  # first: what is told may be heard at once
-            wait_for(lambda: receiver.tell(GROUP, b"beacon"), "taken")
+            wait_for(lambda: receiver.send_control(GROUP, b"beacon"), "taken")
             wait_for(lambda before=before: len(got.frames) > before, "heard")
             control = [client for client in picky.clients if client.name.endswith(":ctl")]
-            receiver.tell(GROUP, b"lost perhaps")
+            receiver.send_control(GROUP, b"lost perhaps")
             control[0].peer.sock.shutdown(2)
             wait_for(
                 lambda number=number: (
-                    receiver.tell(GROUP, b"again")
+                    receiver.send_control(GROUP, b"again")
                     and sum(name.endswith(":ctl") for name in picky.connects) > number + 1
                 ),
                 "connected again",
@@ -154,7 +154,7 @@ def test_a_control_client_that_is_refused_is_said_once(caplog: pytest.LogCapture
     with scripted(script) as broker, receiving(site(broker.url, mqtt_version="3.1.1")) as (receiver, got):
         wait_for(lambda: got.up, "connected")
         wait_for(
-            lambda: receiver.tell(GROUP, b"beacon") and "control frames can't be sent" in caplog.text,
+            lambda: receiver.send_control(GROUP, b"beacon") and "control frames can't be sent" in caplog.text,
             "said",
             poll=0.02,
         )

@@ -75,7 +75,7 @@ class Recorded:
         self.note("unreachable")
         self.failed.append((endpoint, reason, credentials))
 
-    def heard(self, address: str, body: bytes) -> None:
+    def control_received(self, address: str, body: bytes) -> None:
         self.note("heard")
         self.frames.append((address, body))
 
@@ -96,22 +96,22 @@ def replace_addresses(
     """Have a connected receiver listen at one address, then at another; what comes to the one given up is not heard."""
     status, other = status_address(topic), status_address(topic, 7)
     receiver.listen([status])
-    told(sender.tell, status, b"first", got)
+    told(sender.send_control, status, b"first", got)
     receiver.listen([other])
-    told(sender.tell, other, b"second", got)
+    told(sender.send_control, other, b"second", got)
     got.frames.clear()
-    sender.tell(status, b"of an address given up")
-    told(sender.tell, other, b"third", got)
+    sender.send_control(status, b"of an address given up")
+    told(sender.send_control, other, b"third", got)
     assert {address for address, _ in got.frames} == {other}
     # Again and again, faster than the broker answers: the last one counts.
     for _ in range(50):
         receiver.listen([status])
         receiver.listen([status, other])
     receiver.listen([status])
-    told(sender.tell, status, b"last", got)
+    told(sender.send_control, status, b"last", got)
     got.frames.clear()
-    sender.tell(other, b"of an address given up")
-    told(sender.tell, status, b"the end", got)
+    sender.send_control(other, b"of an address given up")
+    told(sender.send_control, status, b"the end", got)
     assert {address for address, _ in got.frames} == {status}
 
 

@@ -36,7 +36,7 @@ class AbsentStreams:
         """By stream, in the order of arrival: sites, and what to call."""
         self._statuses = self._replays = 0
         self.left: list[Stream] = []
-        """Streams that left memory since the inbox was told."""
+        """Streams that left memory since the last call."""
         self.taking = False
         """What waited is being taken in: streams that are not in memory by now are new."""
 

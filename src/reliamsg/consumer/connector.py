@@ -69,7 +69,7 @@ class Reading:
             if self._site.connections.reading is self:
                 self._site.drained()
 
-    def heard(self, address: str, body: bytes) -> None:
+    def control_received(self, address: str, body: bytes) -> None:
         if self._current():
             self._control.received(self._site, address, body, True)
 
@@ -120,7 +120,7 @@ class Listening:
     def blocked(self, reason: str | None) -> None:
         """Control frames that can't be sent are lost, as any may be."""
 
-    def heard(self, address: str, body: bytes) -> None:
+    def control_received(self, address: str, body: bytes) -> None:
         if self._current():
             self._control.received(self._site, address, body, False)
 

@@ -55,7 +55,7 @@ __all__ = ["Control", "control_addresses"]
 
 log = logging.getLogger("reliamsg.consumer")
 
-TELL_EVERY_S = 0.25
+REPORT_EVERY_S = 0.25
 """Minimal time between two reports to producers; requests are sent at once."""
 MAX_REPORTED_AT_ONCE = 500
 """Streams whose states are sent in one step; the others follow in the next."""
@@ -129,7 +129,7 @@ class Control:
         """Streams whose statuses found no room in memory: they are requested again when there is."""
         self._duplicates = DuplicateFilter()
         """Statuses that arrived at one site: copies from other sites are neither examined nor answered again."""
-        self._told_at = float("-inf")
+        self._reported_at = float("-inf")
         self._answered_at = float("-inf")
         self._far_reported: set[Stream] = set()
         self._all_wanted = False
@@ -152,7 +152,7 @@ class Control:
         except FrameError as error:
             with shared.lock:
                 site.set_aside(address, body, error.reason)
-                shared.agenda.due(shared.clock() + TELL_EVERY_S)
+                shared.agenda.due(shared.clock() + REPORT_EVERY_S)
             return
         with shared.lock:
             now = shared.clock()
@@ -201,14 +201,16 @@ class Control:
         elif len(self._unknown_producers) < MAX_UNKNOWN_PRODUCERS:
             self._unknown_producers[status.producer] = None
         shared.events.handle()
-        shared.agenda.due(max(now, self._told_at + TELL_EVERY_S) if not shared.events.commit_urgent else now)
+        shared.agenda.due(
+            max(now, self._reported_at + REPORT_EVERY_S) if not shared.events.commit_urgent else now
+        )
 
     def _status_loaded(self, site: SiteReceiver, status: Status, there_is_room: bool) -> None:
         if there_is_room:
             self._status(site, status, self.shared.clock())
         else:
-            for told in status.streams:
-                stream = Stream(status.producer, told.topic, told.partition)
+            for announced in status.streams:
+                stream = Stream(status.producer, announced.topic, announced.partition)
                 self._no_room(site, stream, TOO_MANY_STREAMS)
 
     def _no_room(self, site: SiteReceiver, stream: Stream, reason: str) -> None:
@@ -268,7 +270,7 @@ class Control:
                 shared.agenda.due(now)
             return
         self._all_wanted |= heartbeat.wants_all
-        if shared.role.lease.heard(heartbeat, now):
+        if shared.role.lease.heartbeat_received(heartbeat, now):
             # An inbox that looks for others must know at once; of two that read, one is about to yield.
             often = ANSWER_EVERY_S if heartbeat.role == "standby" else shared.role.lease.every / 4
             if not shared.role.barred and now - self._answered_at >= often:
@@ -286,26 +288,26 @@ class Control:
         state = self._state(self._own_address, "", role, nonce, [])
         if role == "active":
             shared.role.lease.sent(state.number, now)
-        self._tell(state)
+        self._send_state(state)
 
     def announce(self, stream: Stream) -> None:
         """Send the committed position of a stream to its producer and to inboxes that wait."""
         if self.shared.role.barred or not stream.producer:
             return
         states = [_stream_state(stream, self._report(stream))]
-        self._tell(self._to_producer(stream.producer, states))
-        self._tell(self._state(self._own_address, stream.producer, "active", self._nonce, states))
+        self._send_state(self._to_producer(stream.producer, states))
+        self._send_state(self._state(self._own_address, stream.producer, "active", self._nonce, states))
 
     def farewell(self, now: float) -> None:
         """This inbox stops reading, and everything is committed: announce its positions."""
         if self.shared.role.barred:
             return
-        self._told_at = float("-inf")
+        self._reported_at = float("-inf")
         self.step(now, False)
         # An inbox that waits takes over at once, and may not have sent a heartbeat yet.
-        self._tell_standbys(stream for stream in self.shared.core.streams if stream.producer)
+        self._report_to_standbys(stream for stream in self.shared.core.streams if stream.producer)
         nonce = make_nonce(self.shared.role.lease.run, b"\xff", False)
-        self._tell(self._state(self._own_address, "", "standby", nonce, []))
+        self._send_state(self._state(self._own_address, "", "standby", nonce, []))
 
     def _learn(self, state: State) -> None:
         """Another inbox says how far the group is."""
@@ -333,11 +335,11 @@ class Control:
         for topic in sorted(self._topics):
             to = call_address(*topic)
             for frame in encode_state(self._state(to, "", "call", self._nonce, []), self._keys):
-                site.tell(to, frame)
+                site.send_control(to, frame)
             if site.site.protocol == "mqtt" and site.state == "connected":
                 # The group's session is there: producers that the broker does not tell of it find its mark.
                 mark = created_address(*topic, self.group)
-                site.tell(mark, encode_mark(mark, self._keys))
+                site.send_control(mark, encode_mark(mark, self._keys))
         for stream in self.shared.core.streams:
             if stream.producer:
                 self._unanswered.setdefault(stream.producer, {})[stream] = None
@@ -359,15 +361,15 @@ class Control:
             self._challenge(challenged)
         if self._all_wanted:
             self._all_wanted = False
-            self._tell_standbys(stream for stream in core.streams if stream.producer)
-        if now >= self._told_at + TELL_EVERY_S and (
+            self._report_to_standbys(stream for stream in core.streams if stream.producer)
+        if now >= self._reported_at + REPORT_EVERY_S and (
             shared.events.changed_reports or self._unanswered or self._unknown_producers
         ):
             for stream in sorted(shared.events.changed_reports):
                 self._unanswered.setdefault(stream.producer, {})[stream] = None
             shared.events.changed_reports.clear()
-            self._told_at = now
-            self._tell_producers(bool(shared.role.lease.standbys(now)))
+            self._reported_at = now
+            self._report_to_producers(bool(shared.role.lease.standbys(now)))
 
     def deadline(self) -> float | None:
         """When there will be something to send."""
@@ -377,8 +379,8 @@ class Control:
         asked = core.challenges.deadline()
         if not (self.shared.events.changed_reports or self._unanswered or self._unknown_producers):
             return asked
-        told = self._told_at + TELL_EVERY_S
-        return told if asked is None else min(asked, told)
+        due = self._reported_at + REPORT_EVERY_S
+        return due if asked is None else min(asked, due)
 
     def _challenge(self, streams: Sequence[Stream]) -> None:
         """Ask producers for answers: a state that names the stream is enough. Each has a nonce of its own, since the
@@ -391,7 +393,7 @@ class Control:
             self._challenges[nonce] = None
             if len(self._challenges) > MAX_CHALLENGES:
                 del self._challenges[next(iter(self._challenges))]
-            self._tell(self._state(producer_address(producer), producer, "active", nonce, states))
+            self._send_state(self._state(producer_address(producer), producer, "active", nonce, states))
 
     def _report_far(self, stream: Stream) -> None:
         """A producer does not answer. If messages wait for that, say so, once."""
@@ -419,37 +421,37 @@ class Control:
             by_producer.setdefault(ask.stream.producer, []).append(state)
             self.asked_messages += sum(last - first + 1 for _, first, last in ask.wanted)
         for producer, states in by_producer.items():
-            self._tell(self._to_producer(producer, states))
+            self._send_state(self._to_producer(producer, states))
 
-    def _tell_producers(self, also_standbys: bool) -> None:
-        told = 0
-        while self._unanswered and told < MAX_REPORTED_AT_ONCE:
+    def _report_to_producers(self, also_standbys: bool) -> None:
+        reported = 0
+        while self._unanswered and reported < MAX_REPORTED_AT_ONCE:
             producer = next(iter(self._unanswered))
             streams = self._unanswered.pop(producer)
-            some = list(islice(streams, MAX_REPORTED_AT_ONCE - told))
+            some = list(islice(streams, MAX_REPORTED_AT_ONCE - reported))
             if len(some) < len(streams):
                 self._unanswered[producer] = dict.fromkeys(islice(streams, len(some), None))
-            told += max(1, len(some))
+            reported += max(1, len(some))
             states = [_stream_state(stream, self._report(stream)) for stream in some]
-            self._tell(self._to_producer(producer, states))
+            self._send_state(self._to_producer(producer, states))
             if also_standbys and states:
-                self._tell(self._state(self._own_address, producer, "active", self._nonce, states))
+                self._send_state(self._state(self._own_address, producer, "active", self._nonce, states))
         for producer in list(islice(self._unknown_producers, UNKNOWN_PRODUCERS_AT_ONCE)):
             del self._unknown_producers[producer]
-            self._tell(self._to_producer(producer, []))
+            self._send_state(self._to_producer(producer, []))
 
     def parted(self, stream: Stream, report: Report) -> None:
         """A stream leaves memory: a planned report of it is sent nevertheless. Its producer is forgotten with its last
         stream."""
         shared = self.shared
-        told = self._unanswered.get(stream.producer, {})
-        if stream in shared.events.changed_reports or stream in told:
+        unanswered = self._unanswered.get(stream.producer, {})
+        if stream in shared.events.changed_reports or stream in unanswered:
             shared.events.changed_reports.discard(stream)
             if len(self._parted) < MAX_PARTED:
                 self._parted[stream] = report
-                self._unanswered.setdefault(stream.producer, told)[stream] = None
-            else:  # it is told when the producer says something again
-                told.pop(stream, None)
+                self._unanswered.setdefault(stream.producer, unanswered)[stream] = None
+            else:  # reported with the next answer to the producer
+                unanswered.pop(stream, None)
         if len(self._statuses.by_producer) > 2 * shared.core.rules.max_streams:
             # Those that have been silent for long and have no streams in memory.
             self._statuses.forget_all_but({stream.producer for stream in shared.core.streams})
@@ -460,9 +462,9 @@ class Control:
             return parted
         return self.shared.core.report(stream)
 
-    def _tell_standbys(self, streams: Iterable[Stream]) -> None:
+    def _report_to_standbys(self, streams: Iterable[Stream]) -> None:
         for producer, states in self._states(streams).items():
-            self._tell(self._state(self._own_address, producer, "active", self._nonce, states))
+            self._send_state(self._state(self._own_address, producer, "active", self._nonce, states))
 
     def _states(self, streams: Iterable[Stream]) -> dict[str, list[StreamState]]:
         """The states of streams, by producer."""
@@ -491,11 +493,11 @@ class Control:
             states, takeover_ms,
         )  # fmt: skip
 
-    def _tell(self, state: State) -> None:
+    def _send_state(self, state: State) -> None:
         frames = encode_state(state, self._keys)
         for site in self._sites.values():
             for frame in frames:
-                site.tell(state.to, frame)
+                site.send_control(state.to, frame)
 
 
 def _merged(streams: Sequence[StreamStatus]) -> Iterable[StreamStatus]:

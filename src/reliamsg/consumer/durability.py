@@ -28,7 +28,7 @@ class Quarantining:
     delivery: QuarantinedDelivery
     site: str
     token: object
-    """What its broker is to be told after the commit; None where no broker waits for that (any more)."""
+    """How to acknowledge to its broker after the commit; None where no broker waits for that (any more)."""
 
 
 @dataclass

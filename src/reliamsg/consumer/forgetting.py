@@ -101,7 +101,7 @@ def _before(saved: SavedStream, below: int) -> tuple[EpochRow, History] | None:
 
 
 def _trimmed(history: History) -> History:
-    """The newest of it. What is left out is told by bounds: epochs at or below `floor`, and ranges at or below
+    """The newest of it. Bounds stand for what is left out: epochs at or below `floor`, and ranges at or below
     `forgotten`, may have been dealt with."""
     finished = sorted(history.finished)
     superseded = sorted(history.superseded)

@@ -170,7 +170,7 @@ class Lease:
 
     # -- other inboxes ------------------------------------------------------------------------------------
 
-    def heard(self, heartbeat: Heartbeat, now: float) -> bool:
+    def heartbeat_received(self, heartbeat: Heartbeat, now: float) -> bool:
         """Another inbox's heartbeat arrived; returns whether it is new."""
         key = (heartbeat.inbox, heartbeat.run)
         other = self.others.get(key)

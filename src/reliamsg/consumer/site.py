@@ -342,7 +342,7 @@ class SiteReceiver:
     def drained(self) -> None:
         """Its queue was seen empty.
 
-        What a producer's journal, as far as it told of it before the broker was asked, says to be confirmed here has
+        What a producer's journal, as far as it was announced before the broker was asked, says to be confirmed here has
         arrived by now, or was lost. Brokers are asked a moment before they answer.
         """
         now, heard = self.shared.clock(), None
@@ -354,10 +354,10 @@ class SiteReceiver:
 
     # -- the control plane --------------------------------------------------------------------------------
 
-    def tell(self, address: str, body: bytes) -> bool:
+    def send_control(self, address: str, body: bytes) -> bool:
         """Send a control frame, if there is a connection; False where it was dropped at once."""
         connection = self._open
-        return connection is not None and connection.tell(address, body)
+        return connection is not None and connection.send_control(address, body)
 
     @property
     def can_tell(self) -> bool:
@@ -382,7 +382,7 @@ class SiteReceiver:
             self.echoes_since = now
 
     def refuse_status(self, reason: str) -> None:
-        """A status told of a stream that there is no room for."""
+        """A status names a stream for which there is no room."""
         self._count(_STATUS_REFUSED, reason)
 
     def repaired(self, address: str, body: bytes) -> None:

@@ -225,15 +225,15 @@ class StandbyLease:
         """Continue where the inbox that read before stopped, as far as that is known."""
         shared, taken = self._shared, 0
         inboxes: dict[str, int] = {}
-        told: dict[Stream, int] = {}
-        self._load_told(now)
+        reported: dict[Stream, int] = {}
+        self._load_reported(now)
         for stream, (state, inbox) in self._control.positions.items():
             taken += shared.core.adopt(
                 stream, state.entered, state.position, state.high_water, now, tuple(state.accepted)
             )
             shared.buffers.settled_elsewhere(stream)
             inboxes[inbox] = inboxes.get(inbox, 0) + 1
-            told[stream] = state.entered[0] if self._told_mark(state, now) else state.position[0] - 1
+            reported[stream] = state.entered[0] if self._reported_mark(state, now) else state.position[0] - 1
         for (stream, inbox), state in self._control.unbelieved.items():  # counts as soon as it is believed
             shared.core.adopt(
                 stream, state.entered, state.position, state.high_water, now, tuple(state.accepted)
@@ -245,7 +245,7 @@ class StandbyLease:
         if inboxes or shared.durability.standing == "waiting":
             # This inbox waited, perhaps when it was closed the last time. No announcement is needed: the inbox that
             # read may have been cut off from this one, and be gone by now.
-            shared.core.succeed(told)
+            shared.core.succeed(reported)
             self._control.took_over()
             before = max(inboxes, key=lambda name: inboxes[name], default="")
             shared.journal.note(
@@ -256,7 +256,7 @@ class StandbyLease:
         shared.durability.stand("took_over" if shared.core.succeeds else "")
         shared.events.handle()
 
-    def _told_mark(self, state: StreamState, now: float) -> bool:
+    def _reported_mark(self, state: StreamState, now: float) -> bool:
         """Whether the other inbox announced up to where it may have delivered a stream. Without a goodbye, a mark at
         its position says nothing: the stream had left memory there, and may have been continued since. A goodbye's
         mark is exact, but says nothing if another inbox may have begun to read after it."""
@@ -265,7 +265,7 @@ class StandbyLease:
             return state.high_water > 0 and self._heard_all and now - freed_at <= PROMPT_S
         return state.high_water > 0 and (state.entered[0], state.high_water) > state.position
 
-    def _load_told(self, now: float) -> None:
+    def _load_reported(self, now: float) -> None:
         """Load the streams that the other inbox announced and this one knows."""
         core, inbox = self._shared.core, self._shared.inbox
         if core.known_elsewhere or inbox.tombstone_count:

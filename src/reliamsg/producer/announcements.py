@@ -132,7 +132,7 @@ class Announcements:
         )  # fmt: skip
         for frame in encode_status(status, shared.settings.keys):
             for site in sites:
-                site.transport.tell(to, frame)
+                site.transport.send_control(to, frame)
         self._announced.update(dict.fromkeys(streams, now))
         for stream in streams if group else ():
             shared.table.on_answer(stream, group, status.nonces, now)

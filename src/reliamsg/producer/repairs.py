@@ -131,4 +131,4 @@ def _frames(site: SiteSender, row: Row, keys: KeyRing | None) -> list[bytes]:
 
 
 def _tell(site: SiteSender, address: str, parts: Sequence[bytes]) -> bool:
-    return all(site.transport.tell(address, part) for part in parts)
+    return all(site.transport.send_control(address, part) for part in parts)

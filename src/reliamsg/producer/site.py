@@ -168,7 +168,7 @@ class SiteSender:
                     self._shared.producer_id, advice({self.site.name: missing}, binding.topic),
                 )  # fmt: skip
 
-    def heard(self, address: str, body: bytes) -> None:
+    def control_received(self, address: str, body: bytes) -> None:
         """See :class:`~reliamsg.transport.base.ControlEvents`. Malformed frames, and unsigned ones where they must be
         signed, take neither room nor the writer's time; frames of groups that are not named take none of the named
         ones'."""

@@ -105,7 +105,7 @@ class Session(BrokerSession):
         self.sends, self.prefetch = sends, prefetch
         self._notify = notify
 
-    def tell(self, event: BrokerEvent) -> None:
+    def post(self, event: BrokerEvent) -> None:
         """Send something to the client."""
         self.connection.client.send(self._notify, event)
 
@@ -216,9 +216,9 @@ class Broker:
         answered = Answered(answer.token, answer.refusal)
         if answer.delay:
             self._faults.strikes("confirm_disorder")
-            self._scheduler.after(answer.delay, session.tell, answered)
+            self._scheduler.after(answer.delay, session.post, answered)
         else:
-            session.tell(answered)
+            session.post(answered)
 
     def _store(self, copy: Copy) -> None:
         if self.model.store(copy):
@@ -243,9 +243,9 @@ class Broker:
             for _ in range(before + len(found) - max(before, prefetch)):
                 self._faults.strikes("over_send")
             if found:
-                session.tell(Delivered(found))
+                session.post(Delivered(found))
             elif self.model.turned_empty(session):
-                session.tell(Drained())
+                session.post(Drained())
 
     def acknowledge(self, session: Session, numbers: Iterable[int]) -> None:
         """A reader acknowledges deliveries."""
@@ -323,7 +323,7 @@ class Broker:
     def send_control(self, address: str, body: bytes) -> None:
         """Send a control frame, from whomever, to everyone who listens now."""
         for session in self.model.listeners(address):
-            session.tell(ControlArrived(address, body))
+            session.post(ControlArrived(address, body))
 
     # -- as a whole -----------------------------------------------------------------------------------------
 
@@ -388,4 +388,4 @@ class Broker:
         self.model.block(reason)
         for session in self.model.sessions:
             if session.sends:
-                session.tell(Blocked(reason))
+                session.post(Blocked(reason))

@@ -90,7 +90,7 @@ class _Line:
         self.connection = connection
         self._session, self._broker = session, broker
 
-    def tell(self, address: str, body: bytes) -> None:
+    def send_control(self, address: str, body: bytes) -> None:
         self.connection.site.send(self._broker.receive_control, self._session, address, body)
 
     def ping(self) -> int:

@@ -94,7 +94,7 @@ class _Transport:
         elif session is not None and self.connection is not None:
             self.connection.site.send(session.listen, frozenset(addresses))
 
-    def tell(self, address: str, body: bytes) -> bool:
+    def send_control(self, address: str, body: bytes) -> bool:
         connection = self.connection
         if connection is None or len(body) > self.site.max_frame_bytes:
             return False
@@ -268,7 +268,7 @@ class _Transport:
             self._on_message_event(connection, event)
         elif event.address in self._addresses:
             self._host.witness.received(event.address, event.body)
-            self._events.heard(event.address, event.body)
+            self._events.control_received(event.address, event.body)
 
     def _on_message_event(self, connection: Connection, event: BrokerEvent) -> None:
         raise NotImplementedError
@@ -376,7 +376,7 @@ class SimulatedSender(_Transport):
 
     def _entered(self, session: Session) -> None:
         if self.broker.model.blocked is not None:
-            session.tell(Blocked(self.broker.model.blocked))
+            session.post(Blocked(self.broker.model.blocked))
 
     def _notify_connected(self, existed: bool) -> None:
         self._blocked = False

@@ -125,7 +125,7 @@ class ControlFaults:
         with self._lock:
             return len(self._model.listeners(address))
 
-    def tell(self, address: str, body: bytes) -> bool:
+    def send_control(self, address: str, body: bytes) -> bool:
         """A frame arrived; returns False if it is dropped."""
         with self._lock:
             if self._refused:

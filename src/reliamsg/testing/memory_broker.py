@@ -215,7 +215,7 @@ class MemoryBroker(LocalBroker):
             return due
 
     def forward(self, address: str, body: bytes) -> bool:
-        return self.control.tell(address, body)
+        return self.control.send_control(address, body)
 
     # Inside
 

@@ -127,7 +127,7 @@ class Delivery(msgspec.Struct, frozen=True):
 class ControlEvents(Protocol):
     """Reports control frames, for both kinds of transport."""
 
-    def heard(self, address: str, body: bytes) -> None:
+    def control_received(self, address: str, body: bytes) -> None:
         """A control frame arrived for one of the addresses last passed to ``listen()``; own frames arrive too.
         Not checked in any way, except to be at most :data:`reliamsg.wire.limits.MAX_FRAME_BYTES` long. Only
         called between ``connected`` and ``disconnected``."""
@@ -141,7 +141,7 @@ class ControlTransport(Protocol):
         """Replace the control addresses whose frames are received. Takes effect soon if connected, and on every
         connect before ``events.connected``. May be called before ``start()``."""
 
-    def tell(self, address: str, body: bytes) -> bool:
+    def send_control(self, address: str, body: bytes) -> bool:
         """Publish a control frame: unconfirmed, at most once, and not stored for offline listeners.
 
         Returns False if it was dropped at once: not connected, blocked, larger than the site accepts, or

@@ -1,28 +1,28 @@
-"""The phases of a stream at a group, and how it comes from one to another.
+"""The phases of a stream at a group, and the transitions between them.
 
-A row is a phase, a column is what happens in it:
+Rows are phases, columns are inputs:
 
-- ``next``: what comes next in order arrives, up to whatever has arrived beyond it;
-- ``ahead``: something arrives beyond a message that is missing;
-- ``told``: the producer's status tells of a message that has not arrived, and it does not arrive soon;
-- ``ask``, ``hold``, ``skip``: ``gap_timeout`` passes, under each of these policies for gaps;
+- ``next``: the next message in order arrives, with everything up to the highest that has arrived;
+- ``ahead``: a message arrives beyond one that is missing;
+- ``announced``: the producer announces a message that has not arrived, and it does not arrive soon;
+- ``raise``, ``hold``, ``skip``: ``gap_timeout`` expires, under each setting of ``on_gap``;
 - ``accept``: the application or an operator accepts the gap at the head;
-- ``fail``: a message has used up its deliveries, and is to halt its stream;
-- ``taken``: this inbox takes the place of another one, which had settled all that has arrived here.
+- ``fail``: a message has exhausted its delivery attempts, and ``on_dead_letter`` is "halt";
+- ``takeover``: this inbox takes over from another one, which had settled everything that has arrived here.
 
-========  ========  ========  ========  ========  ========  ========  ========  ========  ========
-phase     next      ahead     told      ask       hold      skip      accept    fail      taken
-========  ========  ========  ========  ========  ========  ========  ========  ========  ========
-NEW       FLOWING   JOINING   GAP       NEW       NEW       NEW       NEW       HALTED    FLOWING
-JOINING   FLOWING   JOINING   GAP       FLOWING   FLOWING   FLOWING   JOINING   HALTED    FLOWING
-FLOWING   FLOWING   GAP       GAP       FLOWING   FLOWING   FLOWING   FLOWING   HALTED    FLOWING
-GAP       FLOWING   GAP       GAP       EXPIRED   HELD      FLOWING   FLOWING   HALTED    FLOWING
-EXPIRED   FLOWING   EXPIRED   EXPIRED   EXPIRED   -         -         FLOWING   HALTED    FLOWING
-HELD      FLOWING   HELD      HELD      -         HELD      -         FLOWING   HALTED    FLOWING
-HALTED    HALTED    HALTED    HALTED    HALTED    HALTED    HALTED    HALTED    HALTED    HALTED
-========  ========  ========  ========  ========  ========  ========  ========  ========  ========
+=========  =========  =========  =========  =========  =========  =========  =========  =========  =========
+phase      next       ahead      announced  raise      hold       skip       accept     fail       takeover
+=========  =========  =========  =========  =========  =========  =========  =========  =========  =========
+NEW        FLOWING    JOINING    GAP        NEW        NEW        NEW        NEW        HALTED     FLOWING
+JOINING    FLOWING    JOINING    GAP        FLOWING    FLOWING    FLOWING    JOINING    HALTED     FLOWING
+FLOWING    FLOWING    GAP        GAP        FLOWING    FLOWING    FLOWING    FLOWING    HALTED     FLOWING
+GAP        FLOWING    GAP        GAP        EXPIRED    HELD       FLOWING    FLOWING    HALTED     FLOWING
+EXPIRED    FLOWING    EXPIRED    EXPIRED    EXPIRED    -          -          FLOWING    HALTED     FLOWING
+HELD       FLOWING    HELD       HELD       -          HELD       -          FLOWING    HALTED     FLOWING
+HALTED     HALTED     HALTED     HALTED     HALTED     HALTED     HALTED     HALTED     HALTED     HALTED
+=========  =========  =========  =========  =========  =========  =========  =========  =========  =========
 
-``-``: the policy does not lead to this phase. A test tries every pair.
+``-``: the stream cannot be in this phase under this setting. A test tries every pair.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ __all__ = ["Phase"]
 
 
 class Phase(Enum):
-    """What a stream waits for."""
+    """A stream's progress, and what blocks it."""
 
     NEW = "new"
-    """It is not joined, and nothing of it has arrived."""
+    """It has not joined, and none of its messages has arrived."""
     JOINING = "joining"
-    """It is not joined: what comes before its first delivery may still arrive."""
+    """It has not joined: messages before its first delivery may still arrive."""
     FLOWING = "flowing"
-    """Nothing is missing before what comes next, as far as is known."""
+    """No message is known to be missing before the next one."""
     GAP = "gap"
-    """Messages that are missing hold it up. The gap's clock runs once all before them is settled."""
+    """Missing messages block it. The gap's clock starts once everything before them is settled."""
     EXPIRED = "expired"
-    """They have had their time, and the application is to decide."""
+    """``gap_timeout`` has expired, and the application must decide."""
     HELD = "held"
-    """They have had their time, and it waits until they arrive or are accepted as lost."""
+    """``gap_timeout`` has expired, and the stream waits until the messages arrive or are accepted as lost."""
     HALTED = "halted"
-    """A message has used up its deliveries, and nothing more is delivered."""
+    """A message has exhausted its delivery attempts, and no further message is delivered."""

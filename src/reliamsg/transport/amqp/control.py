@@ -98,11 +98,11 @@ class ControlState:
     def receive(self, address: str, body: bytes) -> None:
         """Pass on a frame that arrived."""
         if self._gate.up:
-            self._gate.events.heard(address, body)
+            self._gate.events.control_received(address, body)
 
 
 class ControlChannel(InputListener):
-    """Listening or sending on one connection, or both. I/O thread only, except :meth:`tell`."""
+    """Listening or sending on one connection, or both. I/O thread only, except :meth:`send_control`."""
 
     def __init__(
         self, connection: AmqpConnection, state: ControlState, *, listens: bool = True, sends: bool = True,
@@ -143,7 +143,7 @@ class ControlChannel(InputListener):
         self._then = then
         self._open()
 
-    def tell(self, address: str, body: bytes) -> bool:
+    def send_control(self, address: str, body: bytes) -> bool:
         """See :class:`~reliamsg.transport.base.ControlTransport`. Any thread."""
         if self._blocked or len(address.encode()) > MAX_ADDRESS_BYTES or not self._backlog.put(address, body):
             return False

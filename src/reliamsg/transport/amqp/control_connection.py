@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 class ControlConnection:
     """Keeps a connection beside `main`, to the same endpoint, for as long as that one lasts. I/O thread only,
-    except :meth:`tell`."""
+    except :meth:`send_control`."""
 
     def __init__(self, main: AmqpConnection, state: ControlState) -> None:
         self._main = main
@@ -36,10 +36,10 @@ class ControlConnection:
         self._then = then
         self._connect()
 
-    def tell(self, address: str, body: bytes) -> bool:
+    def send_control(self, address: str, body: bytes) -> bool:
         """See :class:`~reliamsg.transport.base.ControlTransport`. Any thread."""
         control = self._control
-        return control is not None and control.tell(address, body)
+        return control is not None and control.send_control(address, body)
 
     def probe(self, addresses: Sequence[str]) -> bool:
         """See :meth:`~reliamsg.transport.amqp.control.ControlChannel.probe`."""

@@ -136,9 +136,9 @@ class _Consuming(ActiveConnection):
         self._ignored = 0
         """How many times in a row messages waited and none of them arrived."""
 
-    def tell(self, address: str, body: bytes) -> bool:
+    def send_control(self, address: str, body: bytes) -> bool:
         """Publish a control frame, or drop it. Any thread."""
-        return self._control_connection.tell(address, body)
+        return self._control_connection.send_control(address, body)
 
     def open(self) -> None:
         """Open the channel, take the locks, declare, consume."""

@@ -129,9 +129,9 @@ class _Publishing(ActiveConnection):
         self._unrouted: set[str] = set()
         """Addresses of messages that were returned, for which the topology was declared again."""
 
-    def tell(self, address: str, body: bytes) -> bool:
+    def send_control(self, address: str, body: bytes) -> bool:
         """Publish a control frame, or drop it. Any thread."""
-        return self.control.tell(address, body)
+        return self.control.send_control(address, body)
 
     def open(self) -> None:
         """Open the channel, declare what is needed, then publish."""

@@ -24,7 +24,7 @@ class ActiveConnection(InputListener, ABC):
     """The channel that listens for control frames."""
 
     @abstractmethod
-    def tell(self, address: str, body: bytes) -> bool:
+    def send_control(self, address: str, body: bytes) -> bool:
         """Publish a control frame, or drop it. Any thread."""
 
     @abstractmethod
@@ -65,10 +65,10 @@ class AmqpSession(SiteSession[E], Generic[E, A]):
         if active is not None:
             active.connection.call(active.control.listen)
 
-    def tell(self, address: str, body: bytes) -> bool:
+    def send_control(self, address: str, body: bytes) -> bool:
         """Publish a control frame, or drop it. Any thread."""
         active = self.active
-        return active is not None and self.gate.up and active.tell(address, body)
+        return active is not None and self.gate.up and active.send_control(address, body)
 
     def refused_addresses(self) -> Sequence[str]:
         """Control addresses that the broker does not let us listen at. Any thread."""

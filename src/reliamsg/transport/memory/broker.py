@@ -187,7 +187,7 @@ class LocalBroker:
             if connection.alive:
                 connection.listen(addresses)
 
-    def tell(self, connection: Connection, address: str, body: bytes) -> bool:
+    def send_control(self, connection: Connection, address: str, body: bytes) -> bool:
         """Pass a control frame to everyone who listens at its address now; returns False if it is dropped."""
         with self.lock:
             if not connection.alive or self.model.blocked is not None:

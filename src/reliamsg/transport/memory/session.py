@@ -85,12 +85,12 @@ class MemorySession(ABC, Generic[E]):
         self._addresses = tuple(addresses)
         self._listen()
 
-    def tell(self, address: str, body: bytes) -> bool:
+    def send_control(self, address: str, body: bytes) -> bool:
         """Publish a control frame to everyone who listens now; returns False if it is dropped."""
         connection = self._connection
         if connection is None or len(body) > self.site.max_frame_bytes:
             return False
-        return self.broker.tell(connection, address, body)
+        return self.broker.send_control(connection, address, body)
 
     def refused_addresses(self) -> Sequence[str]:
         """Always empty: a broker in memory carries all control frames, or none."""
@@ -105,7 +105,7 @@ class MemorySession(ABC, Generic[E]):
         """Pass on control frames; returns whether there were any."""
         frames = self.broker.take_control(connection)
         for address, body in frames:
-            self._events.heard(address, body)
+            self._events.control_received(address, body)
         return bool(frames)
 
     def reconnect(self, reason: str) -> None:

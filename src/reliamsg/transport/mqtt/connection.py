@@ -160,7 +160,7 @@ class MqttConnection:
         """Publish at QoS 1; returns the packet id, or None if the connection is gone."""
         return self._client.publish_packed(topic, body, 1, retain, properties)
 
-    def tell(self, address: str, body: bytes) -> None:
+    def send_control(self, address: str, body: bytes) -> None:
         """Publish a control frame at QoS 0, which the broker does not answer. See :meth:`ping`."""
         retain = is_created(address)  # a mark, for producers that connect later
         self._client.publish_packed(

@@ -33,7 +33,7 @@ class ControlConnection:
     """A connection that publishes control frames, beside the main one of the same client, to the same endpoint. It
     has a thread of its own.
 
-    :meth:`tell` and :attr:`refused` may be used on any thread, everything else on the main connection's, and
+    :meth:`send_control` and :attr:`refused` may be used on any thread, everything else on the main connection's, and
     :meth:`stop` and :meth:`join` on whichever closes that.
     """
 
@@ -58,7 +58,7 @@ class ControlConnection:
         """Addresses that the site does not let us send to, sorted."""
         return self._sender.refused
 
-    def tell(self, address: str, body: bytes) -> bool:
+    def send_control(self, address: str, body: bytes) -> bool:
         """See :class:`~reliamsg.transport.base.ControlTransport`."""
         if forbidden(address) or not self._backlog.put(address, body):
             return False

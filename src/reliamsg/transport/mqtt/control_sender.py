@@ -43,7 +43,7 @@ class PublishingConnection(Protocol):
     def pongs(self) -> int:
         """How many pings were answered."""
 
-    def tell(self, address: str, body: bytes) -> None:
+    def send_control(self, address: str, body: bytes) -> None:
         """Send a frame."""
 
     def ping(self) -> int:
@@ -83,7 +83,7 @@ class SentFrames:
 
     def send(self, address: str, body: bytes) -> None:
         """Send a frame."""
-        self._connection.tell(address, body)
+        self._connection.send_control(address, body)
         self._unasked[address] = None
 
     def send_alone(self, address: str, body: bytes) -> None:

@@ -44,9 +44,9 @@ class MqttSession(SiteSession[E]):
         """Replace the control addresses whose frames are received."""
         self._listener.listen(addresses)
 
-    def tell(self, address: str, body: bytes) -> bool:
+    def send_control(self, address: str, body: bytes) -> bool:
         """Publish a control frame, or drop it."""
-        return self.gate.up and self._control.tell(address, body)
+        return self.gate.up and self._control.send_control(address, body)
 
     def refused_addresses(self) -> Sequence[str]:
         """Control addresses that the site does not let us send to, or listen at."""
@@ -105,4 +105,4 @@ class MqttSession(SiteSession[E]):
     def _on_control(self, publish: Publish) -> None:
         """Pass on a message that arrived at a control address."""
         if self._listener.accepts(publish):
-            self.gate.events.heard(publish.topic, publish.body)
+            self.gate.events.control_received(publish.topic, publish.body)
