@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +11,14 @@ import pytest
 from reliamsg.transport.memory import registry
 
 pytest_plugins = ["tests.options", "tests.chance", "tests.brokers", "tests.audited", "tests.spark"]
+
+
+def pytest_configure() -> None:
+    """A run in the background of a shell, or below ``nohup``, ignores some signals, and so would every process that a
+    test starts."""
+    for number in (signal.SIGHUP, signal.SIGINT):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True)
