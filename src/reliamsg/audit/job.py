@@ -1,48 +1,42 @@
-"""The audit as one job: from a directory of segments to a verdict.
+"""The audit as a Spark job: from segments to a verdict.
 
-Only this module decides which intermediate results are stored, and collects data to the driver: counts, and a bounded
-number of findings.
+Three steps: tasks read and fold segments into facts by stream (:mod:`reliamsg.audit.fold`); the driver puts the parts
+of each client into histories and learns what they say of clients (:mod:`reliamsg.audit.clients`); tasks judge the
+streams (:mod:`reliamsg.audit.streams`), and their sums become the verdict. No row reaches the driver, except those that
+are about clients rather than messages, and a bounded number of findings.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
-from pyspark.storagelevel import StorageLevel
+from pyspark import RDD, StorageLevel
+from pyspark.sql import SparkSession
 
-from reliamsg.audit import (
-    accounts,
-    chains,
-    consumption,
-    contents,
-    evidence,
-    forks,
-    groups,
-    latency,
-    membership,
-    producers,
-    read,
-    renumbered,
-    sites,
-    verdict,
-)
+from reliamsg.audit import verdict
+from reliamsg.audit.clients import StreamTraces, gather
+from reliamsg.audit.context import Journal
+from reliamsg.audit.copies import older_copies
 from reliamsg.audit.expect import Expect
-from reliamsg.audit.kinds import KINDS, PRECEDENCE
+from reliamsg.audit.fold import StreamName
+from reliamsg.audit.found import Finding
+from reliamsg.audit.lineage import Damaged, Histories, Placed, histories
 from reliamsg.audit.output import Output
-from reliamsg.audit.schema import CHAINS, union
-from reliamsg.audit.session import adapt_session, separate_session
+from reliamsg.audit.sources import Chunk, Found, chunks, find, read_file
+from reliamsg.audit.tasks import Key, Summary, fold, judge_streams, partition_of, trace_streams
 
-__all__ = ["MAX_FINDINGS", "audit"]
+__all__ = ["audit"]
 
-_NO_JOURNALS = "there are no journals"
-_IDENTITY = ("role", "client", "digest")
-MAX_FINDINGS = 1000
-"""The maximum number of findings, and of lost ranges, that are collected by the driver; the tables contain all."""
+_CHUNK_BYTES = 64 * 1024 * 1024
+"""The most bytes of segments that a task folds as one part, except for a single larger segment."""
+_LEAST_CHUNK_BYTES = 1024 * 1024
+_RECORDS_PER_PARTITION = 20_000
+"""About the number of pairs of a stream and a part that one task judges."""
+_TRACED = ("conflict", "surpassed", "behind")
+"""Kinds of rows for which the driver has to know more of their streams."""
 
 
 def audit(
@@ -56,7 +50,7 @@ def audit(
     read.
 
     `out` is a local directory for tables, ``verdict.json`` and ``report.html``; the output of an earlier audit is
-    replaced. `expect` has the rules of the audit.
+    replaced. `expect` has the rules of the audit. The machines of Spark's executors need this package, too.
 
     Returns the content of ``verdict.json``. Raises :class:`FileNotFoundError` if `journals` does not exist,
     :class:`ConfigError` if `out` contains other files, and Spark's exceptions.
@@ -64,171 +58,181 @@ def audit(
     started = time.perf_counter()
     rules = expect or Expect()
     output = Output(out) if out is not None else None
-    own = separate_session(spark)
-    segments = _keep(read.segments(own, journals))
-    copies, journalled = _extent(segments)
-    adapt_session(own, spark, journalled)
+    found = find(spark, journals)
     if output is not None:
         output.clear()
-    members = _members(segments)
-    problems = evidence.problems(members.frame, segments)
-    known = _keep(chains.chains(members.frame, problems))
-    rows = _keep(renumbered.settled(chains.rows(members.frame)))
-    of_chains = known.select(*CHAINS.fieldNames())
-    named = _keep(evidence.named(rows, rules))
-    counted = _keep(membership.counted(rows))
-    contested = _keep(producers.contested(rows, of_chains))
-    instances = _keep(
-        groups.instances(rows, of_chains, gap_timeout=rules.gap_timeout, tolerance=rules.tolerance)
+    folded = _fold(spark, found, rules).persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        return _judge(spark, folded, found, rules, output, started)
+    finally:
+        folded.unpersist()
+
+
+def _judge(
+    spark: SparkSession, folded: RDD[Any], found: Found, rules: Expect, output: Output | None, started: float
+) -> dict[str, Any]:
+    placed, damaged, duplicated = _parts(folded, found)
+    known = histories(placed, damaged)
+    older_copies(spark, known, found)
+    journals = {each.name: each.sketch() for each in known.journals}
+    records = folded.filter(_is_record)
+    clients = gather(known.journals, rules, _traces(spark, records, known, journals))
+    partitions = min(
+        max(1, _count(placed) // _RECORDS_PER_PARTITION), 4 * spark.sparkContext.defaultParallelism
     )
-    stretches = _keep(contents.stretches(rows, contested))
-    pieces = _keep(
-        accounts.ranges(
-            rows, of_chains, named, drained=rules.drained, until_us=rules.until_us, contested=contested,
-            counted=counted,
-        )
-    )  # fmt: skip
-    others = _keep(
-        union(
-            [
-                groups.merge(instances),
-                producers.findings(rows, of_chains),
-                producers.incarnations(rows),
-                consumption.released_early(rows, of_chains, counted),
-                contents.corrupt(stretches),
-                accounts.findings(pieces),
-                evidence.of_chains(known, problems, segments, rules.until_us),
-                evidence.missing(rows, of_chains, named, rules),
-            ]
-        )
-    )
-    unverified = accounts.unverified(pieces, contents.verified(stretches), others)
-    findings = _keep(union([others, unverified, forks.forks(rows)]))
-    proven = _keep(sites.lost(rows, of_chains, counted))
-    by_site, by_hop = _keep(sites.counts(rows, proven)), _keep(latency.quantiles(rows))
-    saved = sites.saved(rows, proven)
-    found = _verdict(_Frames(findings, pieces, instances, by_site, by_hop, saved, known, rows), copies)
-    found["seconds"] = round(time.perf_counter() - started, 3)
+    numbers = spark.sparkContext.broadcast(known.numbers)
+    context = spark.sparkContext.broadcast(clients.context)
+    tables = output is not None
+
+    def judge(own: Iterable[tuple[Key, bytes]]) -> Iterator[Any]:
+        return judge_streams(own, numbers.value, context.value, tables)
+
+    judged = _by_stream(records, partitions).mapPartitions(judge)
+    if tables:
+        judged = judged.persist(StorageLevel.MEMORY_AND_DISK)
+    total = Summary()
+    for each in judged.filter(_is_summary).collect():
+        total.add(each)
+    result = verdict.compose(total, clients, known, duplicated)
+    result["seconds"] = round(time.perf_counter() - started, 3)
     if output is not None:
-        tables = {
-            "findings": findings,
-            "ranges": pieces,
-            "sites": by_site,
-            "latency": by_hop,
-            "chains": of_chains,
-        }
-        for name, frame in tables.items():
-            output.table(name, frame)
-        output.finish(found, rows, findings)
+        output.finish(spark, result, total, clients, known, judged)
+        judged.unpersist()
+    return result
+
+
+def _fold(spark: SparkSession, found: Found, rules: Expect) -> RDD[Any]:
+    until_us = rules.until_us
+    context = spark.sparkContext
+    total = sum(file.size for file in found.files)
+    if not found.local:
+        return _fold_remote(spark, found, until_us)
+    share = total // max(1, 2 * context.defaultParallelism)
+    bundles = _bundles(
+        chunks(found.files, min(max(share, _LEAST_CHUNK_BYTES), _CHUNK_BYTES)), max(share, _LEAST_CHUNK_BYTES)
+    )
+
+    def read(own: Iterable[list[Chunk]]) -> Iterator[Any]:
+        for bundle in own:
+            for chunk in bundle:
+                yield from fold(chunk, read_file, until_us)
+
+    return context.parallelize(bundles, max(1, len(bundles))).mapPartitions(read)
+
+
+def _fold_remote(spark: SparkSession, found: Found, until_us: int | None) -> RDD[Any]:
+    """Files that only Spark's file systems can read: each is folded separately."""
+    context = spark.sparkContext
+    numbered = {file.path: chunk for chunk in chunks(found.files, 0) for file in chunk.files}
+    known = context.broadcast(numbered)
+    if not numbered:
+        return context.parallelize([], 1)
+    paths = ",".join(path.replace(",", "\\,") for path in numbered)
+    contents = context.binaryFiles(paths, context.defaultParallelism)
+    empty = [chunk for chunk in numbered.values() if not chunk.size]
+
+    def read(own: Iterable[tuple[str, bytes]]) -> Iterator[Any]:
+        for path, data in own:
+            chunk = known.value.get(path)
+            if chunk is not None and chunk.size:
+                yield from fold(chunk, lambda _, data=data: data, until_us)  # type: ignore[misc]
+
+    def nothing(own: Iterable[Chunk]) -> Iterator[Any]:
+        for chunk in own:
+            yield from fold(chunk, lambda _: b"", until_us)
+
+    return contents.mapPartitions(read).union(context.parallelize(empty, 1).mapPartitions(nothing))
+
+
+def _bundles(every: Sequence[Chunk], most_bytes: int) -> list[list[Chunk]]:
+    """Chunks for one task each: small ones together."""
+    found: list[list[Chunk]] = []
+    size = 0
+    for chunk in every:
+        if not found or size + chunk.size > most_bytes:
+            found.append([])
+            size = 0
+        found[-1].append(chunk)
+        size += chunk.size
     return found
 
 
-@dataclass(frozen=True)
-class _Frames:
-    """The frames that the verdict summarizes."""
-
-    findings: DataFrame
-    pieces: DataFrame
-    instances: DataFrame
-    by_site: DataFrame
-    by_hop: DataFrame
-    saved: DataFrame
-    chains: DataFrame
-    rows: DataFrame
-
-
-def _members(segments: DataFrame) -> chains.Members:
-    """The accepted segments, each in its chain."""
-    members = chains.members(chains.accepted(segments))
-    if not members.forked:
-        return members
-    return chains.Members(_keep(chains.without_copies(members.frame)), True)
-
-
-def _keep(frame: DataFrame) -> DataFrame:
-    """Compute a step and cut its lineage: a plan of all steps together would be too large for Spark. The data is stored
-    by the executors; if one is lost, the audit has to be run again."""
-    return frame.localCheckpoint(eager=True, storageLevel=StorageLevel.MEMORY_AND_DISK)
-
-
-def _extent(segments: DataFrame) -> tuple[int, int]:
-    """The number of further copies of valid segments, and the total number of rows."""
-    sound = segments.where(F.col("problem").isNull())
-    found = sound.agg(
-        F.count(F.lit(1)) - F.countDistinct(*_IDENTITY),
-        F.coalesce(F.sum(F.col("last_lsn") - F.col("first_lsn") + 1), F.lit(0)),
-    ).collect()[0]
-    return found[0], found[1]
-
-
-def _verdict(frames: _Frames, duplicated: int) -> dict[str, Any]:
-    findings, pieces, by_site, by_hop = frames.findings, frames.pieces, frames.by_site, frames.by_hop
-    kinds = {row["kind"]: row["count"] for row in findings.groupBy("kind").count().collect()}
-    clients = frames.chains.groupBy("role", "client").count().collect()
-    count = sum(row["count"] for row in clients)
-    missing = _lines(findings, "missing")
-    if not count:
-        missing = [_NO_JOURNALS, *missing]
-        kinds["missing"] = kinds.get("missing", 0) + 1
-    lost = [
-        verdict.as_dict(row) for row in _worst_first(accounts.losses(pieces)).limit(MAX_FINDINGS).collect()
+def _parts(folded: RDD[Any], found: Found) -> tuple[list[Placed], list[Damaged], int]:
+    """Parts, unusable files, and the number of further copies of segments."""
+    placed: list[Placed] = []
+    damaged = [
+        Damaged(path, path.rpartition("/")[2], None, f"not a file: {what}") for path, what in found.odd
     ]
-    worst = [verdict.as_dict(row) for row in _worst_first(findings).limit(MAX_FINDINGS).collect()]
-    if not count:
-        text = {"kind": "missing", "severity": KINDS["missing"][0], "text": _NO_JOURNALS}
-        worst.append({**text, "source": "journal"})
-    read = frames.rows.agg(
-        F.count(F.lit(1)).alias("rows"),
-        F.countDistinct(F.when(_of_stream(), F.struct("producer", "topic", "part"))).alias("streams"),
-    ).collect()[0]
-    return {
-        "verdict": verdict.worst(kinds),
-        "messages": verdict.messages(
-            accounts.counts(pieces).collect(),
-            groups.count(frames.instances).collect(),
-            frames.saved.collect(),
-            (row["client"] for row in clients if row["role"] == "group"),
-        ),
-        "streams": read["streams"],
-        "sites": {
-            row["site"]: {name: int(row[name]) for name in by_site.columns[1:]}
-            for row in by_site.orderBy("site").collect()
-        },
-        "lost_ranges": lost,
-        "lost_ranges_total": accounts.losses(pieces).count() if len(lost) == MAX_FINDINGS else len(lost),
-        "evidence": {
-            "clients": count,
-            "missing": missing,
-            "duplicated": duplicated,
-            "broken": _lines(findings, "broken", "unclosed"),
-        },
-        "latency": {
-            row["hop"]: {name: row[name] for name in by_hop.columns[1:]}
-            for row in by_hop.orderBy("hop").collect()
-        },
-        "findings": worst,
-        "findings_total": sum(kinds.values()),
-        "rows": read["rows"],
-    }
+    collected = folded.filter(_is_no_record).collect()
+    known: set[tuple[str, str, str]] = set()
+    duplicated = 0
+    for each in sorted(
+        (each for each in collected if isinstance(each, Placed)), key=lambda each: each.number
+    ):
+        digests = {(each.part.role, each.part.client, digest) for digest in each.part.digests}
+        if digests <= known:
+            duplicated += len(digests)
+            continue
+        known |= digests
+        placed.append(each)
+    damaged += [each for each in collected if isinstance(each, Damaged)]
+    return placed, damaged, duplicated
 
 
-def _of_stream() -> Column:
-    """Whether a row shows that its stream was used: messages were enqueued or delivered."""
-    enqueued = (F.col("role") == "producer") & (F.col("kind") == "enqueued")
-    handed = (F.col("role") == "group") & F.col("kind").isin("delivered", "redelivered")
-    return enqueued | handed
+def _traces(
+    spark: SparkSession, records: RDD[Any], known: Histories, journals: Mapping[str, Journal]
+) -> StreamTraces:
+    """What the driver has to know of streams that conflicts are about, and of those with renumbered messages."""
+    streams: set[StreamName] = set()
+    producers: set[str] = set()
+    for each in known.journals:
+        for stream, fact in each.rows:
+            if fact.kind in _TRACED:
+                streams.add(stream)
+            elif fact.kind == "renumbered":
+                producers.add(each.client)
+    total = StreamTraces()
+    if not streams and not producers:
+        return total
+    chosen = spark.sparkContext.broadcast((streams, producers))
+    numbers = spark.sparkContext.broadcast(known.numbers)
+    sketches = spark.sparkContext.broadcast(journals)
+
+    def is_chosen(record: tuple[Key, bytes]) -> bool:
+        (stream, _), _ = record
+        return stream in chosen.value[0] or stream[0] in chosen.value[1]
+
+    def trace(own: Iterable[tuple[Key, bytes]]) -> Iterator[StreamTraces]:
+        yield trace_streams(own, numbers.value, sketches.value)
+
+    partitions = spark.sparkContext.defaultParallelism
+    for found in _by_stream(records.filter(is_chosen), partitions).mapPartitions(trace).collect():
+        total.has |= found.has
+        total.published |= found.published
+        total.settled |= found.settled
+        total.identified |= found.identified
+    return total
 
 
-def _lines(findings: DataFrame, *kinds: str) -> list[str]:
-    found = findings.where(F.col("kind").isin(*kinds)).select("text").orderBy("text").limit(MAX_FINDINGS)
-    return [row["text"] for row in found.collect()]
+def _by_stream(records: RDD[Any], partitions: int) -> RDD[Any]:
+    return records.repartitionAndSortWithinPartitions(partitions, partition_of)
 
 
-def _worst_first(findings: DataFrame) -> DataFrame:
-    rank = F.create_map(
-        *(F.lit(each) for kind, (severity, _) in KINDS.items() for each in (kind, PRECEDENCE.index(severity)))
-    )
-    more = [name for name in ("site", "text") if name in findings.columns]
-    return findings.orderBy(
-        rank[F.col("kind")], "kind", "grp", "producer", "topic", "part", "epoch", "first", *more
-    )
+def _count(placed: Iterable[Placed]) -> int:
+    return sum(each.streams for each in placed)
+
+
+def _is_record(each: object) -> bool:
+    return isinstance(each, tuple)
+
+
+def _is_no_record(each: object) -> bool:
+    return not isinstance(each, tuple)
+
+
+def _is_summary(each: object) -> bool:
+    return isinstance(each, Summary)
+
+
+def _is_finding(each: object) -> bool:
+    return isinstance(each, Finding)

@@ -9,14 +9,33 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark import RDD
+from pyspark.sql import SparkSession
 
+from reliamsg.audit.clients import Clients
+from reliamsg.audit.fates import Fate
+from reliamsg.audit.fold import StreamName
+from reliamsg.audit.found import Finding
+from reliamsg.audit.lineage import Histories
+from reliamsg.audit.tasks import Summary
 from reliamsg.errors import ConfigError
 
 __all__ = ["Output"]
 
 _TABLES = ("findings", "ranges", "sites", "latency", "chains")
 _FILES = ("verdict.json", "report.html")
+FINDINGS = (
+    "kind string, producer string, topic string, part int, grp string, site string, epoch bigint, first bigint,"
+    " last bigint, place string, text string"
+)
+RANGES = (
+    "grp string, producer string, topic string, part int, epoch bigint, first bigint, last bigint, fate string,"
+    " why string, place string, hop string, sites array<string>, accounted boolean, handed boolean, pending boolean,"
+    " unacknowledged boolean, late boolean, unverifiable boolean"
+)
+CHAINS = "role string, client string, chain string, rank int, broken boolean, finished boolean"
+_SITE = ("confirmed", "received", "lost_after_confirm", "saved_alone")
+_QUANTILES = ("p50", "p95", "p99", "max")
 
 
 class Output:
@@ -44,18 +63,76 @@ class Output:
             if (self._path / name).exists():
                 shutil.rmtree(self._path / name)
 
-    def table(self, name: str, frame: DataFrame) -> None:
-        """Write a table as Parquet."""
-        frame.write.mode("overwrite").parquet(f"file://{self._path / name}")
+    def finish(
+        self,
+        spark: SparkSession,
+        verdict: Mapping[str, Any],
+        total: Summary,
+        clients: Clients,
+        known: Histories,
+        judged: RDD[Any],
+    ) -> None:
+        """Write the tables, the report, then the verdict: an existing verdict means that the output is complete.
 
-    def finish(self, verdict: Mapping[str, Any], rows: DataFrame, findings: DataFrame) -> None:
-        """Write the report, then the verdict: an existing verdict means that the output is complete."""
+        `judged`: every finding of a stream, every range of messages, and summaries.
+        """
         from reliamsg.audit import report  # requires jinja2 and plotly, which a verdict does not
 
-        report.write(self._path / "report.html", verdict, report.data(rows, findings, verdict))
+        evidence = [
+            *clients.findings, *(Finding("broken", text=line) for line in known.stray),
+            *(Finding("missing", text=line) for line in sorted(total.lacking)),
+        ]  # fmt: skip
+        findings = judged.filter(_is_finding).union(spark.sparkContext.parallelize(evidence, 1))
+        self._table(spark, "findings", findings.map(_finding_row), FINDINGS)
+        self._table(spark, "ranges", judged.filter(_is_range).map(_range_row), RANGES)
+        sites = [(site, *(counts[name] for name in _SITE)) for site, counts in sorted(total.sites.items())]
+        self._table(spark, "sites", sites, f"site string, {', '.join(f'{name} bigint' for name in _SITE)}")
+        latencies = [
+            (hop, *(values[name] for name in _QUANTILES)) for hop, values in verdict["latency"].items()
+        ]
+        self._table(
+            spark, "latency", latencies, f"hop string, {', '.join(f'{name} double' for name in _QUANTILES)}"
+        )
+        journals = [
+            (each.role, each.client, each.name, each.rank, each.broken, each.finished)
+            for each in clients.context.journals.values()
+        ]
+        self._table(spark, "chains", journals, CHAINS)
+        report.write(self._path / "report.html", verdict, report.data(total, clients, verdict))
         aside = self._path / f".verdict.json.{os.getpid()}"
         aside.write_text(json.dumps(verdict, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         aside.replace(self._path / "verdict.json")
+
+    def _table(self, spark: SparkSession, name: str, rows: Any, schema: str) -> None:
+        """Write a table as Parquet."""
+        frame = spark.createDataFrame(rows, schema)
+        frame.write.mode("overwrite").parquet(f"file://{self._path / name}")
+
+
+def _is_finding(each: object) -> bool:
+    return isinstance(each, Finding)
+
+
+def _is_range(each: object) -> bool:
+    return isinstance(each, tuple)
+
+
+def _finding_row(each: Finding) -> tuple[Any, ...]:
+    producer, topic, part = each.stream or (None, None, None)
+    texts = (text or None for text in (each.place, each.text))
+    return (
+        each.kind, producer, topic, part, each.group or None, each.site or None, each.epoch, each.first, each.last,
+        *texts,
+    )  # fmt: skip
+
+
+def _range_row(each: tuple[StreamName, str, int, Fate]) -> tuple[Any, ...]:
+    stream, group, epoch, fate = each
+    return (
+        group, *stream, epoch, fate.first, fate.last, fate.fate, fate.why or None, fate.place or None, fate.hop or None,
+        list(fate.sites), fate.accounted, fate.handed, fate.pending, "unacknowledged" in fate.claims, fate.late,
+        fate.unverifiable,
+    )  # fmt: skip
 
 
 def _ours(path: Path) -> bool:

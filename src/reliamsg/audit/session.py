@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
-from typing import Any
 
 from pyspark.sql import SparkSession
 
-__all__ = ["LITTLE", "adapt_session", "are_few", "make_session", "separate_session"]
+__all__ = ["LITTLE", "are_few", "make_session"]
 
 _SETTINGS = {
     # Dates and times are compared with those of clients, which use UTC.
@@ -29,15 +29,6 @@ _APPLICATION_SETTINGS = {
 }
 LITTLE = 300_000
 """Up to this number of journal rows, planning and starting tasks dominate the time of an audit."""
-_FOR_LITTLE = {
-    # Compiling code for each step takes longer than interpreting it for few rows.
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.shuffle.partitions": "1",
-    # The text of each plan is only needed for Spark's web page.
-    "spark.sql.ui.explainMode": "simple",
-}
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _LOCAL_SETTINGS = {
     # One machine: a task per processor, and no web server.
@@ -58,27 +49,6 @@ _FOR_FEW = {
 }
 
 
-_CLASSES = ("functions", "org.apache.spark.sql.functions", "PythonUtils", "PythonSQLUtils")
-"""The Java classes that PySpark calls to create columns and lists of them."""
-
-
-class _Known:
-    """A Java class whose methods are looked up once.
-
-    PySpark looks up the class and the method in Java before each call. These are a third of all calls of a small audit,
-    which spends most of its time building plans.
-    """
-
-    def __init__(self, of: Any) -> None:
-        self._of = of
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._of, name)
-        if not name.startswith("_"):
-            setattr(self, name, found)
-        return found
-
-
 def make_session(
     master: str | None = None,
     *,
@@ -97,6 +67,8 @@ def make_session(
     if master is not None:
         builder = builder.master(master)
     if master is None or master.startswith("local"):
+        # Tasks run in this installation, not in whatever "python3" is.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         of_java = _FOR_FEW if journals is not None and are_few(journals) else {}
         for name, value in (_LOCAL_SETTINGS | of_java).items():
             builder = builder.config(name, value)
@@ -121,26 +93,3 @@ def are_few(journals: str | os.PathLike[str]) -> bool:
     except OSError:
         return False  # unknown; the audit reports unreadable files
     return True
-
-
-def separate_session(spark: SparkSession) -> SparkSession:
-    """A separate session for one audit, in the same Spark application, initially with settings for small journals."""
-    _know_classes(spark)
-    own = spark.newSession()
-    for name, value in (_SETTINGS | _FOR_LITTLE).items():
-        own.conf.set(name, value)
-    return own
-
-
-def _know_classes(spark: SparkSession) -> None:
-    java: Any = spark.sparkContext._jvm
-    for name in _CLASSES:
-        if name not in vars(java):
-            setattr(java, name, _Known(getattr(java, name)))
-
-
-def adapt_session(own: SparkSession, spark: SparkSession, rows: int) -> None:
-    """Use the settings of `spark` if there are more than :data:`LITTLE` journal rows."""
-    if rows > LITTLE:
-        for name in _FOR_LITTLE:
-            own.conf.set(name, str(spark.conf.get(name)))

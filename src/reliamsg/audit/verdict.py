@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pyspark.sql import Row
-
+from reliamsg.audit.clients import Clients
+from reliamsg.audit.found import Finding
 from reliamsg.audit.kinds import KINDS, PRECEDENCE
-from reliamsg.audit.ranges import LAST
+from reliamsg.audit.lineage import Histories
+from reliamsg.audit.spans import LAST
+from reliamsg.audit.tasks import MAX_FINDINGS, Summary, worst_first
 from reliamsg.terminal import printable
 
-__all__ = ["as_dict", "messages", "status", "table", "worst"]
+__all__ = ["HOPS", "as_dict", "compose", "messages", "quantiles", "status", "table", "worst"]
+
+HOPS = {
+    "enqueued": "publish_to_durable",
+    "confirmed": "durable_to_confirmed",
+    "delivered": "received_to_delivered",
+}
+"""Rows with latencies, and their hop."""
+_NO_JOURNALS = "there are no journals"
+_SITE = ("confirmed", "received", "lost_after_confirm", "saved_alone")
+_MAX_BUCKET = 255
+"""Half a million years."""
 
 _STATUS = {"complete": 0, "violated": 1, "lost": 1, "unknown": 2}
-_SUMS = ("enqueued", "lost", "declared_gaps", "phantom", "pending", "late", "before_join")
-_SAVED = ("saved_by_repair", "saved_by_second_site")
 _EVIDENCE = ("missing", "broken", "unclosed")
 
 
@@ -30,77 +42,120 @@ def status(verdict: Mapping[str, Any]) -> int:
     return _STATUS[verdict["verdict"]]
 
 
-def messages(
-    accounts: Iterable[Row], wrong: Iterable[Row], saved: Iterable[Row], groups: Iterable[str]
-) -> dict[str, Any]:
-    """Messages by fate, from the rows of ``accounts.counts``, ``groups.counts`` and ``sites.saved``.
-
-    `groups`: all groups with a journal; exactly these appear in `delivered`, even without deliveries.
-    """
-    sums = dict.fromkeys(_SUMS, 0)
-    delivered = dict.fromkeys(sorted(groups), 0)
-    for row in accounts:
-        for name in _SUMS:
-            sums[name] += int(row[name] or 0)
-        if row["grp"] in delivered:
-            delivered[row["grp"]] = int(row["delivered"] or 0)
-    counted = list(saved)
-    duplicates = out_of_order = 0
-    for row in wrong:
-        duplicates += int(row["duplicates"])
-        out_of_order += int(row["out_of_order"])
+def compose(total: Summary, clients: Clients, known: Histories, duplicated: int) -> dict[str, Any]:
+    """The content of ``verdict.json``, but for the time that the audit took. `duplicated`: further copies of valid
+    segments."""
+    evidence = [*clients.findings]
+    evidence += [Finding("broken", text=line) for line in known.stray]
+    evidence += [Finding("missing", text=line) for line in sorted(total.lacking)]
+    if not known.journals:
+        evidence.append(Finding("missing", text=_NO_JOURNALS))
+    kinds: Counter[str] = Counter(each.kind for each in evidence)
+    for (kind, _), count in total.kinds.items():
+        kinds[kind] += count
+    lines = {
+        kind: sorted(each.text for each in evidence if each.kind == kind)[:MAX_FINDINGS] for kind in _EVIDENCE
+    }
+    clients_found = {(each.role, each.client) for each in known.journals}
+    worst_found = worst_first([*total.findings, *evidence])[:MAX_FINDINGS]
     return {
-        "enqueued": sums["enqueued"],
+        "verdict": worst(kinds),
+        "messages": messages(total, (client for role, client in clients_found if role == "group")),
+        "streams": total.streams,
+        "sites": {
+            site: {name: counts[name] for name in _SITE} for site, counts in sorted(total.sites.items())
+        },
+        "lost_ranges": [as_dict(each, hops=True) for each in total.losses],
+        "lost_ranges_total": total.losses_total,
+        "evidence": {
+            "clients": len(clients_found),
+            "missing": lines["missing"],
+            "duplicated": duplicated,
+            "broken": sorted([*lines["broken"], *lines["unclosed"]])[:MAX_FINDINGS],
+        },
+        "latency": quantiles(clients.latencies),
+        "findings": [as_dict(each) for each in worst_found],
+        "findings_total": sum(kinds.values()),
+        "rows": known.rows,
+    }
+
+
+def messages(total: Summary, groups: Iterable[str]) -> dict[str, Any]:
+    """Messages by fate. `groups`: all groups with a journal; exactly these appear in `delivered`, even without
+    deliveries."""
+
+    def sum_of(name: str) -> int:
+        return sum(getattr(account, name) for account in total.accounts.values())
+
+    delivered = {
+        group: total.accounts[group].delivered if group in total.accounts else 0 for group in sorted(groups)
+    }
+    return {
+        "enqueued": sum_of("enqueued"),
         "delivered": delivered,
-        "lost": sums["lost"],
-        "declared_gaps": sums["declared_gaps"],
-        "duplicates": duplicates,
-        "out_of_order": out_of_order,
-        "phantom": sums["phantom"],
-        "pending": sums["pending"],
-        "late": sums["late"],
-        "before_join": sums["before_join"],
-        **{name: sum(int(row[name] or 0) for row in counted) for name in _SAVED},
+        **{name: sum_of(name) for name in ("lost", "declared_gaps", "duplicates", "out_of_order", "phantom")},
+        "pending": total.pending,
+        **{name: sum_of(name) for name in ("late", "before_join")},
+        "saved_by_repair": total.by_repair,
+        "saved_by_second_site": total.by_second_site,
     }
 
 
-def as_dict(finding: Row) -> dict[str, Any]:
-    """A finding, or a lost range with `hop` and `sites`, as plain data."""
-    # A damaged row may have a stream without a topic, which still has a producer.
-    known = {
-        name: value
-        for name, value in finding.asDict().items()
-        if value is not None and (value != "" or name == "topic")
-    }
-    kind = known["kind"]
-    found: dict[str, Any] = {"kind": kind, "severity": KINDS[kind][0], "text": _text(known)}
-    for name, shown in (
-        ("producer", "producer"), ("topic", "topic"), ("part", "partition"), ("grp", "group"), ("site", "site"),
-        ("epoch", "epoch"), ("first", "first"), ("last", "last"), ("place", "where"),
-    ):  # fmt: skip
-        if name in known and (shown not in ("producer", "partition") or "topic" in known):
-            found[shown] = known[name]
-    found["source"] = "journal"
-    if "hop" in known:
-        found |= {"hop": known["hop"], "sites": list(known.get("sites", []))}
+def quantiles(latencies: Mapping[tuple[str, str], Mapping[int, int]]) -> dict[str, dict[str, float]]:
+    """By hop, quantiles in seconds: upper bounds of buckets that are 19 % wide."""
+    hops: dict[str, Counter[int]] = {}
+    for (kind, _), counts in latencies.items():
+        hops.setdefault(HOPS[kind], Counter()).update(counts)
+    return {hop: _quantiles(counts) for hop, counts in sorted(hops.items()) if sum(counts.values()) > 0}
+
+
+def _quantiles(counts: Counter[int]) -> dict[str, float]:
+    everything, found = sum(counts.values()), {}
+    for name, quantile in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99), ("max", 1.0)):
+        seen = 0
+        for bucket in sorted(counts):
+            seen += counts[bucket]
+            if seen >= everything * quantile:
+                # Bucket b ends at 2**((b+1)/4) µs. The bound is for invalid values in journals.
+                found[name] = round(2.0 ** ((min(bucket, _MAX_BUCKET) + 1) / 4) / 1e6, 6)
+                break
     return found
 
 
-def _text(known: Mapping[str, Any]) -> str:
-    kind = known["kind"]
-    meaning, more = KINDS[kind][1], known.get("text", "")
+def as_dict(finding: Finding, hops: bool = False) -> dict[str, Any]:
+    """A finding, with `hops` a lost range, as plain data."""
+    found: dict[str, Any] = {
+        "kind": finding.kind, "severity": KINDS[finding.kind][0], "text": _text(finding),
+    }  # fmt: skip
+    if finding.stream is not None:
+        found |= dict(zip(("producer", "topic", "partition"), finding.stream, strict=True))
+    for name, value in (
+        ("group", finding.group), ("site", finding.site), ("epoch", finding.epoch), ("first", finding.first),
+        ("last", finding.last), ("where", finding.place),
+    ):  # fmt: skip
+        if value not in ("", None):
+            found[name] = value
+    found["source"] = "journal"
+    if hops:
+        found |= {"hop": finding.hop, "sites": list(finding.sites)}
+    return found
+
+
+def _text(finding: Finding) -> str:
+    kind = finding.kind
+    meaning, more = KINDS[kind][1], finding.text
     if kind in _EVIDENCE:
-        return str(more) or meaning
+        return more or meaning
     parts = []
-    if "topic" in known:
-        part = known.get("part")
-        parts.append(f"{known['producer']}/{known['topic']}" + (f"~{part}" if part else ""))
-    if "first" in known:
-        first, last = known["first"], known["last"]
+    if finding.stream is not None:
+        producer, topic, part = finding.stream
+        parts.append(f"{producer}/{topic}" + (f"~{part}" if part else ""))
+    if finding.first is not None and finding.last is not None:
+        first, last = finding.first, finding.last
         span = str(first) if first == last else f"{first} to {last if last < LAST else 'the end'}"
-        parts.append(f"{span} of epoch {known['epoch']}")
-    parts += [f"at group {known['grp']}"] if "grp" in known else []
-    parts += [f"at site {known['site']}"] if "site" in known else []
+        parts.append(f"{span} of epoch {finding.epoch}")
+    parts += [f"at group {finding.group}"] if finding.group else []
+    parts += [f"at site {finding.site}"] if finding.site else []
     about = " ".join(parts)
     said = f"{meaning}: {more}" if more else meaning
     return f"{about}: {said}" if about else said

@@ -1,0 +1,512 @@
+"""What all journals say of clients: whether their evidence is complete, and what the judges of streams need."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from reliamsg.audit.context import NOBODY, Context, GroupContext, Journal, ProducerContext
+from reliamsg.audit.cuts import ProducerJournal, Traces, find_cuts, is_incarnation
+from reliamsg.audit.expect import Expect
+from reliamsg.audit.fold import Fact, Opening, Part, StreamName
+from reliamsg.audit.found import Finding
+from reliamsg.audit.kinds import KINDS
+from reliamsg.audit.numbers import names
+from reliamsg.audit.spans import pieces
+
+__all__ = ["Clients", "JournalParts", "StreamTraces", "gather"]
+
+_TRACED = ("conflict", "surpassed", "behind")
+
+
+@dataclass(slots=True)
+class JournalParts:
+    """One history of a client's file, as parts in order."""
+
+    role: str
+    client: str
+    name: str
+    source: str
+    """Where it was found."""
+    parts: list[Part]
+    problems: list[str] = field(default_factory=list)
+    """Why rows may be missing, according to segments."""
+
+    def sketch(self) -> Journal:
+        """Itself as far as it is known before the evidence is examined."""
+        boots: dict[str, int] = {}
+        for opening in self.openings:
+            boots.setdefault(opening.boot, opening.first_lsn)
+        return Journal(self.role, self.client, self.name, 0, True, False, boots, {}, [], {})
+
+    @property
+    def rows(self) -> Iterator[tuple[StreamName, Fact]]:
+        for part in self.parts:
+            yield from part.rows
+
+    @property
+    def openings(self) -> list[Opening]:
+        """By boot, over all parts."""
+        found: list[Opening] = []
+        for part in self.parts:
+            for each in part.openings:
+                if found and found[-1].boot == each.boot:
+                    known = found[-1]
+                    found[-1] = msgspec.structs.replace(
+                        known, last_lsn=each.last_lsn, last_us=max(known.last_us, each.last_us),
+                        closed=known.closed or each.closed, published=known.published or each.published,
+                        end=max(known.end, each.end), entered=known.entered | (each.entered - {each.epoch})
+                        | ({each.epoch} if each.kind == "epoch" else set()),
+                    )  # fmt: skip
+                else:
+                    found.append(each)
+        return found
+
+
+@dataclass(slots=True)
+class StreamTraces:
+    """What the journals have of streams that conflicts are about."""
+
+    has: dict[tuple[StreamName, int], int] = field(default_factory=dict)
+    """The last number of each epoch, as finally renumbered."""
+    published: dict[tuple[str, StreamName], set[str]] = field(default_factory=dict)
+    """By journal and stream, the boots that published to it."""
+    settled: dict[tuple[str, StreamName], tuple[int, int]] = field(default_factory=dict)
+    """By journal of a group and stream, the highest position that it settled."""
+    identified: set[tuple[str, int, str]] = field(default_factory=set)
+    """Producer, final epoch and incarnation in the rows of journals in which messages were renumbered."""
+
+
+@dataclass(slots=True)
+class Clients:
+    """All clients."""
+
+    context: Context
+    findings: list[Finding]
+    """About the evidence itself."""
+    latencies: dict[tuple[str, str], dict[int, int]]
+    """By kind of row and, for confirms, site: bucket → count."""
+
+
+def gather(journals: Sequence[JournalParts], expect: Expect, traces: StreamTraces) -> Clients:
+    """Read all journals."""
+    return _Gatherer(journals, expect, traces).gather()
+
+
+class _Gatherer:
+    def __init__(self, journals: Sequence[JournalParts], expect: Expect, traces: StreamTraces) -> None:
+        self._journals = sorted(journals, key=lambda each: (each.role, each.client, each.name))
+        self._expect, self._traces = expect, traces
+        self._openings = {each.name: each.openings for each in self._journals}
+        self._problems = {each.name: [*each.problems, *_problems_of(each)] for each in self._journals}
+        self._abandoned()
+        self._ranks: dict[str, int] = {}
+        by_client: dict[tuple[str, str], list[JournalParts]] = defaultdict(list)
+        for each in self._journals:
+            by_client[each.role, each.client].append(each)
+        self._by_client = by_client
+        for own in by_client.values():
+            own.sort(key=lambda each: (self._openings[each.name][0].first_us if each.parts else 0, each.name))
+            for rank, each in enumerate(own, 1):
+                self._ranks[each.name] = rank
+
+    def gather(self) -> Clients:
+        journals = {each.name: self._journal(each) for each in self._journals}
+        groups = {
+            client: self._group(own, journals)
+            for (role, client), own in self._by_client.items() if role == "group"
+        }  # fmt: skip
+        referred = self._referred()
+        cuts = self._cuts()
+        lines: set[str] = set()
+        producers = {}
+        for (role, client), own in self._by_client.items():
+            if role == "producer":
+                producers[client], own_lines = self._producer(
+                    own, journals, referred[client], cuts.get(client, [])
+                )
+                lines.update(own_lines)
+        named = self._named()
+        contested = self._contested()
+        context = Context(
+            journals, groups, producers, named, {(producer, epoch) for producer, epoch, _ in contested},
+            self._proofs(groups), self._expect.drained, self._expect.gap_timeout, self._expect.tolerance,
+            self._expect.until_us,
+        )  # fmt: skip
+        findings = [*self._evidence(journals), *self._streamless(), *self._fences()]
+        for producer, epoch, incarnations in contested:
+            text = f"{producer} has incarnations {', '.join(incarnations)} in epoch {epoch}"
+            findings.append(Finding("two_incarnations", epoch=epoch, text=text))
+        lines |= set(self._missing(named, producers, groups))
+        findings += [Finding("missing", text=line) for line in sorted(lines)]
+        return Clients(context, findings, self._latencies())
+
+    def _latencies(self) -> dict[tuple[str, str], dict[int, int]]:
+        found: dict[tuple[str, str], Counter[int]] = defaultdict(Counter)
+        for each in self._journals:
+            for part in each.parts:
+                for hop, counts in part.latencies.items():
+                    found[hop].update(counts)
+        return {hop: dict(counts) for hop, counts in found.items()}
+
+    # -- journals -------------------------------------------------------------------------------------------
+
+    def _journal(self, each: JournalParts) -> Journal:
+        openings = self._openings[each.name]
+        fenced: dict[int, int] = {}
+        boots: dict[str, int] = {}
+        for opening in openings:
+            boots.setdefault(opening.boot, opening.first_lsn)
+        for _, fact in each.rows:
+            if fact.kind == "fenced":
+                fenced.setdefault(boots[fact.boot], fact.lsn)
+        newest: list[tuple[int, int]] = []
+        for part in each.parts:
+            for lsn, epoch in part.newest:
+                if not newest or epoch > newest[-1][1]:
+                    newest.append((lsn, epoch))
+        return Journal(
+            each.role, each.client, each.name, self._ranks[each.name], bool(self._problems[each.name]),
+            bool(openings) and openings[-1].closed, boots,
+            {opening.first_lsn: opening.detail for opening in openings if opening.detail is not None}, newest, fenced,
+        )  # fmt: skip
+
+    def _abandoned(self) -> None:
+        """Inboxes of a group without a journal, from which another inbox took over."""
+        known = {
+            (each.client, (opening.detail or {}).get("inbox"))
+            for each in self._journals if each.role == "group" for opening in self._openings[each.name]
+        }  # fmt: skip
+        for each in self._journals:
+            lines = dict.fromkeys(
+                f"inbox {before}, from which it took over, left no journal"
+                for _, fact in each.rows
+                if fact.kind == "took_over" and isinstance(before := (fact.detail or {}).get("from"), str)
+                and before and (each.client, before) not in known
+            )  # fmt: skip
+            self._problems[each.name] += [line for line in lines if line not in self._problems[each.name]]
+
+    def _group(self, own: list[JournalParts], journals: Mapping[str, Journal]) -> GroupContext:
+        known = [journals[each.name] for each in own]
+        settled = self._traces.settled
+        replaced: dict[str, int] = {}
+        for each, journal in zip(own, known, strict=True):
+            for stream, fact in each.rows:
+                if fact.kind != "behind" or not _is_position((fact.detail or {}).get("from")):
+                    continue
+                place = (fact.epoch, fact.last - 1)
+                others = (other.name for other in own if other.name != each.name)
+                if all(settled.get((name, stream), (0, 0)) < place for name in others):
+                    boot = journal.boots[fact.boot]
+                    replaced[each.name] = max(boot, replaced.get(each.name, 0))
+        return GroupContext(
+            sound=not any(each.broken for each in known),
+            finished=all(each.finished for each in known),
+            latest=any(detail.get("begin") == "latest" for each in known for detail in each.opened.values()),
+            replaced=replaced,
+        )
+
+    def _producer(
+        self, own: list[JournalParts], journals: Mapping[str, Journal], referred: Mapping[str, set[tuple[int | None, int]]],
+        cuts: list[Any],
+    ) -> tuple[ProducerContext, list[str]]:  # fmt: skip
+        known = [journals[each.name] for each in own]
+        sound, finished = not any(each.broken for each in known), all(each.finished for each in known)
+        until = self._expect.until_us
+        incarnations = {name for each in own for part in each.parts for _, name in part.own}
+        epochs = {epoch for each in own for part in each.parts for epoch, _ in part.own}
+        rows: dict[str, int] = {}
+        growing: set[str] = set()
+        goes_on_from: int | None = None
+        excused = True
+        for each, journal in zip(own, known, strict=True):
+            openings = self._openings[each.name]
+            for opening in openings:
+                rows[opening.incarnation] = max(opening.last_lsn, rows.get(opening.incarnation, 0))
+            beyond = until is not None and any(opening.last_us > until for opening in openings)
+            excused &= journal.finished or beyond
+            if not journal.finished or beyond:
+                growing.update(opening.incarnation for opening in openings[-1:])
+                end = max((opening.end for opening in openings), default=0)
+                goes_on_from = end if goes_on_from is None else min(end, goes_on_from)
+        absent: set[int] = set()
+        lines: list[str] = []
+        client = own[0].client
+        for incarnation, places in referred.items() if sound else ():
+            opening_text = f"the opening {incarnation} of producer {client}"
+            for epoch, lsn in places:
+                if incarnation in incarnations:
+                    if lsn > rows.get(incarnation, lsn) and incarnation not in growing:
+                        lines.append(f"the journal of {opening_text} lacks rows that it had")
+                elif goes_on_from is None or (epoch is not None and epoch < goes_on_from):
+                    if epoch is not None:
+                        absent.add(epoch)
+                    lines.append(f"no journal of {opening_text}")
+        continues = sound and not finished and excused
+        context = ProducerContext(
+            sound, finished, continues, cuts, incarnations, epochs, absent, goes_on_from
+        )
+        return context, lines
+
+    # -- references -----------------------------------------------------------------------------------------
+
+    def _referred(self) -> dict[str, dict[str, set[tuple[int | None, int]]]]:
+        """By producer and incarnation, the openings that rows refer to: epoch, if it is named, and the number of rows
+        that the journal had."""
+        found: dict[str, dict[str, set[tuple[int | None, int]]]] = defaultdict(lambda: defaultdict(set))
+        for each in self._journals:
+            if each.role == "group":
+                for part in each.parts:
+                    for producer, epoch, incarnation in part.referred:
+                        found[producer][incarnation].add((epoch, 0))
+            for (producer, _, _), fact in each.rows:
+                for name, incarnation, place in _openings_named(each, producer, fact):
+                    found[name][incarnation].add(place)
+        return found
+
+    def _cuts(self) -> dict[str, list[Any]]:
+        of_producers = []
+        for each in self._journals:
+            if each.role == "producer":
+                journal = ProducerJournal(each.client, self._openings[each.name], list(each.rows))
+                for (name, stream), boots in self._traces.published.items():
+                    if name == each.name:
+                        journal.published[stream] = boots
+                of_producers.append(journal)
+        of_groups = [row for each in self._journals if each.role == "group" for row in each.rows]
+        return find_cuts(of_producers, of_groups, Traces(self._traces.has))
+
+    def _contested(self) -> list[tuple[str, int, list[str]]]:
+        """Producers and epochs with several incarnations."""
+        found: dict[tuple[str, int], set[str]] = defaultdict(set)
+        for producer, epoch, incarnation in self._traces.identified:
+            found[producer, epoch].add(incarnation)
+        for each in self._journals:
+            if each.role == "producer" and any(fact.kind == "renumbered" for _, fact in each.rows):
+                continue  # as written, messages of two histories may have had one epoch
+            for part in each.parts:
+                for producer, epoch, incarnation in part.identified:
+                    found[producer, epoch].add(incarnation)
+        return [
+            (producer, epoch, sorted(known))
+            for (producer, epoch), known in sorted(found.items())
+            if len(known) > 1
+        ]
+
+    def _proofs(self, groups: Mapping[str, GroupContext]) -> dict[tuple[str, str, str], int]:
+        chains: dict[tuple[str, str], list[str]] = defaultdict(list)
+        for each in self._journals:
+            if each.role == "producer":
+                for incarnation in {
+                    opening.incarnation for opening in self._openings[each.name] if opening.kind == "opened"
+                }:
+                    chains[each.client, incarnation].append(each.name)
+        found: dict[tuple[str, str, str], int] = {}
+        for each in self._journals:
+            if each.role != "group" or not groups[each.client].whole:
+                continue
+            for _, fact in each.rows:
+                if fact.kind == "connected" and (fact.detail or {}).get("session_present") is not False:
+                    continue
+                if fact.kind not in ("connected", "drained"):
+                    continue
+                for producer, incarnation, lsn in _heard(fact):
+                    for name in chains[producer, incarnation]:
+                        key = (each.client, fact.site, name)
+                        found[key] = max(lsn, found.get(key, 0))
+        return found
+
+    # -- evidence -------------------------------------------------------------------------------------------
+
+    def _evidence(self, journals: Mapping[str, Journal]) -> Iterator[Finding]:
+        until = self._expect.until_us
+        for each in self._journals:
+            name = f"{each.source} ({each.role} {each.client})"
+            problems = self._problems[each.name]
+            for problem in problems:
+                yield Finding("broken", text=f"{name}: {problem}")
+            last_us = max((opening.last_us for opening in self._openings[each.name]), default=0)
+            if not problems and not journals[each.name].finished and (until is None or last_us <= until):
+                yield Finding("unclosed", text=f"{name}: {KINDS['unclosed'][1]}")
+
+    def _streamless(self) -> Iterator[Finding]:
+        """Epochs that were entered, without a stream, although they were over."""
+        found = set()
+        for each in self._journals:
+            newest = 0
+            steps = [step for part in each.parts for step in part.newest]
+            for (producer, topic, part), fact in each.rows:
+                if each.role == "producer" and fact.kind == "epoch" and not topic:
+                    newest = max((epoch for lsn, epoch in steps if lsn < fact.lsn), default=0)
+                    if fact.epoch < newest:
+                        found.add(fact.epoch)
+        for epoch in sorted(found):
+            yield Finding("old_epoch", epoch=epoch)
+
+    def _fences(self) -> Iterator[Finding]:
+        found = set()
+        for each in self._journals:
+            for _, fact in each.rows:
+                if each.role == "producer" and fact.kind == "fenced":
+                    other = (fact.detail or {}).get("epoch", "unknown")
+                    text = f"{each.client} was fenced in epoch {fact.epoch}, by the one in epoch {other}"
+                    found.add((fact.epoch, text))
+        for epoch, text in sorted(found):
+            yield Finding("fork", epoch=epoch, text=text)
+
+    def _named(self) -> dict[str, set[str]]:
+        """By topic, all groups that journals or expectations name; a topic may have none."""
+        named: dict[str, set[str]] = {topic: set(own) for topic, own in self._expect.groups.items()}
+        for each in self._journals:
+            if each.role == "group":
+                topics = {topic for part in each.parts for topic in part.topics}
+                for opening in self._openings[each.name]:
+                    topics.update(names((opening.detail or {}).get("topics")))
+                for topic in topics:
+                    named.setdefault(topic, set()).add(each.client)
+                continue
+            for topic, group in self._named_by(each):
+                named.setdefault(topic, set()).update([group] if group else ())
+        return named
+
+    def _named_by(self, each: JournalParts) -> Iterator[tuple[str, str]]:
+        """Topics and groups that a producer names, or named when something was enqueued for them."""
+        latest: dict[tuple[str, str], tuple[int, bool]] = {}
+        for opening in self._openings[each.name]:
+            groups = (opening.detail or {}).get("groups")
+            for topic, own in groups.items() if isinstance(groups, dict) else ():
+                yield topic, ""
+                for group in names(own):
+                    latest[topic, group] = max(
+                        (opening.first_lsn, True), latest.get((topic, group), (0, False))
+                    )
+        for (_, topic, _), fact in each.rows:
+            if fact.kind == "group_added":
+                change = (fact.lsn, True)
+            elif fact.kind == "group_removed":
+                at = (fact.detail or {}).get("position")
+                if _is_position(at) and tuple(at) != (fact.epoch, fact.first):
+                    continue
+                change = (fact.lsn, False)
+            else:
+                continue
+            latest[topic, fact.group] = max(change, latest.get((topic, fact.group), (0, False)))
+        for (topic, group), (_, is_named) in latest.items():
+            if is_named:
+                yield topic, group
+
+    def _missing(
+        self, named: Mapping[str, set[str]], producers: Mapping[str, object], groups: Mapping[str, object]
+    ) -> Iterator[str]:
+        wanted = set(self._expect.producers)
+        spoke: set[str] = set()
+        published: set[str] = set()
+        for each in self._journals:
+            for part in each.parts:
+                wanted |= part.producers
+                spoke |= part.groups
+                if each.role == "producer":
+                    published |= part.topics
+            if each.role == "group":
+                for _, fact in each.rows:
+                    if fact.kind in ("drained", "connected"):
+                        wanted.update(producer for producer, _, _ in _heard(fact))
+            else:
+                published.update(topic for topic, _ in self._named_by(each))
+        absent = wanted - producers.keys()
+        for name in absent:
+            yield f"no journal of producer {name}"
+        for name in (spoke | set().union(*named.values())) - groups.keys():
+            yield f"no journal of group {name}"
+        if not absent:  # otherwise its journal may have the topic
+            for topic in named.keys() - published:
+                yield f"no journal of any producer of topic {topic}"
+
+
+def _problems_of(each: JournalParts) -> list[str]:
+    """Why rows may be missing, according to the rows themselves."""
+    if not each.parts:
+        return ["it holds no row"]
+    found: list[str] = []
+    truncated: list[tuple[int, int, str]] = []
+    for _, fact in each.rows:
+        if fact.kind != "truncated":
+            continue
+        detail = fact.detail or {}
+        first, last, count = (detail.get(name) for name in ("first_lsn", "last_lsn", "rows"))
+        if isinstance(first, int) and isinstance(last, int):
+            truncated.append((first, last, "discarded"))
+            found.append(f"rows {first} to {last} were discarded by the client: its target was unreachable")
+        else:
+            number = count if isinstance(count, int) else "some"
+            found.append(f"{number} rows were discarded by the client: its file could not be written")
+    expected, boot = 1, ""
+    known: set[str] = set()
+    for part in each.parts:
+        if part.first_lsn > expected:
+            hole = (expected, part.first_lsn - 1, "missing")
+            for first, last, marks in pieces([hole, *truncated]):
+                if set(marks) == {"missing"}:
+                    found.append(f"rows {first} to {last} are missing")
+        elif part.first_lsn < expected:
+            found.append(f"row {part.first_lsn} comes after row {expected - 1}")
+        expected = part.last_lsn + 1
+        for opening in part.openings:
+            if opening.boot == boot:
+                continue
+            if opening.boot in known:
+                found.append(
+                    f"boot {opening.boot} continues at row {opening.first_lsn}, after another one began"
+                )
+            if opening.kind != "opened":
+                found.append(
+                    f"boot {opening.boot} begins with {opening.kind!r} at row {opening.first_lsn}, not with 'opened'"
+                )
+            known.add(opening.boot)
+            boot = opening.boot
+    return found
+
+
+def _is_position(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(isinstance(each, int) for each in value)
+
+
+def _heard(fact: Fact) -> Iterator[tuple[str, str, int]]:
+    """The openings that a group knew when a site's queue was empty: producer, incarnation, and rows of its journal."""
+    heard = (fact.detail or {}).get("heard")
+    for producer, said in heard.items() if isinstance(heard, dict) else ():
+        match said:
+            case [int(lsn), str(incarnation)] if re.fullmatch("[0-9a-f]{16}", incarnation):
+                yield producer, incarnation, lsn
+
+
+def _openings_named(
+    each: JournalParts, producer: str, fact: Fact
+) -> Iterator[tuple[str, str, tuple[int | None, int]]]:
+    """Openings that a row names besides its own: producer, incarnation, and epoch and number of rows."""
+    detail = fact.detail or {}
+    if each.role == "producer":
+        if fact.kind == "fenced":
+            epoch, incarnation = detail.get("epoch"), detail.get("incarnation")
+            if isinstance(epoch, int) and is_incarnation(incarnation) and incarnation != NOBODY:
+                yield each.client, str(incarnation), (epoch, 0)
+        return
+    if fact.kind == "heard" and producer and fact.incarnation != NOBODY:
+        lsn = detail.get("lsn")
+        if isinstance(lsn, int):
+            yield producer, fact.incarnation, (fact.epoch, lsn)
+    elif fact.kind == "conflict" and producer:
+        match detail.get("known"):
+            case [int(epoch), str(incarnation), int(_)] if (
+                is_incarnation(incarnation) and incarnation != NOBODY
+            ):
+                yield producer, incarnation, (epoch, 0)
+    elif fact.kind in ("drained", "connected"):
+        for name, incarnation, lsn in _heard(fact):
+            if incarnation != NOBODY:
+                yield name, incarnation, (None, lsn)

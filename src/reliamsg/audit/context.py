@@ -1,0 +1,125 @@
+"""What the judge of one stream has to know of clients and other streams."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+__all__ = ["NOBODY", "Context", "Cut", "GroupContext", "Journal", "ProducerContext"]
+
+NOBODY = "0" * 16
+"""The incarnation in rows that name none."""
+
+
+class Cut(msgspec.Struct, array_like=True, frozen=True, order=True):
+    """A place where a producer's journal may lack a part: between two consecutive openings, or up to one that it
+    lacks."""
+
+    low: int
+    """The epoch in which the opening before it ended."""
+    goes_on: bool
+    """Whether that opening was not closed, so that its epoch may have continued."""
+    high: int
+    """The epoch of the opening after it, or one beyond all that may be missing."""
+
+    def touches(self, epoch: int) -> bool:
+        """Whether the epoch may have messages that are not in the journal."""
+        return self.low < epoch < self.high or (self.goes_on and self.low == epoch)
+
+
+class Journal(msgspec.Struct):
+    """One history of a client's file."""
+
+    role: str
+    client: str
+    name: str
+    rank: int
+    """1, 2, … among its client's histories, by the clock at the first row."""
+    broken: bool
+    """Whether rows may be missing."""
+    finished: bool
+    """Whether its last boot was closed, so that no rows can follow."""
+    boots: dict[str, int]
+    """By name, the first row of each boot."""
+    opened: dict[int, dict[str, Any]]
+    """By its first row, the detail of each boot's ``opened`` row."""
+    newest: list[tuple[int, int]]
+    """lsn and epoch of each row of a producer with a later epoch than all rows before."""
+    fenced: dict[int, int]
+    """By first row of the boot, the first ``fenced`` row."""
+
+    @property
+    def last_boot(self) -> int:
+        return max(self.boots.values(), default=0)
+
+    def is_whole(self, boot_lsn: int) -> bool:
+        """Whether a boot's journal is complete. Rows of others may be extended later, so they prove nothing about
+        missing rows."""
+        return not self.broken and (self.finished or boot_lsn < self.last_boot)
+
+
+class GroupContext(msgspec.Struct):
+    """A group that left a journal."""
+
+    sound: bool
+    """No row is missing."""
+    finished: bool
+    """No row can follow."""
+    latest: bool
+    """It joins streams with what arrives first, even if producers count it for earlier messages."""
+    replaced: dict[str, int]
+    """The histories of inboxes that continued for one that is lost with its journal, and from which boot on."""
+
+    @property
+    def whole(self) -> bool:
+        return self.sound and self.finished
+
+
+class ProducerContext(msgspec.Struct):
+    """A producer that left a journal."""
+
+    sound: bool
+    finished: bool
+    continues: bool
+    """Whether messages that are not in its journals may have been enqueued after the time up to which messages are
+    accounted for."""
+    cuts: list[Cut]
+    incarnations: set[str]
+    epochs: set[int]
+    absent: set[int]
+    """Epochs of openings to which others refer and that no journal has."""
+    goes_on_from: int | None
+    """The epoch from which on more rows may follow; None if none can."""
+
+    @property
+    def told(self) -> bool:
+        """Whether messages that are not in its journals were never enqueued."""
+        return self.sound and self.finished
+
+
+class Context(msgspec.Struct):
+    """The same for all streams."""
+
+    journals: dict[str, Journal]
+    groups: dict[str, GroupContext]
+    producers: dict[str, ProducerContext]
+    named: dict[str, set[str]]
+    """By topic, the groups that consume it according to any client."""
+    contested: set[tuple[str, int]]
+    """Producers and epochs with more than one incarnation."""
+    proofs: dict[tuple[str, str, str], int]
+    """By group, site and journal of a producer: everything confirmed there up to this row has left the queue."""
+    drained: bool = True
+    gap_timeout: float | None = None
+    tolerance: float = 1.0
+    until_us: int | None = None
+
+
+def position(detail: Mapping[str, Any] | None, name: str) -> tuple[int, int] | None:
+    """The position (epoch, number) in a row's detail; None if there is none."""
+    match (detail or {}).get(name):
+        case [int(epoch), int(number)]:
+            return epoch, number
+    return None

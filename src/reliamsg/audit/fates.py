@@ -1,0 +1,334 @@
+"""The fate of every message of one epoch: at its producer, and at one group.
+
+The numbers are cut wherever a row about them begins or ends, on either side, so that the same rows apply to all numbers
+of a piece. Which rows apply decides the fate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from reliamsg.audit.context import Context, GroupContext, ProducerContext
+from reliamsg.audit.kinds import LOSSES
+from reliamsg.audit.numbers import DECLINED
+from reliamsg.audit.order import Bounds, Position
+from reliamsg.audit.spans import LAST, pieces
+
+__all__ = ["PRODUCER", "Fate", "GroupView", "StreamView", "Tag", "fates_of_group", "fates_of_producer"]
+
+PRODUCER = ""
+"""Used as the group in the producer's own account."""
+Tag = tuple[str, str]
+"""What a row says about its numbers, and at which site; the site is empty if it does not matter."""
+_CUT: Tag = ("cut", "")
+
+
+@dataclass(slots=True)
+class Fate:
+    """A piece of one epoch."""
+
+    first: int
+    last: int
+    fate: str
+    why: str = ""
+    """The known reason of an open fate."""
+    place: str = ""
+    hop: str = ""
+    sites: tuple[str, ...] = ()
+    accounted: bool = False
+    """Enqueued in the time of the audit."""
+    handed: bool = False
+    pending: bool = False
+    late: bool = False
+    unverifiable: bool = False
+    """Its content can't be verified, which is no fault."""
+    claims: tuple[str, ...] = ()
+    """Further kinds of findings about it."""
+
+
+@dataclass(slots=True)
+class StreamView:
+    """One epoch of a stream, for all groups."""
+
+    context: Context
+    producer: ProducerContext | None
+    epoch: int
+    ranges: list[tuple[int, int, Tag]]
+    """What its producer's journals say."""
+    contested: bool
+    parked: set[str]
+    epochs: set[int]
+    """The epochs of the stream that its producer entered."""
+
+
+@dataclass(slots=True)
+class GroupView:
+    """One epoch of a stream at a group."""
+
+    context: GroupContext | None
+    named: bool
+    """Whether the group consumes the topic."""
+    bounds: Bounds | None
+    """None if it never met the stream."""
+    ranges: list[tuple[int, int, Tag]]
+    """What its own journals say, and what its producer's journals say about this group only."""
+    unseen: list[tuple[Position, Position]] = field(default_factory=list)
+    """Half-open ranges that were announced to an inbox or its producer as settled."""
+    existed: list[tuple[Position, Position]] = field(default_factory=list)
+    """From the same positions, to before the end of all messages at that time."""
+    met: bool = True
+    """Whether the successor of an inbox that is lost with its journal knew of the stream."""
+
+
+def fates_of_producer(view: StreamView) -> Iterator[Fate]:
+    """The producer's own account."""
+    for first, last, tags in pieces(view.ranges):
+        has = {name for name, _ in tags}
+        if has <= {"held", "cut"}:
+            continue
+        after = "after" in has
+        accounted = "enqueued" in has and not after
+        pending = accounted and "published" not in has and "removed" not in has
+        if pending:
+            yield Fate(first, last, "pending", _why_pending(tags, view.parked), accounted=True, pending=True)
+        elif after:
+            yield Fate(first, last, "after")
+        elif accounted:
+            yield Fate(first, last, "removed" if "removed" in has else "enqueued", accounted=True)
+        else:
+            yield Fate(first, last, "strange")
+
+
+def fates_of_group(view: StreamView, group: GroupView) -> Iterator[Fate]:
+    """The account of one group."""
+    every = [*view.ranges, *group.ranges]
+    names = {tag[0] for _, _, tag in every}
+    judge = _Judge(view, group, names)
+    for at in judge.edges():
+        every.append((at, at, _CUT))
+    begun = end = 0
+    for first, last, tags in pieces(every):
+        piece = _Piece(first, last, tags)
+        if piece.has == {"cut"}:
+            continue
+        judge.look_at(piece)
+        if piece.rest:
+            begun = begun if end + 1 == first and begun else first
+            end = last
+        yield judge.fate(piece, begun)
+
+
+class _Piece:
+    """The numbers to which the same rows apply."""
+
+    __slots__ = ("accounted", "aside", "before", "early", "excused", "first", "gap", "has", "held_up", "last", "missing",
+                 "original", "pending", "rest", "settled_unseen", "tags", "taken_back")  # fmt: skip
+
+    def __init__(self, first: int, last: int, tags: Sequence[Tag]) -> None:
+        self.first, self.last, self.tags = first, last, tags
+        self.has = {name for name, _ in tags}
+        self.rest = False
+
+
+class _Judge:
+    """Judges the pieces of one epoch at one group."""
+
+    def __init__(self, view: StreamView, group: GroupView, names: set[str]) -> None:
+        self._view, self._group = view, group
+        self._epoch = epoch = view.epoch
+        bounds = group.bounds or Bounds()
+        self._joined, self._itself = bounds.joined, bounds.joined_itself
+        self._reached, self._lowest, self._held_at = bounds.reached, bounds.lowest, bounds.held_at
+        self._joined_unheard = bounds.joined_unheard
+        self._leapt = any(low < epoch < high for low, high in bounds.leaps)
+        client = group.context
+        self._sound = client is not None and client.sound
+        self._finished = client is not None and client.finished
+        self._latest = client is not None and client.latest
+        self._replaced = client is not None and bool(client.replaced)
+        producer = view.producer
+        self._told = producer is not None and producer.told
+        self._continues = producer is not None and producer.continues
+        cuts = producer.cuts if producer is not None else []
+        self._cut = any(cut.touches(epoch) for cut in cuts)
+        self._may_lack = any(epoch <= cut.low for cut in cuts)
+        self._has_original = not names.isdisjoint(("enqueued", "after"))
+        joined = self._joined
+        inside = joined is not None and joined[0] == epoch and joined[1] > 1
+        self._unverifiable = (
+            view.contested or producer is None or "before_join" in names or "excused" in names or inside
+        )
+
+    def edges(self) -> Iterator[int]:
+        """Numbers of the epoch at which a piece must begin."""
+        places = [place for each in (*self._group.unseen, *self._group.existed) for place in each]
+        for place in (*places, self._joined, self._held_at):
+            if place is not None and place[0] == self._epoch:
+                yield max(place[1], 1)
+
+    def look_at(self, piece: _Piece) -> None:
+        """Answer the questions that decide a fate."""
+        has, view = piece.has, self._view
+        place, joined = (self._epoch, piece.first), self._joined
+        after = "after" in has
+        piece.accounted = "enqueued" in has and not after and self._group.named
+        piece.original = "enqueued" in has or after
+        piece.gap = "declared" in has or self._leapt
+        piece.before = joined is None or place < joined
+        piece.aside = not has.isdisjoint(("quarantined", "discarded")) and "received" not in has
+        piece.held_up = self._held_at is not None and self._held_at <= place
+        piece.pending = piece.accounted and "published" not in has and "removed" not in has
+        unseen = [each for each in self._group.unseen if each[0] <= place < each[1]]
+        # Messages settled before the group joined, according to the available journals, were settled by an inbox that
+        # is lost with its journal.
+        gone = any(self._itself is None or high < self._itself for _, high in unseen)
+        # If an inbox is lost with its journal, all announcements to producers may have come from it; they certainly did
+        # for a stream that no available journal has joined.
+        piece.settled_unseen = bool(unseen) or ((self._replaced or joined is None) and "consumed" in has)
+        piece.missing = (
+            piece.accounted and not piece.gap and not piece.pending and has.isdisjoint(("handed", "dead"))
+        )
+        unmet = joined is None and piece.aside
+        counted = "counted" in has and not self._latest
+        piece.early = (
+            piece.missing
+            and not counted
+            and ("before_join" in has or piece.before)
+            and not unmet
+            and not gone
+        )
+        piece.excused = piece.missing and not piece.early and "excused" in has and "counted" not in has
+        removed = "removed" in has and not gone
+        open_now = piece.missing and not piece.early and not piece.excused
+        piece.taken_back = open_now and removed
+        piece.rest = open_now and not removed
+        assert view.epoch == self._epoch
+
+    def fate(self, piece: _Piece, begun: int) -> Fate:
+        """The fate of a piece. `begun`: where the range of missing messages begins that it belongs to."""
+        has = piece.has
+        tail = self._is_tail(begun)
+        stranger = not piece.original and not self._view.contested and self._view.producer is not None
+        beyond = "after" in has or (self._continues and not piece.original)
+        stray_gap = (
+            stranger and "declared" in has and self._told and self._has_original and "moved" not in has
+        )
+        fate = self._fate(piece, tail, stranger, beyond, stray_gap)
+        found = Fate(
+            piece.first, piece.last, fate, accounted=piece.accounted,
+            handed="handed" in has and not beyond,
+            pending=piece.pending,
+            late="late" in has and "handed" not in has and not beyond,
+            unverifiable=self._unverifiable,
+            claims=tuple(self._claims(piece, beyond, stray_gap)),
+        )  # fmt: skip
+        if fate == "pending":
+            found.why = _why_pending(piece.tags, self._view.parked)
+        elif fate == "undelivered":
+            found.why = (
+                "in quarantine" if piece.aside
+                else "behind a gap that holds its stream" if piece.held_up else ""
+            )  # fmt: skip
+        elif fate in LOSSES:
+            found.hop = _hop(has)
+            found.sites = tuple(sorted({site for name, site in piece.tags if name == found.hop and site}))
+            if fate == "lost":
+                prefix = self._lowest is None or (self._epoch, piece.last) < self._lowest
+                found.place = "tail" if tail else "prefix" if prefix else "middle"
+        return found
+
+    def _fate(self, piece: _Piece, tail: bool, stranger: bool, beyond: bool, stray_gap: bool) -> str:
+        has = piece.has
+        if piece.accounted and "handed" in has:
+            return "delivered"
+        if piece.accounted and piece.gap:
+            return "removed" if "removed" in has else "declared_gap"
+        if piece.accounted and "dead" in has:
+            return "dead"
+        if piece.pending:
+            return "pending"
+        if piece.early:
+            return "never_joined" if self._joined is None and self._sound else "before_join"
+        if piece.excused:
+            return "excused"
+        if piece.taken_back:
+            return "removed"
+        if piece.rest:
+            return self._fate_of_missing(piece, tail)
+        if beyond:
+            return "after"
+        if stranger and "handed" in has:
+            proven = self._told and not self._cut and not ("moved" in has and self._may_lack)
+            return "phantom" if proven else "unproven"
+        if stray_gap:
+            return "unproven_gap" if self._cut else "phantom_gap"
+        return "strange"
+
+    def _fate_of_missing(self, piece: _Piece, tail: bool) -> str:
+        has = piece.has
+        if piece.aside and "discarded" in has:
+            return "discarded"
+        if piece.aside or (piece.held_up and "received" in has):
+            return "undelivered"
+        certain = self._sound and (not tail or (self._view.context.drained and self._finished))
+        kept = "held" in has and "consumed" not in has
+        if not certain or (tail and kept):
+            return "undelivered"
+        place = (self._epoch, piece.first)
+        existed = any(low <= place < high for low, high in self._group.existed)
+        perhaps = existed or (self._replaced and not self._group.met)
+        if piece.settled_unseen or (tail and perhaps):
+            return "settled_unseen"
+        return "joined_unheard" if piece.before and self._joined_unheard else "lost"
+
+    def _is_tail(self, begun: int) -> bool:
+        """Whether the group has not reached it. It has passed an epoch below its current one only if it also passed a
+        later one of the same history: if an outbox is lost while clocks are set back, the next epoch is lower."""
+        reached = self._reached
+        if reached is None or (self._epoch, begun) > reached:
+            return True
+        if self._epoch >= reached[0]:
+            return False
+        return not any(self._epoch < other <= reached[0] for other in self._view.epochs)
+
+    def _claims(self, piece: _Piece, beyond: bool, stray_gap: bool) -> Iterator[str]:
+        has = piece.has
+        if "handed" in has and "acknowledged" not in has and "dead" not in has and not beyond and self._sound:
+            yield "unacknowledged"
+        if stray_gap:
+            yield "unproven_gap" if self._cut else "phantom_gap"
+        if "enqueued" not in has or "after" in has or self._view.contested:
+            return
+        if "said_removed" in has and self._told and "removed" not in has:
+            yield "unproven_removal" if self._may_lack else "false_removal"
+        if "consumed" in has and self._sound and self._finished:
+            skipped = "before_join" in has or (self._joined is not None and piece.before)
+            settled = "acknowledged" in has or "dead" in has or piece.gap
+            if not (skipped or settled or piece.settled_unseen):
+                yield "consumed_unsettled"
+
+
+def _why_pending(tags: Iterable[Tag], parked: set[str]) -> str:
+    """The responses of sites that did not confirm it, or where its stream was parked."""
+    every = set(tags)
+    declined = {
+        f"{name} by {site}"
+        for name, site in every
+        if name in DECLINED and site and ("confirmed", site) not in every
+    }
+    if declined:
+        return ", ".join(sorted(declined))
+    return f"parked at {', '.join(sorted(parked))}" if parked else ""
+
+
+def _hop(has: set[str]) -> str:
+    """The last hop that an undelivered range reached."""
+    if "received" in has:
+        return "buffered" if "buffered" in has else "received"
+    return "confirmed" if "confirmed" in has else "enqueued"
+
+
+def end(first: int, last: int, open_ended: bool) -> int:
+    """A row's last number. Of declared gaps, an end below the start means the rest of the epoch."""
+    return LAST if open_ended and last < first else min(last, LAST)

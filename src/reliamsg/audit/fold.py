@@ -1,0 +1,310 @@
+"""Folds consecutive segments of a client into few facts by stream.
+
+A client extends a row in place as long as nothing else of its kind follows; how often it begins a new one depends on
+its traffic and on how often it exports. The fold goes on where the client stopped: rows that continue each other become
+one fact, as if the client had extended the first of them. So a stream without incidents takes one fact for each kind,
+site and group, whatever the number of its messages, and an incident takes about as many facts as it has rows.
+
+Only facts of one boot are joined, and only while nothing happens to their stream whose order relative to them is
+evidence. Folding is associative: the facts of a chain are those of its parts, in journal order. It is not commutative:
+whoever puts parts together has to check that they follow each other, see :mod:`reliamsg.audit.lineage`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from reliamsg.audit.segment import Line, SegmentHeader
+
+__all__ = ["Fact", "Folder", "Opening", "Part", "Point", "StreamName", "unfold"]
+
+StreamName = tuple[str, str, int]
+"""Producer, topic and partition."""
+
+_JOINED = frozenset(
+    {
+        "enqueued", "confirmed", "published", "consumed", "released", "released_unsent", "received", "duplicate",
+        "buffered", "delivered", "acknowledged",
+    }
+)  # fmt: skip
+"""The kinds of an undisturbed stream. Rows of all other kinds keep their order relative to these."""
+_WITH_POINTS = frozenset({"enqueued", "delivered", "confirmed", "acknowledged"})
+"""Kinds of which the boundaries between joined rows matter."""
+_MASK = 2**64 - 1
+_HOPS = frozenset({"enqueued", "confirmed", "delivered"})
+_CLAIMED = frozenset({"rejected", "conflict", "quarantined", "quarantine_discarded", "let_go"})
+"""Kinds whose identity is that claimed by a frame, not accepted by the client."""
+_OF_CLIENT = frozenset(
+    {
+        "closed", "connected", "drained", "fenced", "heard", "surpassed", "conflict", "behind", "took_over",
+        "truncated", "renumbered", "group_added", "group_removed",
+    }
+)  # fmt: skip
+"""Kinds that bear on other streams or clients."""
+NOBODY = "0" * 16
+
+
+class Point(msgspec.Struct, array_like=True, gc=False):
+    """The end of a row inside a fact."""
+
+    last: int
+    lsn: int
+    """Of the row that follows."""
+    total: int
+    """The digest sum of the fact up to there, modulo 2**64."""
+    wall_us: int
+    """The time at which the row that follows began."""
+
+
+class Fact(msgspec.Struct, array_like=True):
+    """A row of a journal, or several that continue each other. Fields as in :class:`Line`."""
+
+    kind: str
+    epoch: int
+    first: int
+    last: int
+    lsn: int
+    """Of the first row."""
+    boot: str
+    incarnation: str
+    """16 hex digits."""
+    site: str = ""
+    group: str = ""
+    reason: str = ""
+    wall_us: int = 0
+    wall_last_us: int = 0
+    """Of the last row."""
+    mono_us: int = 0
+    digest: int | None = None
+    points: list[Point] | None = None
+    """The ends of all joined rows but the last, in order."""
+    detail: dict[str, Any] | None = None
+
+
+class Opening(msgspec.Struct, array_like=True):
+    """The rows of one boot in a part."""
+
+    boot: str
+    first_lsn: int
+    last_lsn: int
+    kind: str
+    """Of the first row. The fields below up to `detail` are its own, too."""
+    incarnation: str
+    epoch: int
+    first_us: int
+    detail: dict[str, Any] | None
+    last_us: int
+    """The time at which the row that began last did so, µs since 1970."""
+    closed: bool = False
+    published: bool = False
+    """Whether it enqueued or renumbered messages."""
+    end: int = 0
+    """The highest epoch in any row, as written or moved to."""
+    entered: set[int] = msgspec.field(default_factory=set)
+    """The epochs that it began with, entered, or moved messages to."""
+
+
+class Part(msgspec.Struct, array_like=True):
+    """Consecutive segments of one client, folded, without the facts of its streams."""
+
+    role: str
+    client: str
+    digests: list[str]
+    """Of its segments, in order."""
+    parent: str | None
+    first_lsn: int
+    last_lsn: int
+    openings: list[Opening]
+    rows: list[tuple[StreamName, Fact]]
+    """Rows that bear on other streams or clients."""
+    newest: list[tuple[int, int]]
+    """lsn and epoch of rows that enqueue, enter or renumber with a later epoch than all such rows of the part before."""
+    identified: set[tuple[str, int, str]]
+    """Producer, epoch as written and incarnation in rows about messages, except those that only repeat what a frame
+    claimed."""
+    referred: set[tuple[str, int, str]]
+    """The same in all rows of a group, except rejected frames."""
+    own: set[tuple[int, str]]
+    """Epoch and incarnation in all rows of a producer."""
+    producers: set[str]
+    """The producers in the rows of a group, except rejected frames."""
+    groups: set[str]
+    """The groups that sent anything, according to a producer."""
+    topics: set[str]
+    """The topics to which a producer published, or of which a group delivered messages."""
+    latencies: dict[tuple[str, str], dict[int, int]]
+    """By kind of row and, for confirms, site: bucket → count."""
+
+
+class Folder:
+    """Folds the rows of one client. `until_us`: facts are cut where rows begin to be later than that, so that each fact
+    lies on one side."""
+
+    def __init__(self, until_us: int | None = None) -> None:
+        self._until_us = until_us
+        self.streams: dict[StreamName, list[Fact]] = {}
+        self._tips: dict[StreamName, dict[tuple[str, str, str, str], Fact]] = {}
+        """By stream, the facts that may be extended, by kind, site, group and reason."""
+        self._openings: list[Opening] = []
+        self._rows: list[tuple[StreamName, Fact]] = []
+        self._newest: list[tuple[int, int]] = []
+        self._identified: set[tuple[str, int, str]] = set()
+        self._referred: set[tuple[str, int, str]] = set()
+        self._own: set[tuple[int, str]] = set()
+        self._producers: set[str] = set()
+        self._groups: set[str] = set()
+        self._topics: set[str] = set()
+        self._latencies: dict[tuple[str, str], Counter[int]] = defaultdict(Counter)
+        self._headers: list[SegmentHeader] = []
+        self._digests: list[str] = []
+
+    def add(self, header: SegmentHeader, digest: str, lines: Iterable[Line]) -> None:
+        """Add the next segment."""
+        self._headers.append(header)
+        self._digests.append(digest)
+        opening = self._openings[-1] if self._openings else None
+        if opening is None or opening.boot != header.boot:
+            self._tips.clear()
+            opening = None
+        producer = header.role == "producer"
+        last = None
+        for line in lines:
+            if opening is None:
+                opening = Opening(
+                    line.boot, line.lsn, line.lsn, line.kind, _padded(line.incarnation), line.epoch,
+                    line.wall_us, line.detail if line.kind == "opened" else None, line.wall_us, end=line.epoch,
+                    entered={line.epoch},
+                )  # fmt: skip
+                self._openings.append(opening)
+            self._add(line, opening, producer)
+            last = line
+        if opening is not None and last is not None:
+            opening.last_lsn = last.lsn
+
+    def part(self) -> Part:
+        """Everything but the facts in :attr:`streams`."""
+        first, last = self._headers[0], self._headers[-1]
+        return Part(
+            first.role, first.client, self._digests, first.parent, first.first_lsn, last.last_lsn, self._openings,
+            self._rows, self._newest, self._identified, self._referred, self._own, self._producers, self._groups, self._topics,
+            {hop: dict(found) for hop, found in self._latencies.items()},
+        )  # fmt: skip
+
+    def _add(self, line: Line, opening: Opening, producer: bool) -> None:
+        kind, epoch = line.kind, line.epoch
+        opening.last_us = max(opening.last_us, line.wall_us)
+        if line.latency is not None and kind in _HOPS:
+            counts = self._latencies[kind, line.site if kind == "confirmed" else ""]
+            for bucket, count in line.latency.items():
+                counts[int(bucket)] += count
+        tip = None
+        name = (line.producer, line.topic, line.part)
+        if kind in _JOINED:
+            tips = self._tips.get(name)
+            if tips is None:
+                tips = self._tips[name] = {}
+            key = (kind, line.site, line.group, line.reason)
+            tip = tips.get(key)
+            if (
+                tip is not None
+                and tip.last + 1 == line.first
+                and tip.epoch == epoch
+                and line.detail is None
+                and (tip.digest is None) == (line.digest is None)
+                and line.last >= line.first
+                and self._on_one_side(tip, line)
+                and _same(tip.incarnation, line.incarnation)
+            ):
+                self._extend(tip, line)
+                return
+        fact = Fact(
+            kind, epoch, line.first, line.last, line.lsn, line.boot, _padded(line.incarnation), line.site, line.group,
+            line.reason, line.wall_us, line.wall_last_us, line.mono_us,
+            None if line.digest is None else int(line.digest, 16), None, line.detail,
+        )  # fmt: skip
+        self._remember(line, fact, name, opening, producer)
+        if kind in _JOINED and line.detail is None and line.first <= line.last:
+            tips[key] = fact
+        elif name in self._tips:
+            # Something else happened to the stream: what follows is in order after it.
+            self._tips[name] = {}
+
+    def _on_one_side(self, tip: Fact, line: Line) -> bool:
+        until = self._until_us
+        return until is None or line.wall_last_us <= until or tip.wall_last_us > until
+
+    @staticmethod
+    def _extend(tip: Fact, line: Line) -> None:
+        if tip.kind in _WITH_POINTS:
+            if tip.points is None:
+                tip.points = []
+            tip.points.append(Point(tip.last, line.lsn, tip.digest or 0, line.wall_us))
+        if tip.digest is not None and line.digest is not None:
+            tip.digest = (tip.digest + int(line.digest, 16)) & _MASK
+        tip.last, tip.wall_last_us = line.last, line.wall_last_us
+
+    def _remember(self, line: Line, fact: Fact, name: StreamName, opening: Opening, producer: bool) -> None:
+        """Keep a row that is not joined to another one."""
+        kind, epoch, moved_to = fact.kind, fact.epoch, None
+        if line.topic:
+            self.streams.setdefault(name, []).append(fact)
+        if kind in _OF_CLIENT or not line.topic:
+            self._rows.append((name, fact))
+        if kind in ("enqueued", "delivered", "redelivered") and fact.first <= fact.last:
+            self._topics.add(line.topic)
+        if kind == "closed":
+            opening.closed = True
+        elif kind == "fenced":  # the order of everything after it is evidence
+            self._tips.clear()
+        identity = (line.producer, epoch, fact.incarnation)
+        if producer:
+            if kind == "renumbered" and line.detail is not None and isinstance(line.detail.get("epoch"), int):
+                moved_to = line.detail["epoch"]
+                opening.entered.add(moved_to)
+            if kind in ("enqueued", "renumbered"):
+                opening.published = True
+            elif kind == "epoch":
+                opening.entered.add(epoch)
+            if kind in ("enqueued", "epoch") or moved_to is not None:
+                step = epoch if moved_to is None else moved_to
+                if not self._newest or step > self._newest[-1][1]:
+                    self._newest.append((line.lsn, step))
+            if kind in ("consumed", "repaired", "surpassed") and line.group:
+                self._groups.add(line.group)
+            opening.end = max(opening.end, epoch, moved_to or 0)
+            self._own.add((epoch, fact.incarnation))
+            if moved_to is not None:
+                self._own.add((moved_to, fact.incarnation))
+        elif kind != "rejected" and line.producer:
+            self._producers.add(line.producer)
+            if fact.incarnation != NOBODY:
+                self._referred.add(identity)
+        if epoch and fact.incarnation != NOBODY and line.topic and kind not in _CLAIMED:
+            self._identified.add(identity)
+
+
+def unfold(fact: Fact) -> Iterator[Fact]:
+    """The rows of which a fact with points consists. Each but the last is taken to end when the next one begins."""
+    if fact.points is None:
+        yield fact
+        return
+    first, lsn, total, wall_us = fact.first, fact.lsn, 0, fact.wall_us
+    for point in (*fact.points, Point(fact.last, 0, fact.digest or 0, fact.wall_last_us)):
+        digest = None if fact.digest is None else (point.total - total) & _MASK
+        yield msgspec.structs.replace(
+            fact, first=first, last=point.last, lsn=lsn, digest=digest, points=None, wall_us=wall_us,
+            wall_last_us=point.wall_us,
+        )  # fmt: skip
+        first, lsn, total, wall_us = point.last + 1, point.lsn, point.total, point.wall_us
+
+
+def _padded(digits: str) -> str:
+    return digits if len(digits) == 16 else digits.rjust(16, "0")
+
+
+def _same(padded: str, digits: str) -> bool:
+    return padded == digits or padded == digits.rjust(16, "0")

@@ -1,0 +1,126 @@
+"""Messages of one stream that passed through each site, that were lost there, and that were saved by other means."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from reliamsg.audit.context import Context
+from reliamsg.audit.fold import Fact
+from reliamsg.audit.numbers import History
+from reliamsg.audit.order import end_of
+from reliamsg.audit.spans import pieces, size
+
+__all__ = ["Passages", "count_passages"]
+
+_REPAIR = "repair"
+"""The reason in rows about messages that did not come from a queue."""
+_ARRIVED = ("received", "duplicate")
+_STRAY = frozenset({"late", "before_join", "declared", "quarantined", "let_go"})
+
+
+@dataclass(slots=True)
+class Passages:
+    """Numbers of messages. All but those of `confirmed` count a message once for each group."""
+
+    confirmed: Counter[str] = field(default_factory=Counter)
+    """By site, like the next three."""
+    received: Counter[str] = field(default_factory=Counter)
+    lost: Counter[str] = field(default_factory=Counter)
+    """Confirmed, and provably gone without having been received."""
+    alone: Counter[str] = field(default_factory=Counter)
+    """Delivered, and received from no other site."""
+    by_repair: int = 0
+    by_second_site: int = 0
+
+
+def count_passages(
+    histories: Sequence[History], groups: Mapping[str, Sequence[tuple[str, Fact]]], context: Context
+) -> Passages:
+    """`groups`: by group, the rows of its journals with the names of these."""
+    found = Passages()
+    confirmed: dict[int, list[tuple[int, int, str]]] = defaultdict(list)
+    for history in histories:
+        for row in history.of_kind("confirmed"):
+            confirmed[row.epoch].append((row.fact.first, row.fact.last, row.fact.site))
+    for ranges in confirmed.values():
+        for first, last, sites in pieces(ranges):
+            for site in set(sites):
+                found.confirmed[site] += size(first, last)
+    for group, facts in groups.items():
+        by_epoch: dict[int, list[tuple[int, int, tuple[str, str]]]] = defaultdict(list)
+        for _, fact in facts:
+            for tag in _tags(fact):
+                by_epoch[fact.epoch].append((fact.first, end_of(fact), (tag, fact.site)))
+        for epoch, ranges in _proven(histories, group, context).items():
+            by_epoch[epoch] += ranges
+        for epoch, marks in by_epoch.items():
+            known = [(first, last, ("confirmed", site)) for first, last, site in confirmed[epoch]]
+            _count_group(marks, known, found)
+    return found
+
+
+def _tags(fact: Fact) -> Iterable[str]:
+    kind, repair = fact.kind, fact.reason == _REPAIR
+    if kind in _ARRIVED:
+        if not repair:
+            yield "arrived"
+        elif kind == "received":
+            yield "repaired"
+    elif kind in ("delivered", "redelivered"):
+        yield "handed"
+    elif kind in _STRAY and fact.site and not repair:
+        yield "came"
+
+
+def _proven(
+    histories: Sequence[History], group: str, context: Context
+) -> dict[int, list[tuple[int, int, tuple[str, str]]]]:
+    """By epoch, what sites had confirmed before they provably had nothing more for the group, and for which messages
+    the group counts."""
+    found: dict[int, list[tuple[int, int, tuple[str, str]]]] = defaultdict(list)
+    client = context.groups.get(group)
+    if client is None or not client.whole:
+        return found
+    for history in histories:
+        for epoch, first, last in history.counted.get(group, ()):
+            found[epoch].append((first, last, ("counted", "")))
+        for row in history.of_kind("confirmed"):
+            told = context.proofs.get((group, row.fact.site, history.journal.name))
+            if told is None or row.fact.lsn > told:
+                continue
+            last = row.fact.last
+            for point in row.fact.points or ():
+                if point.lsn > told:
+                    last = point.last
+                    break
+            found[row.epoch].append((row.fact.first, last, ("proven", row.fact.site)))
+    return found
+
+
+def _count_group(
+    marks: list[tuple[int, int, tuple[str, str]]],
+    confirmed: list[tuple[int, int, tuple[str, str]]],
+    found: Passages,
+) -> None:
+    for first, last, tags in pieces([*marks, *confirmed]):
+        messages = size(first, last)
+        names = {name for name, _ in tags}
+        arrived = {site for name, site in tags if name == "arrived"}
+        for site in arrived:
+            found.received[site] += messages
+        handed = "handed" in names
+        if handed and len(arrived) == 1:
+            found.alone[next(iter(arrived))] += messages
+        lost = set()
+        if "proven" in names and "counted" in names:
+            came = {site for name, site in tags if name in ("arrived", "came")}
+            lost = {site for name, site in tags if name == "proven"} - came
+            for site in lost:
+                found.lost[site] += messages
+        if handed:
+            if "repaired" in names and "confirmed" in names and not arrived:
+                found.by_repair += messages
+            if lost and arrived:
+                found.by_second_site += messages

@@ -1,0 +1,160 @@
+"""Finds segments, and reads them in Spark's tasks: in local directories, and at URLs that Spark's file systems know."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from pyspark.sql import SparkSession
+
+from reliamsg.audit.segment import owner_of, parse_segment_name
+from reliamsg.files import irregular, read_regular, special_kind
+
+__all__ = ["Chunk", "File", "Found", "chunks", "find", "local_path", "read_file"]
+
+SUFFIX = ".ndjson"
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file whose name ends in ``.ndjson``."""
+
+    path: str
+    size: int
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition("/")[2]
+
+
+@dataclass(slots=True)
+class Found:
+    """The files below a directory or URL, without hidden ones."""
+
+    files: list[File]
+    odd: list[tuple[str, str]] = field(default_factory=list)
+    """Paths and descriptions of entries that are not regular files, and are not read."""
+    local: bool = True
+    """Whether every process of this machine can read them by their paths."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Files that one task reads, in this order. Files of one client are in the order of their rows."""
+
+    number: int
+    files: tuple[File, ...]
+
+    @property
+    def size(self) -> int:
+        return sum(each.size for each in self.files)
+
+
+def find(spark: SparkSession, journals: str | os.PathLike[str]) -> Found:
+    """Find the segments below a directory, or a URL that Spark can read.
+
+    Symbolic links below a local directory are not followed. Raises :class:`FileNotFoundError`.
+    """
+    local = local_path(journals)
+    return _find_local(local) if local is not None else _find_remote(spark, os.fspath(journals))
+
+
+def local_path(journals: str | os.PathLike[str]) -> str | None:
+    """The path on this machine of a path or URL; None for remote URLs, and for patterns. Raises
+    :class:`FileNotFoundError` for a local path that does not exist."""
+    text = os.fspath(journals)
+    if re.match("[A-Za-z][A-Za-z0-9+.-]+:", text) is None:
+        if not Path(text).exists():
+            raise FileNotFoundError(f"{text}: there is no such directory")
+        return text
+    path = unquote(urlsplit(text).path) if text.startswith("file:") else ""
+    return path if path and os.path.exists(path) else None
+
+
+def _find_local(root: str) -> Found:
+    if not os.path.isdir(root):
+        return Found([File(os.path.abspath(root), os.path.getsize(root))] if root.endswith(SUFFIX) else [])
+    files = []
+    for directory, names, entries in os.walk(root):
+        names[:] = [name for name in names if not name.startswith((".", "_"))]
+        for name in entries:
+            path = os.path.join(directory, name)
+            if name.endswith(SUFFIX) and not name.startswith((".", "_")):
+                state = os.lstat(path)
+                if special_kind(state.st_mode) is None:
+                    files.append(File(os.path.abspath(path), state.st_size))
+    return Found(files, [(os.path.abspath(path), what) for path, what in irregular(root, (SUFFIX,))])
+
+
+def _find_remote(spark: SparkSession, url: str) -> Found:
+    java = spark.sparkContext._jvm
+    assert java is not None  # of a running session
+    configuration = spark.sparkContext._jsc.hadoopConfiguration()  # type: ignore[union-attr]
+    root = java.org.apache.hadoop.fs.Path(url)
+    system = root.getFileSystem(configuration)
+    roots = system.globStatus(root)
+    if not roots:
+        raise FileNotFoundError(f"{url}: there are no such journals")
+    files = []
+    for status in roots:
+        base = status.getPath().toString()
+        found = system.listFiles(status.getPath(), True)
+        while found.hasNext():
+            each = found.next()
+            path = each.getPath().toString()
+            below = path.removeprefix(base).strip("/")
+            hidden = any(part.startswith((".", "_")) for part in below.split("/"))
+            if path.endswith(SUFFIX) and not hidden:
+                files.append(File(path, each.getLen()))
+    return Found(files, local=False)
+
+
+def read_file(path: str) -> bytes:
+    """The content of a local file."""
+    return read_regular(path)
+
+
+def chunks(files: Iterable[File], most_bytes: int) -> list[Chunk]:
+    """Divide files among tasks: consecutive segments of a client stay together, up to about `most_bytes`.
+
+    The names of segments tell their order. A client whose file was copied has two segments that begin with the same
+    row; each segment of such a client is read separately, because its histories share some of them. Further copies of a
+    segment are read separately, too.
+    """
+    by_client: dict[tuple[str, str], list[tuple[int, File]]] = defaultdict(list)
+    alone: list[File] = []
+    known: set[str] = set()
+    for file in sorted(files, key=lambda each: each.path):
+        owner, name = owner_of(file.path), parse_segment_name(file.name)
+        if owner is None or name is None or file.name in known:
+            alone.append(file)
+        else:
+            known.add(file.name)
+            by_client[owner].append((name.first_lsn, file))
+    found: list[tuple[File, ...]] = []
+    for own in by_client.values():
+        own.sort(key=lambda each: (each[0], each[1].name))
+        if len({first_lsn for first_lsn, _ in own}) < len(own):
+            found += [(file,) for _, file in own]
+        else:
+            found += _bounded((file for _, file in own), most_bytes)
+    found += [(file,) for file in alone]
+    return [Chunk(number, own) for number, own in enumerate(found)]
+
+
+def _bounded(files: Iterable[File], most_bytes: int) -> Iterator[tuple[File, ...]]:
+    own: list[File] = []
+    size = 0
+    for file in files:
+        if own and size + file.size > most_bytes:
+            yield tuple(own)
+            own, size = [], 0
+        own.append(file)
+        size += file.size
+    if own:
+        yield tuple(own)

@@ -1,0 +1,311 @@
+"""The work of Spark's tasks: read and fold segments, and judge streams."""
+
+from __future__ import annotations
+
+import heapq
+import re
+import zlib
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
+
+import msgspec
+
+from reliamsg.audit.clients import StreamTraces
+from reliamsg.audit.context import NOBODY, Context, Journal
+from reliamsg.audit.fates import Fate
+from reliamsg.audit.fold import Fact, Folder, StreamName, unfold
+from reliamsg.audit.found import Finding
+from reliamsg.audit.kinds import KINDS, LOSSES, PRECEDENCE
+from reliamsg.audit.lineage import Damaged, Placed
+from reliamsg.audit.numbers import read_history
+from reliamsg.audit.segment import owner_of, read_segment
+from reliamsg.audit.sources import Chunk
+from reliamsg.audit.spans import LAST
+from reliamsg.audit.streams import Account, Judged, judge
+from reliamsg.audit.timeline import Timeline
+
+__all__ = ["Key", "Summary", "fold", "judge_streams", "partition_of", "trace_streams", "worst_first"]
+
+Key = tuple[StreamName, int]
+"""A stream, and the number of the part that has facts about it."""
+
+_facts = msgspec.msgpack.Encoder()
+_decode = msgspec.msgpack.Decoder(list[Fact])
+_SEVERITY = {kind: PRECEDENCE.index(severity) for kind, (severity, _) in KINDS.items()}
+MAX_PARTS = 1 << 20
+"""Parts of one chunk, at most."""
+
+
+def fold(
+    chunk: Chunk, read: Callable[[str], bytes], until_us: int | None
+) -> Iterator[tuple[Key, bytes] | Placed | Damaged]:
+    """Fold the segments of a chunk: parts, and the facts of each stream in each part."""
+    return _Folding(chunk, read, until_us).run()
+
+
+class _Folding:
+    def __init__(self, chunk: Chunk, read: Callable[[str], bytes], until_us: int | None) -> None:
+        self._chunk, self._read, self._until_us = chunk, read, until_us
+        self._folder: Folder | None = None
+        self._last: tuple[str, str, int, str] | None = None
+        """Role, client, last row and digest of the segment before."""
+        self._place = ("", "", "")
+        self._parts = 0
+
+    def run(self) -> Iterator[tuple[Key, bytes] | Placed | Damaged]:
+        for file in self._chunk.files:
+            found = read_segment(file.path, self._read(file.path))
+            if found is None:
+                continue
+            if found.problem is not None or found.header is None or found.lines is None:
+                yield Damaged(file.path, file.name, owner_of(file.path), found.problem or "")
+                yield from self._end()
+                continue
+            header = found.header
+            if self._last != (header.role, header.client, header.first_lsn - 1, header.parent):
+                yield from self._end()
+            if self._folder is None:
+                self._folder = Folder(self._until_us)
+            self._folder.add(header, found.digest, found.lines)
+            self._last = (header.role, header.client, header.last_lsn, found.digest)
+            self._place = (_directory(file.path), file.name, file.path)
+        yield from self._end()
+
+    def _end(self) -> Iterator[tuple[Key, bytes] | Placed]:
+        """End the part: what follows does not continue it."""
+        folder, self._folder, self._last = self._folder, None, None
+        if folder is None:
+            return
+        number = self._chunk.number * MAX_PARTS + self._parts
+        self._parts += 1
+        for stream, facts in folder.streams.items():
+            yield (stream, number), _facts.encode(facts)
+        yield Placed(number, folder.part(), *self._place, len(folder.streams))
+
+
+def _directory(path: str) -> str:
+    """The directory of a client's segments."""
+    found = re.match("^(.*)/date=", path)
+    return found[1] if found and found[1] else path.rpartition("/")[0]
+
+
+def partition_of(key: Key) -> int:
+    """The same for all parts of a stream."""
+    (producer, topic, part), _ = key
+    return zlib.crc32(f"{producer}\0{topic}\0{part}".encode())
+
+
+def _streams(
+    records: Iterable[tuple[Key, bytes]], numbers: Mapping[str, Sequence[int]]
+) -> Iterator[tuple[StreamName, dict[str, list[Fact]]]]:
+    """The facts of each stream, by journal and in journal order. `records` are sorted by key; `numbers`: by journal,
+    its parts in order."""
+    journals: dict[int, list[str]] = defaultdict(list)
+    for name, own in numbers.items():
+        for number in own:
+            journals[number].append(name)
+    places = {name: {number: place for place, number in enumerate(own)} for name, own in numbers.items()}
+    for stream, group in groupby(records, key=lambda record: record[0][0]):
+        pieces: dict[str, list[tuple[int, bytes]]] = defaultdict(list)
+        for (_, number), data in group:
+            for name in journals[number]:
+                pieces[name].append((places[name][number], data))
+        facts = {
+            name: [fact for _, data in sorted(own) for fact in _decode.decode(data)]
+            for name, own in pieces.items()
+        }
+        if facts:
+            yield stream, facts
+
+
+def trace_streams(
+    records: Iterable[tuple[Key, bytes]],
+    numbers: Mapping[str, Sequence[int]],
+    journals: Mapping[str, Journal],
+) -> StreamTraces:
+    """What the journals have of streams that conflicts are about. `journals` need not be judged yet."""
+    found = StreamTraces()
+    for stream, facts in _streams(records, numbers):
+        for name, own in facts.items():
+            journal = journals[name]
+            if journal.role == "producer":
+                history = read_history(journal, stream, own)
+                for row in history.of_kind("enqueued"):
+                    key = (stream, row.epoch)
+                    found.has[key] = max(row.fact.last, found.has.get(key, 0))
+                found.published[name, stream] = {fact.boot for fact in own if fact.kind == "enqueued"}
+                found.identified |= {
+                    (stream[0], row.epoch, row.fact.incarnation)
+                    for row in history.rows if row.epoch and row.fact.incarnation != NOBODY
+                }  # fmt: skip
+                continue
+            settled = [
+                (fact.epoch, fact.last)
+                for fact in own
+                if fact.kind in ("acknowledged", "declared", "dead_lettered") and fact.first <= fact.last
+            ]
+            if settled:
+                found.settled[name, stream] = max(settled)
+    return found
+
+
+@dataclass(slots=True)
+class Summary:
+    """The judgement of many streams, added up."""
+
+    streams: int = 0
+    """Those to which messages were published or of which any were delivered."""
+    pending: int = 0
+    accounts: dict[str, Account] = field(default_factory=dict)
+    """By group; the producers' own under ``""``."""
+    sites: dict[str, Counter[str]] = field(default_factory=dict)
+    """By site, numbers of messages by name."""
+    by_repair: int = 0
+    by_second_site: int = 0
+    lacking: set[str] = field(default_factory=set)
+    kinds: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """By kind and group, the number of findings."""
+    messages: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """The same, the number of messages in them."""
+    findings: list[Finding] = field(default_factory=list)
+    """The worst, in order."""
+    losses: list[Finding] = field(default_factory=list)
+    """The first ranges of lost messages, in the same order."""
+    losses_total: int = 0
+    timeline: Timeline = field(default_factory=Timeline)
+    worst_streams: list[tuple[float, float, StreamName, Timeline]] = field(default_factory=list)
+    """Those that lack most messages, otherwise the largest: missing and published messages, the stream, and these over
+    time."""
+
+    def add(self, other: Summary) -> None:
+        """Add the judgement of other streams."""
+        self.streams += other.streams
+        self.pending += other.pending
+        for group, account in other.accounts.items():
+            self.accounts.setdefault(group, Account()).add(account)
+        for site, counts in other.sites.items():
+            self.sites.setdefault(site, Counter()).update(counts)
+        self.by_repair += other.by_repair
+        self.by_second_site += other.by_second_site
+        self.lacking |= other.lacking
+        self.kinds.update(other.kinds)
+        self.messages.update(other.messages)
+        self.losses_total += other.losses_total
+        self.timeline.merge(other.timeline)
+        self.findings = worst_first([*self.findings, *other.findings])[:MAX_FINDINGS]
+        self.losses = worst_first([*self.losses, *other.losses])[:MAX_FINDINGS]
+        self.worst_streams = _largest([*self.worst_streams, *other.worst_streams])
+
+
+MAX_FINDINGS = 1_000
+"""The maximum number of findings, and of lost ranges, in a verdict; the tables contain all."""
+_MAX_STREAMS = 40
+_TIMED = {
+    **dict.fromkeys(LOSSES, "lost"),
+    **dict.fromkeys(("undelivered", "pending", "never_joined"), "open"),
+    **dict.fromkeys(("duplicate", "redelivered_after_ack"), "duplicate"),
+    "out_of_order": "out_of_order",
+}
+"""Kinds of findings that the report shows over time, at the times of publishing."""
+
+
+def worst_first(findings: Iterable[Finding]) -> list[Finding]:
+    """Findings in the order of severity, kind, group, stream and range."""
+    return sorted(findings, key=_order)
+
+
+def _order(finding: Finding) -> tuple[Any, ...]:
+    return (
+        _SEVERITY[finding.kind], finding.kind, finding.group, finding.stream or ("", "", 0),
+        -1 if finding.epoch is None else finding.epoch, -1 if finding.first is None else finding.first,
+        finding.site, finding.text, finding.place, finding.hop, finding.sites,
+    )  # fmt: skip
+
+
+def _largest(
+    streams: Iterable[tuple[float, float, StreamName, Timeline]],
+) -> list[tuple[float, float, StreamName, Timeline]]:
+    return heapq.nsmallest(_MAX_STREAMS, streams, key=lambda each: (-round(each[0]), -each[1], each[2]))
+
+
+def judge_streams(
+    records: Iterable[tuple[Key, bytes]],
+    numbers: Mapping[str, Sequence[int]],
+    context: Context,
+    tables: bool,
+) -> Iterator[Finding | tuple[StreamName, str, int, Fate] | Summary]:
+    """Judge all streams of sorted records. With `tables`, every finding and every range of messages, too; a summary at
+    the end."""
+    summary = Summary()
+    for stream, facts in _streams(records, numbers):
+        found = judge(stream, facts, context)
+        if tables:
+            yield from found.findings
+            for (group, epoch), fates in found.fates.items():
+                for fate in fates:
+                    yield stream, group, epoch, fate
+        summary.add(_summarize(found, facts, context))
+    yield summary
+
+
+def _summarize(found: Judged, facts: Mapping[str, Sequence[Fact]], context: Context) -> Summary:
+    losses = [each for each in found.findings if each.kind in LOSSES]
+    summary = Summary(
+        int(found.used), found.pending, found.accounts, by_repair=found.passages.by_repair,
+        by_second_site=found.passages.by_second_site, lacking=set(found.lacking),
+        findings=worst_first(found.findings)[:MAX_FINDINGS], losses=worst_first(losses)[:MAX_FINDINGS],
+        losses_total=len(losses),
+    )  # fmt: skip
+    passages = found.passages
+    for name, counts in (
+        ("confirmed", passages.confirmed), ("received", passages.received), ("lost_after_confirm", passages.lost),
+        ("saved_alone", passages.alone),
+    ):  # fmt: skip
+        for site, number in counts.items():
+            summary.sites.setdefault(site, Counter())[name] += number
+    for each in found.findings:
+        summary.kinds[each.kind, each.group] += 1
+        if each.first is not None and each.last is not None and each.last < LAST:
+            summary.messages[each.kind, each.group] += each.last - each.first + 1
+    _time(summary, found, facts, context)
+    return summary
+
+
+def _time(summary: Summary, found: Judged, facts: Mapping[str, Sequence[Fact]], context: Context) -> None:
+    """Add the stream's messages over time."""
+    timeline, own = summary.timeline, Timeline()
+    published: dict[int, list[Fact]] = defaultdict(list)
+    for name, rows in facts.items():
+        journal = context.journals[name]
+        for fact in rows:
+            if fact.kind not in ("enqueued", "delivered", "late") or fact.first > fact.last:
+                continue
+            key = "published" if fact.kind == "enqueued" else fact.kind
+            key = f"delivered:{journal.client}" if key == "delivered" else key
+            for row in unfold(fact):
+                timeline.add(key, row.last - row.first + 1, row.wall_us, row.wall_last_us)
+                if fact.kind == "enqueued":
+                    own.add(key, row.last - row.first + 1, row.wall_us, row.wall_last_us)
+                    published[fact.epoch].append(row)
+    missing: dict[str, float] = defaultdict(float)
+    for finding in found.findings:
+        what = _TIMED.get(finding.kind)
+        if what is None or finding.first is None or finding.last is None or finding.epoch is None:
+            continue
+        for row in published[finding.epoch]:
+            first, last = max(finding.first, row.first), min(finding.last, row.last)
+            if first > last:
+                continue
+            share = (row.wall_last_us - row.wall_us) / (row.last - row.first + 1)
+            start = row.wall_us + int(share * (first - row.first))
+            end = row.wall_us + int(share * (last - row.first + 1))
+            timeline.add(what, last - first + 1, start, end)
+            if what in ("lost", "open"):
+                own.add(f"missing:{finding.group}", last - first + 1, start, end)
+                missing[finding.group] += last - first + 1
+    total = sum(sum(cells.values()) for name, cells in own.cells.items() if name == "published")
+    if total:
+        summary.worst_streams.append((max(missing.values(), default=0.0), total, found.stream, own))
