@@ -34,15 +34,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    from reliamsg.audit.session import make_session, separate_session
+    from reliamsg.audit.session import make_session
 
     # Java options as for few journals. Most audits here are the first ones of their kind: code is not run often enough
     # to make up for its compilation, which takes a third of the time.
     few = tmp_path_factory.mktemp("journals")
     session = make_session("local[2]", journals=few, settings={"spark.ui.showConsoleProgress": "false"})
     session.sparkContext.setLogLevel("ERROR")
-    # Configured like a small audit; steps that are tested alone get no separate session.
-    yield separate_session(session)
+    yield session
     session.stop()
 
 

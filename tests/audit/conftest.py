@@ -1,12 +1,11 @@
-"""Journals that several tests of the audit judge, and Spark's judgement of them."""
+"""Journals that several tests of the audit judge, and its judgement of them."""
 
 from __future__ import annotations
 
 import pytest
-from pyspark.sql import SparkSession
 
 from reliamsg.checker import Chain
-from tests.audit.equality import Outcome, by_spark
+from tests.audit.equality import Outcome, by_audit
 
 
 @pytest.fixture(scope="session")
@@ -19,6 +18,6 @@ def chains() -> list[Chain]:
 
 
 @pytest.fixture(scope="session")
-def judged(spark: SparkSession, chains: list[Chain]) -> Outcome:
-    """Spark's judgement of all of them."""
-    return by_spark(spark, chains)
+def judged(chains: list[Chain]) -> Outcome:
+    """The audit's judgement of all of them."""
+    return by_audit(chains)

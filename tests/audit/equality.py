@@ -1,36 +1,31 @@
-"""The judgements of the plain checker and of the Spark job on the same journals, in a common form for comparison."""
+"""The judgements of the plain checker and of the audit on the same journals, in a common form for comparison."""
 
 from __future__ import annotations
 
+import random
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+import msgspec
 
-from reliamsg.audit import (
-    accounts,
-    consumption,
-    contents,
-    evidence,
-    forks,
-    groups,
-    latency,
-    membership,
-    producers,
-    sites,
-)
-from reliamsg.audit.expect import Expect as JobsExpect
+from reliamsg.audit.clients import Clients, JournalParts, gather
+from reliamsg.audit.expect import Expect as AuditExpect
+from reliamsg.audit.fold import Fact, Folder, StreamName
 from reliamsg.audit.kinds import KINDS, PRECEDENCE
-from reliamsg.audit.ranges import LAST
-from reliamsg.audit.schema import FINDINGS, union
+from reliamsg.audit.segment import Line, SegmentHeader
+from reliamsg.audit.spans import LAST
+from reliamsg.audit.streams import Judged, judge
+from reliamsg.audit.tasks import partition_of, trace_streams
+from reliamsg.audit.verdict import quantiles
 from reliamsg.checker import Expect, Report, check
 from reliamsg.checker.journals import Chain, mark_abandoned, merge_copies
 from reliamsg.checker.spans import Spans
-from tests.audit.fleet import frames
+from reliamsg.store.journal import JournalRow
 
-__all__ = ["EVIDENCE", "Outcome", "Place", "by_spark", "differences", "plain", "shared"]
+__all__ = ["EVIDENCE", "Outcome", "Place", "by_audit", "differences", "judged_streams", "plain", "shared"]
 
 Place = tuple[str, str, str, str, str, int, str]
 """Kind, producer, topic, group, site, epoch; for losses: place, hop and sites; for open messages: the reason; for
@@ -117,77 +112,137 @@ def _add(found: dict[Place, Spans], place: Place, first: int | None, last: int |
         ranges.add(first, min(last, LAST))
 
 
-def by_spark(
-    spark: SparkSession, chains: Sequence[Chain], *, drained: bool = True, until_us: int | None = None
+def by_audit(
+    chains: Sequence[Chain], *, drained: bool = True, until_us: int | None = None, seed: int = 0
 ) -> Outcome:
-    """The chains' judgement, combined from the job's steps as in the job; damaged segments are tested elsewhere."""
-    chains = mark_abandoned(merge_copies(chains))
-    rows, known = (frame.localCheckpoint() for frame in frames(spark, chains))
-    counted = membership.counted(rows).localCheckpoint()
-    contested = producers.contested(rows, known).localCheckpoint()
-    expect = JobsExpect(until_us=until_us)
-    named = evidence.named(rows, expect).localCheckpoint()
-    pieces = accounts.ranges(
-        rows, known, named,
-        drained=drained, until_us=until_us, contested=contested, counted=counted,
-    ).localCheckpoint()  # fmt: skip
-    lost = sites.lost(rows, known, counted).localCheckpoint()
-    stretches = contents.stretches(rows, contested).localCheckpoint()
-    given = groups.instances(rows, known).localCheckpoint()
-    others = union(
-        [
-            groups.merge(given),
-            producers.findings(rows, known),
-            producers.incarnations(rows),
-            consumption.released_early(rows, known, counted),
-            contents.corrupt(stretches),
-            accounts.findings(pieces),
-            evidence.missing(rows, known, named, expect),
-        ]
-    ).localCheckpoint()
+    """The audit's judgement, in this process and without files; damaged segments are tested elsewhere.
+
+    `seed`: the journals are divided into segments, and these into parts, at random.
+    """
+    expect = AuditExpect(drained=drained, until_us=until_us)
+    clients, streams = judged_streams(mark_abandoned(merge_copies(chains)), expect, seed)
     found: dict[Place, Spans] = {}
-    unverified = accounts.unverified(pieces, contents.verified(stretches), others)
-    findings = union([others, unverified, forks.forks(rows)])
-    assert [(f.name, f.dataType) for f in findings.schema.fields] == [
-        (f.name, f.dataType) for f in FINDINGS.fields
-    ]
-    for row in findings.collect():
-        if KINDS[row.kind][0] == "lost":
-            continue  # accounts.losses has the details
-        producer = row.producer or _producer(row.text)
-        why = (row.text or "") if row.kind in _OPEN | {"missing"} else ""
-        place = (row.kind, producer, row.topic or "", row.grp or "", row.site or "", row.epoch or 0, why)
-        _add(found, place, row.first, row.last)
-    for row in accounts.losses(pieces).collect():
-        loss = " ".join((row.place or "", row.hop, *row.sites)).strip()
-        _add(found, (row.kind, row.producer, row.topic, row.grp, "", row.epoch, loss), row.first, row.last)
+    for each in [*clients.findings, *(each for judged in streams for each in judged.findings)]:
+        if each.kind in EVIDENCE - {"missing"}:
+            continue
+        producer, topic, _ = each.stream or (_producer(each.text), "", 0)
+        loss = " ".join((each.place, each.hop, *each.sites)).strip()
+        if each.kind in _OPEN | {"missing"}:
+            loss = each.text
+        _add(
+            found,
+            (each.kind, producer, topic, each.group, each.site, each.epoch or 0, loss),
+            each.first,
+            each.last,
+        )
+    for line in {line for judged in streams for line in judged.lacking}:
+        _add(found, ("missing", "", "", "", "", 0, line), None, None)
     return Outcome(
         {place: list(ranges) for place, ranges in found.items()},
-        _counts(accounts.counts(pieces), groups.count(given), sites.saved(rows, lost)),
-        {
-            row.site: {k: v for k, v in row.asDict().items() if k != "site"}
-            for row in sites.counts(rows, lost).collect()
-        },
-        {
-            row.hop: {k: v for k, v in row.asDict().items() if k != "hop"}
-            for row in latency.quantiles(rows).collect()
-        },
+        _counts(streams),
+        _sites(streams),
+        quantiles(clients.latencies),
     )
 
 
-def _counts(by_fate: DataFrame, by_order: DataFrame, saved: DataFrame) -> dict[tuple[str, str], int]:
-    counts: dict[tuple[str, str], int] = {}
-    for row in saved.collect():
-        counts |= {(name, ""): value for name, value in row.asDict().items() if value}
-    for row in [*by_fate.collect(), *by_order.collect()]:
-        for name, value in row.asDict().items():
-            if name == "grp" or not value:
-                continue
-            key = (name, row.grp if name == "delivered" else "")
-            # The producers' own account counts every enqueued message once, a group's account once for each group.
-            if name != "enqueued" or row.grp == accounts.PRODUCER:
-                counts[key] = counts.get(key, 0) + value
-    return counts
+def judged_streams(
+    chains: Sequence[Chain], expect: AuditExpect, seed: int = 0
+) -> tuple[Clients, list[Judged]]:
+    """The audit's judgement of clients and streams, by the functions that Spark's tasks call."""
+    dice = random.Random(seed)
+    journals, records = [], []
+    for number, chain in enumerate(chains):
+        folders = _folded(chain, expect.until_us, dice)
+        name = f"{chain.role}/{chain.client}#{number:05}"
+        parts = [folder.part() for folder in folders]
+        journals.append(
+            JournalParts(
+                chain.role, chain.client, name, chain.source, parts, [*chain.problems, *chain.further]
+            )
+        )
+        for place, folder in enumerate(folders):
+            records += [
+                ((stream, number * 1000 + place), msgspec.msgpack.encode(facts))
+                for stream, facts in folder.streams.items()
+            ]
+    numbers = {
+        journal.name: [number * 1000 + place for place in range(len(journal.parts))]
+        for number, journal in enumerate(journals)
+    }
+    records.sort(key=lambda record: (partition_of(record[0]), record[0]))
+    traces = trace_streams(records, numbers, {journal.name: journal.sketch() for journal in journals})
+    clients = gather(journals, expect, traces)
+    by_stream: dict[StreamName, dict[str, list[Fact]]] = {}
+    for (stream, number), data in sorted(records):
+        own = by_stream.setdefault(stream, {}).setdefault(journals[number // 1000].name, [])
+        own += msgspec.msgpack.decode(data, type=list[Fact])
+    return clients, [judge(stream, facts, clients.context) for stream, facts in by_stream.items()]
+
+
+def _folded(chain: Chain, until_us: int | None, dice: random.Random) -> list[Folder]:
+    """A chain, divided into segments of one boot without missing rows, and these into parts."""
+    segments: list[list[JournalRow]] = []
+    for row in chain.rows:
+        last = segments[-1][-1] if segments else None
+        goes_on = last is not None and last.boot == row.boot and last.lsn + 1 == row.lsn
+        if not goes_on or dice.random() < 0.1:
+            segments.append([])
+        segments[-1].append(row)
+    folders: list[Folder] = []
+    end = 0
+    for rows in segments:
+        if not folders or end + 1 != rows[0].lsn or dice.random() < 0.3:
+            folders.append(Folder(until_us))
+        end = rows[-1].lsn
+        header = SegmentHeader(chain.role, chain.client, rows[0].boot, rows[0].lsn, end, len(rows))
+        folders[-1].add(header, "", map(_line, rows))
+    return folders
+
+
+def _line(row: JournalRow) -> Line:
+    return Line(
+        row.lsn, row.boot, row.kind, row.wall_us, row.wall_last_us, row.mono_us, row.producer, row.topic, row.partition,
+        row.epoch, f"{row.incarnation:x}", row.first, row.last, row.site, row.group, row.reason,
+        None if row.digest is None else f"{row.digest:x}",
+        None if row.latency is None else {str(bucket): count for bucket, count in row.latency.items()}, row.detail,
+    )  # fmt: skip
+
+
+def _counts(streams: Iterable[Judged]) -> dict[tuple[str, str], int]:
+    counts: Counter[tuple[str, str]] = Counter()
+    for judged in streams:
+        for group, account in judged.accounts.items():
+            for name in (
+                "enqueued",
+                "lost",
+                "declared_gaps",
+                "phantom",
+                "late",
+                "before_join",
+                "duplicates",
+                "out_of_order",
+            ):
+                counts[name, ""] += getattr(account, name)
+            if group:
+                counts["delivered", group] += account.delivered
+        counts["pending", ""] += judged.pending
+        counts["saved_by_repair", ""] += judged.passages.by_repair
+        counts["saved_by_second_site", ""] += judged.passages.by_second_site
+    return {key: count for key, count in counts.items() if count}
+
+
+def _sites(streams: Iterable[Judged]) -> dict[str, dict[str, int]]:
+    found: dict[str, Counter[str]] = {}
+    for judged in streams:
+        passages = judged.passages
+        for name, counts in (
+            ("confirmed", passages.confirmed), ("received", passages.received), ("lost_after_confirm", passages.lost),
+            ("saved_alone", passages.alone),
+        ):  # fmt: skip
+            for site, count in counts.items():
+                found.setdefault(site, Counter())[name] += count
+    names = ("confirmed", "received", "lost_after_confirm", "saved_alone")
+    return {site: {name: counts[name] for name in names} for site, counts in found.items()}
 
 
 def shared(verdict: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,18 +1,12 @@
-"""Many small journals for one run of Spark: each with separate clients and topics, so that they are independent."""
+"""Many small journals that are judged together: each with separate clients and topics, so that they are independent."""
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from decimal import Decimal
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
-
-from reliamsg.audit.renumbered import settled
-from reliamsg.audit.schema import CHAINS, ROWS
 from reliamsg.checker.journals import Chain, Role
 from reliamsg.message import digest
 from reliamsg.simulation.journals import renamed_row
@@ -73,29 +67,6 @@ class Writer:
 
     def chain(self) -> Chain:
         return Chain(self.role, self.client, f"{self.client}.db", self.rows, to_the_end=False)
-
-
-def frames(spark: SparkSession, chains: Iterable[Chain]) -> tuple[DataFrame, DataFrame]:
-    """ROWS, settled, and CHAINS; a client's chains are ordered by the times of their first rows."""
-    rows: list[tuple[object, ...]] = []
-    known: list[tuple[object, ...]] = []
-    ranks: dict[tuple[str, str], int] = {}
-    for number, chain in enumerate(sorted(chains, key=lambda c: c.rows[0].wall_us)):
-        rank = ranks[chain.role, chain.client] = ranks.get((chain.role, chain.client), 0) + 1
-        name = f"c{number}"
-        known.append((chain.role, chain.client, name, rank, bool(chain.broken), chain.finished))
-        for boot in chain.boots:
-            rows += [_as_tuple(chain, name, boot.rows[0].lsn, row) for row in boot.rows]
-    return settled(spark.createDataFrame(rows, ROWS)), spark.createDataFrame(known, CHAINS)
-
-
-def _as_tuple(chain: Chain, name: str, boot_lsn: int, row: JournalRow) -> tuple[object, ...]:
-    return (
-        chain.role, chain.client, name, row.boot, boot_lsn, row.lsn, row.kind, row.wall_us, row.wall_last_us,
-        row.mono_us, row.producer, row.topic, row.partition, row.epoch, f"{row.incarnation:016x}", row.first,
-        row.last, row.site, row.group, row.reason, None if row.digest is None else Decimal(row.digest),
-        row.latency, None if row.detail is None else json.dumps(row.detail),
-    )  # fmt: skip
 
 
 def renamed(chains: Iterable[Chain], suffix: str) -> list[Chain]:

@@ -1,7 +1,6 @@
-"""Random journals with random corruptions are judged alike by Spark and by the plain checker.
+"""Random journals with random corruptions are judged alike by the audit and by the plain checker.
 
-A universe is the journals of a hundred runs in one run of Spark, since starting one costs more than judging them. Each
-run has its own names, which attribute a difference to it.
+A universe is the journals of a hundred runs. Each run has its own names, which attribute a difference to it.
 """
 
 from __future__ import annotations
@@ -17,10 +16,11 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from reliamsg.audit.expect import Expect as AuditExpect
-from reliamsg.audit.job import MAX_FINDINGS, audit
+from reliamsg.audit.job import audit
+from reliamsg.audit.tasks import MAX_FINDINGS
 from reliamsg.checker import Expect, check, check_directory
 from reliamsg.checker.journals import collect, merge_copies
-from tests.audit.equality import Outcome, by_spark, differences, plain, shared
+from tests.audit.equality import Outcome, by_audit, differences, plain, shared
 from tests.audit.generated import Journals, journals
 from tests.chance import examples
 
@@ -42,9 +42,9 @@ class Universe:
     def plain(self) -> Outcome:
         return plain([chain for run in self.runs for chain in run.chains()], self.expect)
 
-    def by_spark(self, spark: SparkSession) -> Outcome:
+    def by_audit(self, seed: int = 0) -> Outcome:
         chains = [chain for run in self.runs for chain in run.chains()]
-        return by_spark(spark, chains, drained=self.drained, until_us=self.until_us)
+        return by_audit(chains, drained=self.drained, until_us=self.until_us, seed=seed)
 
 
 def universe(seed: int) -> Universe:
@@ -63,36 +63,29 @@ def universe(seed: int) -> Universe:
     return Universe(runs, drained=rng.random() < 0.8, until_us=until_us)
 
 
-def _culprit(
-    spark: SparkSession, judged: Universe, found: Sequence[tuple[str, object, object, object]]
-) -> str:
+def _culprit(judged: Universe, found: Sequence[tuple[str, object, object, object]]) -> str:
     """Of the journals in the differences, the smallest that are judged differently alone."""
     text = " ".join(map(repr, found))
     named = [run for run in judged.runs if any(f"{run.tag}{end}" in text for end in "'\" ")]
     named.sort(key=lambda run: sum(len(rows) for _, _, rows in run.clients))
     for run in named[:5]:
         alone = Universe([run], judged.drained, judged.until_us)
-        if differ := differences(alone.plain(), alone.by_spark(spark)):
+        if differ := differences(alone.plain(), alone.by_audit()):
             return f"{run}\nuntil {judged.until_us}, drained {judged.drained}\n" + "\n".join(map(str, differ))
     return f"none of {[run.tag for run in named]} alone: " + "\n".join(map(str, found[:20]))
 
 
-@pytest.mark.full  # test_evidence.py has some of them
-@pytest.mark.timeout(900)
-def test_random_journals_are_judged_alike(spark: SparkSession) -> None:
-    @settings(
-        max_examples=20,
-        deadline=None,
-        phases=[Phase.explicit, Phase.generate],  # a smaller universe shows nothing more, and takes as long
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(seed=st.integers(0, 2**32 - 1))
-    def judge(seed: int) -> None:
-        judged = universe(seed)
-        found = differences(judged.plain(), judged.by_spark(spark))
-        assert not found, f"universe({seed}):\n{_culprit(spark, judged, found)}"
-
-    judge()
+@settings(
+    max_examples=examples(10),
+    deadline=None,
+    phases=[Phase.explicit, Phase.generate],  # a smaller universe shows nothing more, and takes as long
+    suppress_health_check=list(HealthCheck),
+)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_random_journals_are_judged_alike(seed: int) -> None:
+    judged = universe(seed)
+    found = differences(judged.plain(), judged.by_audit(seed))
+    assert not found, f"universe({seed}):\n{_culprit(judged, found)}"
 
 
 @given(seed=st.integers(0, 2**32 - 1))
@@ -130,8 +123,8 @@ def test_verdicts_on_segments_are_equal(spark: SparkSession, tmp_path: Path, see
     report = check_directory(tmp_path, made.expect)
     verdict = audit(spark, tmp_path, expect=AuditExpect(until_us=made.until_us, drained=made.drained))
     assert verdict["findings_total"] < MAX_FINDINGS, "not all findings are here to be compared"
-    by_spark, plainly = shared(verdict), shared(report.as_dict())
-    found, others = by_spark.pop("found"), plainly.pop("found")
+    by_audit, plainly = shared(verdict), shared(report.as_dict())
+    found, others = by_audit.pop("found"), plainly.pop("found")
     differ = [(each, others.get(each), found.get(each)) for each in sorted(found.keys() | others.keys())]
     assert [each for each in differ if each[1] != each[2]] == []
-    assert by_spark == plainly
+    assert by_audit == plainly

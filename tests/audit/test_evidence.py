@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-
 from reliamsg.audit.chains import Header, lines
+
 from reliamsg.audit.expect import Expect
-from reliamsg.audit.job import MAX_FINDINGS, audit
+from reliamsg.audit.job import audit
+from reliamsg.audit.tasks import MAX_FINDINGS
 from reliamsg.checker import Expect as PlainExpect
 from reliamsg.checker import check_directory
 from reliamsg.store.segment import decode, parse_name

@@ -1,29 +1,30 @@
 """A group's own journals: every kind alone, and random journals, judged like the plain checker.
 
-Each journal belongs to another group, so that one run of Spark judges hundreds of them.
+Each journal belongs to another group.
 """
 
 from __future__ import annotations
 
-import json
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
-from reliamsg.audit import groups
-from reliamsg.audit.ranges import LAST
-from reliamsg.audit.schema import CHAINS, FINDINGS, ROWS
+from reliamsg.audit import context as audit_context
+from reliamsg.audit.expect import Expect
+from reliamsg.audit.fold import Fact
+from reliamsg.audit.order import Bounds, follow
+from reliamsg.audit.spans import LAST
+from reliamsg.audit.streams import Judged
 from reliamsg.checker.groups import GroupFacts, gather_group
 from reliamsg.checker.journals import Chain
 from reliamsg.checker.report import Finding
 from reliamsg.checker.spans import Spans
 from reliamsg.message import Stream
 from reliamsg.store.journal import JournalRow
+from tests.audit.equality import judged_streams
 
 STREAM = Stream("p", "t", 0)
 SECOND_US = 1_000_000
@@ -75,28 +76,6 @@ class Journal:
         return Chain("group", self.group, f"{self.group}.db", self.rows)
 
 
-def frames(spark: SparkSession, chains: Iterable[Chain]) -> tuple[DataFrame, DataFrame]:
-    """ROWS and CHAINS of groups' chains, ordered by the times of their first rows."""
-    rows: list[tuple[object, ...]] = []
-    known: list[tuple[object, ...]] = []
-    ranks: dict[str, int] = {}
-    for number, chain in enumerate(sorted(chains, key=lambda chain: chain.rows[0].wall_us)):
-        rank = ranks[chain.client] = ranks.get(chain.client, 0) + 1
-        whole = chain.to_the_end or chain.finished  # it makes no difference to Spark
-        known.append(("group", chain.client, f"c{number}", rank, bool(chain.broken), whole))
-        for boot in chain.boots:
-            rows += [_as_tuple(chain.client, f"c{number}", boot.rows[0].lsn, row) for row in boot.rows]
-    return spark.createDataFrame(rows, ROWS), spark.createDataFrame(known, CHAINS)
-
-
-def _as_tuple(group: str, chain: str, boot_lsn: int, row: JournalRow) -> tuple[object, ...]:
-    return (
-        "group", group, chain, row.boot, boot_lsn, row.lsn, row.kind, row.wall_us, row.wall_last_us, row.mono_us,
-        row.producer, row.topic, row.partition, row.epoch, f"{row.incarnation:016x}", row.first, row.last,
-        row.site, group, row.reason, None, None, None if row.detail is None else json.dumps(row.detail),
-    )  # fmt: skip
-
-
 def gather(chains: Iterable[Chain]) -> dict[str, tuple[GroupFacts, list[Finding]]]:
     """The plain checker's findings by group."""
     by_group: dict[str, list[Chain]] = {}
@@ -118,15 +97,40 @@ def expected(plain: dict[str, tuple[GroupFacts, list[Finding]]]) -> Found:
     return {key: list(ranges) for key, ranges in spans.items()}
 
 
-def observed(frame: DataFrame) -> Found:
-    assert [(f.name, f.dataType) for f in frame.schema.fields] == [
-        (f.name, f.dataType) for f in FINDINGS.fields
-    ]
+OWN = frozenset(
+    {
+        "out_of_order", "duplicate", "duplicate_apart", "redelivered_after_ack", "acknowledged_twice",
+        "acknowledged_undelivered", "not_redelivered", "undeclared_gap", "declared_late", "delivered_after_gap",
+        "false_gap", "gap_closed_early", "gap_closed_late", "false_before_join", "false_replay",
+    }
+)  # fmt: skip
+"""The kinds that a group's own journals show."""
+
+
+def judged_chains(chains: Sequence[Chain]) -> list[Judged]:
+    return judged_streams([_closed(chain) for chain in chains], Expect())[1]
+
+
+def _closed(chain: Chain) -> Chain:
+    """The audit reads no files: a file that was read to its end is like a journal that was closed."""
+    rows = list(chain.rows)
+    if chain.to_the_end and not chain.finished:
+        rows.append(replace(rows[-1], lsn=rows[-1].lsn + 1, kind="closed", first=0, last=0, topic="", producer=""))
+    return replace(chain, rows=rows, to_the_end=False)
+
+
+def observed(streams: Iterable[Judged]) -> Found:
     found: Found = {}
-    for row in frame.orderBy("first").collect():
-        key = (row.grp, row.kind, Stream(row.producer, row.topic, row.part), row.epoch)
-        found.setdefault(key, []).append((row.first, row.last))
-    return found
+    for judged in streams:
+        for each in judged.findings:
+            if each.kind in OWN:
+                assert each.stream is not None
+                assert each.epoch is not None
+                assert each.first is not None
+                assert each.last is not None
+                key = (each.group, each.kind, Stream(*each.stream), each.epoch)
+                found.setdefault(key, []).append((each.first, each.last))
+    return {key: sorted(ranges) for key, ranges in found.items()}
 
 
 def planted() -> dict[str, tuple[Journal, list[tuple[str, int, int]]]]:
@@ -327,15 +331,14 @@ PLANTED = {name: ([journal], wrong) for name, (journal, wrong) in planted().item
 
 
 @pytest.fixture(scope="module")
-def judged(spark: SparkSession) -> tuple[Found, Found]:
-    """All planted journals: judged by the job and by the plain checker."""
+def judged() -> tuple[Found, Found]:
+    """All planted journals: judged by the audit and by the plain checker."""
     chains = []
     for name, (journals, _) in PLANTED.items():
         for journal in journals:
             journal.group = name
             chains.append(journal.chain())
-    rows, known = frames(spark, chains)
-    return observed(groups.findings(rows, known)), expected(gather(chains))
+    return observed(judged_chains(chains)), expected(gather(chains))
 
 
 @pytest.mark.parametrize("case", PLANTED)
@@ -406,61 +409,68 @@ def crowd() -> list[Chain]:
     return [chain for seed in range(600) for chain in random_chains(seed)]
 
 
-def test_random_journals_are_judged_as_by_the_plain_checker(spark: SparkSession, crowd: list[Chain]) -> None:
-    rows, known = frames(spark, crowd)
-    plain = gather(crowd)
-    instances = groups.instances(rows, known).cache()
-    try:
-        found, wanted = observed(groups.merge(instances)), expected(plain)
-        counted = {row.grp: (row.duplicates, row.out_of_order) for row in groups.count(instances).collect()}
-    finally:
-        instances.unpersist()
+def test_random_journals_are_judged_as_by_the_plain_checker(crowd: list[Chain]) -> None:
+    plain, streams = gather(crowd), judged_chains(crowd)
+    found, wanted = observed(streams), expected(plain)
     wrong = {
         key: (found.get(key), wanted.get(key)) for key in found | wanted if found.get(key) != wanted.get(key)
     }
     assert wrong == {}
     kinds = {kind for _, kind, _, _ in wanted}
     assert len(kinds) == 15, kinds  # the journals are sufficiently random
+    counted: dict[str, tuple[int, int]] = {}
+    for judged in streams:
+        for group, account in judged.accounts.items():
+            duplicates, out_of_order = counted.get(group, (0, 0))
+            counted[group] = (duplicates + account.duplicates, out_of_order + account.out_of_order)
     sums = {name: (facts.duplicates, facts.out_of_order) for name, (facts, _) in plain.items()}
     assert {name: counted.get(name, (0, 0)) for name in sums} == sums
 
 
-def test_where_streams_began_and_how_far_they_got(spark: SparkSession, crowd: list[Chain]) -> None:
-    rows, _ = frames(spark, crowd)
-    bounds = {
-        (row.grp, Stream(row.producer, row.topic, row.part)): (
-            None if row.joined is None else tuple(row.joined),
-            None if row.reached is None else tuple(row.reached),
-            None if row.lowest is None else tuple(row.lowest),
-            {tuple(leap) for leap in row.leaps},
-        )
-        for row in groups.bounds(rows).collect()
-    }
+def test_where_streams_began_and_how_far_they_got(crowd: list[Chain]) -> None:
+    bounds: dict[tuple[str, Stream], Bounds] = {}
+    for chain in crowd:
+        boots = {row.boot: row.lsn for row in reversed(chain.rows)}
+        opened = {boot.rows[0].lsn: boot.opened for boot in chain.boots}
+        journal = audit_context.Journal("group", chain.client, "", 1, False, True, boots, opened, [], {})
+        for stream in {stream_of(row) for row in chain.rows if row.topic}:
+            facts = [fact_of(row) for row in chain.rows if stream_of(row) == stream]
+            own = bounds.setdefault((chain.client, stream), Bounds())
+            own.add(follow(journal, facts).bounds)
+    found = {key: (own.joined, own.reached, own.lowest, own.leaps) for key, own in bounds.items()}
     wanted = {}
-    for facts, _ in gather(crowd).values():
-        told = {stream for stream, _ in (*facts.delivered, *facts.dead, *facts.late)}
-        for stream in facts.joined.keys() | facts.reached.keys() | facts.skipped_epochs.keys() | told:
-            reached = facts.reached.get(stream)
+    for facts_of_group, _ in gather(crowd).values():
+        told = {
+            stream for stream, _ in (*facts_of_group.delivered, *facts_of_group.dead, *facts_of_group.late)
+        }
+        known = facts_of_group
+        for stream in known.joined.keys() | known.reached.keys() | known.skipped_epochs.keys() | told:
+            reached = known.reached.get(stream)
             handed = [
                 (epoch, spans.lowest)
-                for (of, epoch), spans in facts.delivered.items()
+                for (of, epoch), spans in known.delivered.items()
                 if of == stream and spans
             ]
-            wanted[facts.group, stream] = (
-                facts.joined.get(stream),
+            wanted[known.group, stream] = (
+                known.joined.get(stream),
                 reached and (reached[0], min(reached[1], LAST)),
                 min(handed, default=None),
-                set(facts.skipped_epochs.get(stream, ())),
+                set(known.skipped_epochs.get(stream, ())),
             )
     nothing: tuple[None, None, None, set[object]] = (None, None, None, set())
-    wrong = {key for key in bounds | wanted if bounds.get(key, nothing) != wanted.get(key, nothing)}
-    assert wrong == set()
-    began = {key: at[0] for key, at in bounds.items() if at[0] is not None}
-    got = {key: at[1] for key, at in bounds.items() if at[1] is not None}
-    some = F.col("grp").isin("g1", "g2", "g3")
-    for frame, last, known in ((groups.joined(rows), "first", began), (groups.reached(rows), "last", got)):
-        found = {
-            (row.grp, Stream(row.producer, row.topic, row.part)): (row.epoch, row[last])
-            for row in frame.where(some).collect()
-        }
-        assert found == {key: at for key, at in known.items() if key[0] in ("g1", "g2", "g3")}
+    assert {
+        key: (found.get(key), wanted.get(key))
+        for key in found | wanted
+        if found.get(key, nothing) != wanted.get(key, nothing)
+    } == {}
+
+
+def stream_of(row: JournalRow) -> Stream:
+    return Stream(row.producer, row.topic, row.partition)
+
+
+def fact_of(row: JournalRow) -> Fact:
+    return Fact(
+        row.kind, row.epoch, row.first, row.last, row.lsn, row.boot, f"{row.incarnation:016x}", row.site, row.group,
+        row.reason, detail=row.detail,
+    )  # fmt: skip

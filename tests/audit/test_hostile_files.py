@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 
 from pyspark.sql import SparkSession
-
 from reliamsg.audit.read import segments
+
 from reliamsg.store.segment import decode, encode
 from tests.fuzz import seeds
 from tests.fuzz.audited import compare

@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from reliamsg.audit.job import MAX_FINDINGS, audit
+from reliamsg.audit.job import audit
+from reliamsg.audit.tasks import MAX_FINDINGS
 from reliamsg.checker import check_directory
 from reliamsg.checker.journals import Role
 from reliamsg.store.journal import JournalRow

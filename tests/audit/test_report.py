@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from reliamsg.audit.ranges import LAST
+from reliamsg.audit.schema import FINDINGS, ROWS
 
 from reliamsg.audit.kinds import KINDS, LOSSES
-from reliamsg.audit.ranges import LAST
 from reliamsg.audit.report import data, render, write
-from reliamsg.audit.schema import FINDINGS, ROWS
 from tests.patience import patient
 
 MINUTE = 60_000_000

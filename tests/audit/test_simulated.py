@@ -16,7 +16,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from reliamsg.audit.expect import Expect as AuditExpect
-from reliamsg.audit.job import MAX_FINDINGS, audit
+from reliamsg.audit.job import audit
+from reliamsg.audit.tasks import MAX_FINDINGS
 from reliamsg.audit.verdict import worst
 from reliamsg.checker import Expect, check_directory
 from reliamsg.simulation.clock import START_S, START_WALL_US

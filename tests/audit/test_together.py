@@ -1,17 +1,11 @@
-"""Hundreds of journals in one run of Spark, judged like the plain checker: findings, counts, sites and latencies."""
+"""Hundreds of journals, judged like the plain checker: findings, counts, sites and latencies."""
 
 from __future__ import annotations
 
-import pytest
-from pyspark.sql import SparkSession
-
 from reliamsg.checker import Chain, Expect
-from tests.audit.equality import Outcome, by_spark, differences, plain
+from tests.audit.equality import Outcome, by_audit, differences, plain
 from tests.audit.fleet import SECOND_US, T, soup
 from tests.audit.together import wild
-
-pytestmark = pytest.mark.timeout(900)
-"""Seconds; the first test waits for Spark to judge all of them."""
 
 
 def test_all_are_judged_as_by_the_plain_checker(judged: Outcome, chains: list[Chain]) -> None:
@@ -35,9 +29,8 @@ def test_the_wild_ones_are_wild_enough() -> None:
         assert any(hop in loss for loss in losses), hop
 
 
-@pytest.mark.integrations
-def test_a_running_system_is_judged_up_to_a_time(spark: SparkSession) -> None:
+def test_a_running_system_is_judged_up_to_a_time() -> None:
     some = [chain for seed in range(1000, 1100) for chain in soup(seed)]
     until_us = T + 12 * SECOND_US
     theirs = plain(some, Expect(drained=False, until_us=until_us))
-    assert not differences(theirs, by_spark(spark, some, drained=False, until_us=until_us))[:20]
+    assert not differences(theirs, by_audit(some, drained=False, until_us=until_us))[:20]

@@ -138,7 +138,7 @@ class _Gatherer:
             self._proofs(groups), self._expect.drained, self._expect.gap_timeout, self._expect.tolerance,
             self._expect.until_us,
         )  # fmt: skip
-        findings = [*self._evidence(journals), *self._streamless(), *self._fences()]
+        findings = [*self._evidence(journals), *self._streamless(), *self._forks()]
         for producer, epoch, incarnations in contested:
             text = f"{producer} has incarnations {', '.join(incarnations)} in epoch {epoch}"
             findings.append(Finding("two_incarnations", epoch=epoch, text=text))
@@ -302,9 +302,7 @@ class _Gatherer:
         chains: dict[tuple[str, str], list[str]] = defaultdict(list)
         for each in self._journals:
             if each.role == "producer":
-                for incarnation in {
-                    opening.incarnation for opening in self._openings[each.name] if opening.kind == "opened"
-                }:
+                for incarnation in set().union(*(part.opened for part in each.parts)):
                     chains[each.client, incarnation].append(each.name)
         found: dict[tuple[str, str, str], int] = {}
         for each in self._journals:
@@ -348,16 +346,19 @@ class _Gatherer:
         for epoch in sorted(found):
             yield Finding("old_epoch", epoch=epoch)
 
-    def _fences(self) -> Iterator[Finding]:
-        found = set()
+    def _forks(self) -> Iterator[Finding]:
+        """Fences, and forks that concern no stream."""
+        found: set[Finding] = set()
         for each in self._journals:
-            for _, fact in each.rows:
+            for (producer, topic, part), fact in each.rows:
+                other = (fact.detail or {}).get("epoch", "unknown")
                 if each.role == "producer" and fact.kind == "fenced":
-                    other = (fact.detail or {}).get("epoch", "unknown")
                     text = f"{each.client} was fenced in epoch {fact.epoch}, by the one in epoch {other}"
-                    found.add((fact.epoch, text))
-        for epoch, text in sorted(found):
-            yield Finding("fork", epoch=epoch, text=text)
+                    found.add(Finding("fork", epoch=fact.epoch, text=text))
+                elif each.role == "group" and fact.kind == "conflict" and not topic:
+                    text = f"in epoch {fact.epoch}: {fact.reason}"
+                    found.add(Finding("fork", (producer, topic, part), each.client, epoch=fact.epoch, text=text))
+        yield from sorted(found, key=lambda finding: (finding.epoch or 0, finding.group, finding.text))
 
     def _named(self) -> dict[str, set[str]]:
         """By topic, all groups that journals or expectations name; a topic may have none."""

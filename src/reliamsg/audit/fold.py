@@ -134,6 +134,8 @@ class Part(msgspec.Struct, array_like=True):
     """The producers in the rows of a group, except rejected frames."""
     groups: set[str]
     """The groups that sent anything, according to a producer."""
+    opened: set[str]
+    """The incarnations in ``opened`` rows."""
     topics: set[str]
     """The topics to which a producer published, or of which a group delivered messages."""
     latencies: dict[tuple[str, str], dict[int, int]]
@@ -157,6 +159,7 @@ class Folder:
         self._own: set[tuple[int, str]] = set()
         self._producers: set[str] = set()
         self._groups: set[str] = set()
+        self._opened: set[str] = set()
         self._topics: set[str] = set()
         self._latencies: dict[tuple[str, str], Counter[int]] = defaultdict(Counter)
         self._headers: list[SegmentHeader] = []
@@ -190,7 +193,8 @@ class Folder:
         first, last = self._headers[0], self._headers[-1]
         return Part(
             first.role, first.client, self._digests, first.parent, first.first_lsn, last.last_lsn, self._openings,
-            self._rows, self._newest, self._identified, self._referred, self._own, self._producers, self._groups, self._topics,
+            self._rows, self._newest, self._identified, self._referred, self._own, self._producers, self._groups,
+            self._opened, self._topics,
             {hop: dict(found) for hop, found in self._latencies.items()},
         )  # fmt: skip
 
@@ -258,6 +262,8 @@ class Folder:
             self._topics.add(line.topic)
         if kind == "closed":
             opening.closed = True
+        elif kind == "opened":
+            self._opened.add(fact.incarnation)
         elif kind == "fenced":  # the order of everything after it is evidence
             self._tips.clear()
         identity = (line.producer, epoch, fact.incarnation)

@@ -36,9 +36,9 @@ class Passages:
 
 
 def count_passages(
-    histories: Sequence[History], groups: Mapping[str, Sequence[tuple[str, Fact]]], context: Context
+    histories: Sequence[History], groups: Mapping[str, Sequence[Fact]], context: Context
 ) -> Passages:
-    """`groups`: by group, the rows of its journals with the names of these."""
+    """`groups`: by group, the rows of its journals."""
     found = Passages()
     confirmed: dict[int, list[tuple[int, int, str]]] = defaultdict(list)
     for history in histories:
@@ -50,7 +50,7 @@ def count_passages(
                 found.confirmed[site] += size(first, last)
     for group, facts in groups.items():
         by_epoch: dict[int, list[tuple[int, int, tuple[str, str]]]] = defaultdict(list)
-        for _, fact in facts:
+        for fact in facts:
             for tag in _tags(fact):
                 by_epoch[fact.epoch].append((fact.first, end_of(fact), (tag, fact.site)))
         for epoch, ranges in _proven(histories, group, context).items():

@@ -135,14 +135,9 @@ class _Stream:
         found.pending = sum(
             size(first, last) for ranges in opened.values() for first, last, _ in pieces(ranges)
         )
-        found.passages = count_passages(
-            self.histories,
-            {
-                group: [(j.name, fact) for j, facts in own for fact in facts]
-                for group, own in self.groups.items()
-            },
-            self.context,
-        )
+        facts = {group: [fact for _, facts in own for fact in facts] for group, own in self.groups.items()}
+        facts = {group: facts.get(group, []) for group in sorted(self._audience())}
+        found.passages = count_passages(self.histories, facts, self.context)
         self._forks()
         self._lacking()
         return found
@@ -398,7 +393,7 @@ class _Stream:
                     references[epoch] = runs_of_group
                     continue
                 stretches = list(compare(runs_of_group, references[epoch]))
-                if epoch in originals:
+                if originals.get(epoch):
                     own_compared = compared.setdefault(group, {}).setdefault(epoch, [])
                     own_compared += [(each.first, each.last) for each in stretches]
                 wrong = ((0, each.first, each.last) for each in stretches if not each.agrees)
