@@ -53,13 +53,13 @@ class _Counted:
         self._transport = transport
         self._counts = counts
 
-    def tell(self, address: str, body: bytes) -> bool:
+    def send_control(self, address: str, body: bytes) -> bool:
         if body.startswith(b"RMB1"):
             self._counts.repair_bytes += len(body)
         else:
             self._counts.control_bytes += len(body)
             self._counts.control_frames += 1
-        return bool(self._transport.tell(address, body))
+        return bool(self._transport.send_control(address, body))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)

@@ -2457,13 +2457,25 @@ MUTANTS = (
     Mutant(
         "copy-cuts-short-what-was-settled",
         "protocol/receiver/joining.py",
-        "            position if epoch == position[0] else min(position, (epoch, last + 1)),\n",
-        "            min(position, (epoch, last + 1)),\n",
+        "                position\n                if epoch == position[0]\n                else min(position,",
+        "                min(position,",
         "P9: what an inbox that is gone had settled beyond what a copy of the outbox knows counts as passed over",
         ByTest(
             "protocol/test_lost_inbox.py"
             "::test_what_an_inbox_had_settled_beyond_what_an_older_copy_of_the_outbox_knows_is_told_as_well",
             "(10, 16, [0, 1])",
+        ),
+    ),
+    Mutant(
+        "copy-cuts-short-what-was-left",
+        "protocol/receiver/joining.py",
+        "        return max(last, self._epochs.reached(epoch) if same else 0) + 1\n",
+        "        return last + 1\n",
+        "P9: of an epoch that its group has left, an inbox redelivered more than a copy of the outbox knows",
+        ByTest(
+            "protocol/test_lost_inbox.py"
+            "::test_what_the_group_left_includes_what_this_inbox_had_of_it_and_an_older_copy_of_the_outbox_has_lost",
+            "assert behind[-1] == (10, 13)",
         ),
     ),
     Mutant(

@@ -54,6 +54,27 @@ def test_what_an_inbox_had_settled_beyond_what_an_older_copy_of_the_outbox_knows
     assert group.got[0] == (10, 14) or (10, 1) in group.got
 
 
+def test_what_the_group_left_includes_what_this_inbox_had_of_it_and_an_older_copy_of_the_outbox_has_lost() -> (
+    None
+):
+    """The group is in the next epoch. Of the one before, the outbox has 10 messages, and this inbox delivered 12, which
+    count as acknowledged (S9)."""
+    teller, group = told(10, 1, 1), Group()
+    group.slow = 100
+    group.hear(teller.status())
+    group.arrive("dc1", 10, 70, None, 1, 12)
+    group.wait(4.0)
+    teller.open(20)
+    teller.publish(5)
+    teller.reached = (20, 1), (20, 1)
+    assert group.got == [(10, n) for n in range(1, 13)]
+    group.hear(teller.status())
+    group.wait(4.0, teller)
+    behind = [(note.epoch, note.last) for note in group.notes if note.kind == "behind"]
+    assert behind[-1] == (10, 13)
+    assert group.got[12:] == [(20, n) for n in range(1, 6)]
+
+
 @pytest.mark.parametrize("first", [5, 11, 16])
 def test_what_was_settled_and_is_no_longer_held_is_no_gap(first: int) -> None:
     teller, group = told(30, 11, 12), Group()

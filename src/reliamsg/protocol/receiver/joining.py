@@ -338,9 +338,11 @@ class Joining:
         found = [
             (
                 max(own, (epoch, 1) if number else (0, 1)),
-                position if epoch == position[0] else min(position, (epoch, last + 1)),
+                position
+                if epoch == position[0]
+                else min(position, (epoch, self._end(epoch, incarnation, last))),
             )
-            for number, (epoch, _, _, last) in enumerate(chain)
+            for number, (epoch, incarnation, _, last) in enumerate(chain)
         ]
         if not any(epoch == position[0] for epoch, *_ in chain):
             found.append((max(own, (position[0], 1) if chain else (0, 1)), position))
@@ -350,6 +352,12 @@ class Joining:
                 if existed > end:
                     detail["existed"] = list(existed)
                 self._context.emit(Note("behind", self._stream, end[0], 0, end[1], end[1], detail=detail))
+
+    def _end(self, epoch: int, incarnation: int, last: int) -> int:
+        """The number after all of an epoch that its producer (`last`) or this inbox knows of: an outbox that is an
+        older copy may know less."""
+        same = self._epochs.incarnation_of(epoch) == incarnation
+        return max(last, self._epochs.reached(epoch) if same else 0) + 1
 
     def _leave_behind(self, position: Position) -> None:
         """Another inbox has dealt with everything before `position`."""
