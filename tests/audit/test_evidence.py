@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from reliamsg.audit.chains import Header, lines
 
 from reliamsg.audit.expect import Expect
+from reliamsg.audit.fold import Opening, Part
 from reliamsg.audit.job import audit
+from reliamsg.audit.lineage import Placed, lines
 from reliamsg.audit.tasks import MAX_FINDINGS
 from reliamsg.checker import Expect as PlainExpect
 from reliamsg.checker import check_directory
@@ -192,13 +193,23 @@ def test_no_journals_at_all(spark: SparkSession, tmp_path: Path) -> None:
     assert sorted(found["evidence"]["missing"]) == sorted(plain["evidence"]["missing"])
 
 
+def placed(digest: str, parent: str | None, boot: str, first_lsn: int, last_lsn: int) -> Placed:
+    """A segment as a part."""
+    opening = Opening(boot, first_lsn, last_lsn, "opened", "0" * 16, 0, 0, None, 0)
+    part = Part(
+        "producer", "p", [digest], parent, first_lsn, last_lsn, [opening], [], [], set(), set(), set(), set(), set(),
+        set(), set(), {},
+    )  # fmt: skip
+    return Placed(ord(digest), part, "", "", "", 0)
+
+
 def test_a_clone_s_chains_share_their_beginning() -> None:
-    first, second = Header("a", None, "b1", 1, 5), Header("b", "a", "b1", 6, 9)
-    other = Header("c", "a", "b2", 6, 7)
+    first, second = placed("a", None, "b1", 1, 5), placed("b", "a", "b1", 6, 9)
+    other = placed("c", "a", "b2", 6, 7)
     assert lines([second, other, first]) == [[first, other], [first, second]]
 
 
 def test_a_segment_without_its_parent_continues_where_its_boot_ended() -> None:
-    first, other = Header("a", None, "b1", 1, 5), Header("c", None, "b2", 1, 7)
-    orphan = Header("d", "lost", "b1", 10, 12)
+    first, other = placed("a", None, "b1", 1, 5), placed("c", None, "b2", 1, 7)
+    orphan = placed("d", "lost", "b1", 10, 12)
     assert lines([orphan, other, first]) == [[other], [first, orphan]]

@@ -115,7 +115,9 @@ def _closed(chain: Chain) -> Chain:
     """The audit reads no files: a file that was read to its end is like a journal that was closed."""
     rows = list(chain.rows)
     if chain.to_the_end and not chain.finished:
-        rows.append(replace(rows[-1], lsn=rows[-1].lsn + 1, kind="closed", first=0, last=0, topic="", producer=""))
+        rows.append(
+            replace(rows[-1], lsn=rows[-1].lsn + 1, kind="closed", first=0, last=0, topic="", producer="")
+        )
     return replace(chain, rows=rows, to_the_end=False)
 
 

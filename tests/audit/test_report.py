@@ -6,17 +6,21 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
-from reliamsg.audit.ranges import LAST
-from reliamsg.audit.schema import FINDINGS, ROWS
 
+from reliamsg.audit.clients import JournalParts, StreamTraces, gather
+from reliamsg.audit.expect import Expect
+from reliamsg.audit.fold import Fact, Folder, StreamName
+from reliamsg.audit.found import Finding
 from reliamsg.audit.kinds import KINDS, LOSSES
 from reliamsg.audit.report import data, render, write
+from reliamsg.audit.segment import Line, SegmentHeader
+from reliamsg.audit.spans import LAST
+from reliamsg.audit.streams import Judged
+from reliamsg.audit.tasks import Summary, summarize
 from tests.patience import patient
 
 MINUTE = 60_000_000
@@ -34,52 +38,55 @@ HOSTILE = (
 MAX_BYTES = 6_000_000
 
 
-def journal_row(
-    kind: str, first: int, last: int, minutes: tuple[float, float] = (0, 1), **more: Any
-) -> dict[str, Any]:
-    """A row as in ROWS; `minutes` are the times of its first and last change."""
+Row = tuple[str, str, Line]
+"""Role and client, and a row of their journal."""
+
+
+def journal_row(kind: str, first: int, last: int, minutes: tuple[float, float] = (0, 1), **more: Any) -> Row:
+    """A row; `minutes` are the times of its first and last change."""
     start, end = (START + round(each * MINUTE) for each in minutes)
-    row: dict[str, Any] = dict.fromkeys(("boot", "site", "grp", "reason"), "") | {
-        "role": "producer", "client": "p", "chain": "c", "boot_lsn": 1, "lsn": 1, "kind": kind, "wall_us": start,
-        "wall_last_us": end, "mono_us": 0, "producer": "p", "topic": "t", "part": 0, "epoch": 1,
-        "incarnation": "0" * 16, "first": first, "last": last, "digest": None, "latency": None, "detail": None,
-    }  # fmt: skip
-    return row | more
+    role, client = more.pop("role", "producer"), more.pop("client", "p")
+    about = {"producer": "p", "topic": "t", "epoch": 1, "first": first, "last": last} | more
+    return role, client, Line(1, "0" * 16, kind, start, end, 0, **about)
 
 
-def given(
-    kind: str, first: int, last: int, minutes: tuple[float, float], group: str, **more: Any
+def given(kind: str, first: int, last: int, minutes: tuple[float, float], group: str, **more: Any) -> Row:
+    return journal_row(kind, first, last, minutes, role="group", client=group, group=group, **more)
+
+
+def finding(kind: str, first: int | None = None, last: int | None = None, group: str = "") -> Finding:
+    return Finding(kind, ("p", "t", 0), group, epoch=1, first=first, last=last)
+
+
+def sums(
+    rows: list[Row], findings: list[Finding] | None = None, verdict: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    return journal_row(kind, first, last, minutes, role="group", client=group, grp=group, **more)
-
-
-def finding(kind: str, first: int | None = None, last: int | None = None, **more: Any) -> dict[str, Any]:
-    found: dict[str, Any] = dict.fromkeys(FINDINGS.names)
-    return (
-        found
-        | {"kind": kind, "producer": "p", "topic": "t", "part": 0, "epoch": 1, "first": first, "last": last}
-        | more
-    )
-
-
-@pytest.fixture
-def sums(spark: SparkSession) -> Callable[..., dict[str, Any]]:
-    def of(
-        rows: list[dict[str, Any]],
-        findings: list[dict[str, Any]] | None = None,
-        verdict: dict[str, Any] | None = None,
-    ) -> dict[str, Any]:
-        groups = {row["client"]: 1 for row in rows if row["role"] == "group"}
-        verdict = verdict or {"messages": {"delivered": groups}, "sites": {"dc1": {}, "dc2": {}}}
-        return data(
-            spark.createDataFrame(rows, ROWS), spark.createDataFrame(findings or [], FINDINGS), verdict
-        )
-
-    return of
+    """The report's data about these rows and findings, all of stream ``p/t``."""
+    groups = {client: 1 for role, client, _ in rows if role == "group"}
+    verdict = verdict or {"messages": {"delivered": groups}, "sites": {"dc1": {}, "dc2": {}}}
+    folders: dict[tuple[str, str], Folder] = {}
+    for number, (role, client, line) in enumerate(rows):
+        folder = folders.setdefault((role, client), Folder())
+        folder.add(SegmentHeader(role, client, line.boot, 1, 1, 1), str(number), [line])
+    journals = [
+        JournalParts(role, client, f"{role}/{client}", "", [folder.part()])
+        for (role, client), folder in folders.items()
+    ]
+    streams: dict[StreamName, dict[str, list[Fact]]] = {}
+    for (role, client), folder in folders.items():
+        for stream, facts in folder.streams.items():
+            streams.setdefault(stream, {})[f"{role}/{client}"] = facts
+    clients = gather(journals, Expect(), StreamTraces())
+    clients.findings.clear()  # these journals were never opened
+    total = Summary()
+    for stream, own in streams.items():
+        found = [each for each in findings or [] if each.stream == stream]
+        total.add(summarize(Judged(stream, found), own, clients.context))
+    return data(total, clients, verdict)
 
 
 class TestData:
-    def test_messages_are_spread_over_their_rows_times(self, sums: Callable[..., dict[str, Any]]) -> None:
+    def test_messages_are_spread_over_their_rows_times(self) -> None:
         found = sums(
             [
                 journal_row("enqueued", 1, 600, (0, 6)),
@@ -100,9 +107,7 @@ class TestData:
         assert by_minute(found["delivered"]["g"]) == [50, 100, 100, 50, 0, 0, 300]
         assert by_minute(found["late"]) == [0, 0, 3, 0, 0, 0, 0]
 
-    def test_losses_are_plotted_at_their_time_of_publishing(
-        self, sums: Callable[..., dict[str, Any]]
-    ) -> None:
+    def test_losses_are_plotted_at_their_time_of_publishing(self) -> None:
         found = sums(
             [
                 journal_row("enqueued", 1, 100, (0, 1)),
@@ -111,11 +116,10 @@ class TestData:
                 given("delivered", 1, 50, (30, 31), "g", topic="whole"),
             ],
             [
-                finding("lost", 91, 110, grp="g"),
-                finding("undelivered", 111, LAST, grp="g"),
-                finding("lost", 91, 100, grp="h"),
-                finding("duplicate", 1, 5, grp="g"),
-                finding("unclosed"),
+                finding("lost", 91, 110, group="g"),
+                finding("undelivered", 111, LAST, group="g"),
+                finding("lost", 91, 100, group="h"),
+                finding("duplicate", 1, 5, group="g"),
             ],
         )
         assert sum(found["lost"]) == pytest.approx(30, abs=0.2)
@@ -129,18 +133,17 @@ class TestData:
         assert (worst["missing_total"], whole["missing_total"]) == (110, 0)
         assert {(each["kind"], each["grp"]): each["messages"] for each in found["kinds"]} == {
             ("lost", "g"): 20, ("undelivered", "g"): 0, ("lost", None): 10, ("duplicate", "g"): 5,
-            ("unclosed", None): 0,
         }  # fmt: skip
 
-    def test_whatever_never_reaches_a_group_is_a_loss(self, sums: Callable[..., dict[str, Any]]) -> None:
+    def test_whatever_never_reaches_a_group_is_a_loss(self) -> None:
         found = sums(
             [journal_row("enqueued", 1, 100 * len(LOSSES))],
-            [finding(kind, 100 * i + 1, 100 * i + 100, grp="g") for i, kind in enumerate(LOSSES)],
+            [finding(kind, 100 * i + 1, 100 * i + 100, group="g") for i, kind in enumerate(LOSSES)],
         )
         assert sum(found["lost"]) == pytest.approx(100 * len(LOSSES), abs=1)
         assert found["streams"][0]["missing_total"] == pytest.approx(100 * len(LOSSES), abs=1)
 
-    def test_histograms_add_up(self, sums: Callable[..., dict[str, Any]]) -> None:
+    def test_histograms_add_up(self) -> None:
         found = sums(
             [
                 journal_row("enqueued", 1, 3, latency={4: 1, 8: 2}),
@@ -156,7 +159,7 @@ class TestData:
         }
         assert found["confirmed"] == {"dc1": {20: 3}, "dc2": {20: 1, 30: 2}}
 
-    def test_clocks_that_disagree_and_bounds(self, sums: Callable[..., dict[str, Any]]) -> None:
+    def test_clocks_that_disagree_and_bounds(self) -> None:
         """Many streams, groups, sites and days: the report's data stays small."""
         rows = [
             journal_row("enqueued", 1, 10, (i, i + 1), producer=f"p{i}", client=f"p{i}") for i in range(60)
@@ -169,7 +172,7 @@ class TestData:
         assert sum(found["published"]) == pytest.approx(600, abs=1)
         assert [sum(each) for each in found["delivered"].values()] == [pytest.approx(10, abs=0.2)] * 6
 
-    def test_no_rows(self, sums: Callable[..., dict[str, Any]]) -> None:
+    def test_no_rows(self) -> None:
         verdict: dict[str, Any] = {"messages": {"delivered": {}}, "sites": {}}
         assert sums([], verdict=verdict) == {"kinds": [], "latency": {}, "confirmed": {}}
 

@@ -259,11 +259,11 @@ def _read_mutant(output: str) -> Data | None:
 
 
 def _fuzz(root: Path, sources: Sources) -> Part:
-    from tests.fuzz.all import EVERY
+    from tests.fuzz.all import TARGETS
 
     def covers(name: str) -> Covers:
         """The module that has the target, what it runs, and how. Coverage is counted by lines, so all text counts."""
-        module = EVERY[name].run.__module__.replace(".", "/") + ".py"
+        module = TARGETS[name].run.__module__.replace(".", "/") + ".py"
         found = (f"tests/fuzz/found/{name}",) if (root / "tests" / "fuzz" / "found" / name).is_dir() else ()
         tools = trees("tests/fuzz/run.py", "tests/fuzz/all.py", *found)
         return lambda root, sources: sources.digest([module], text=True, more=tools(root, sources))
@@ -280,7 +280,7 @@ def _fuzz(root: Path, sources: Sources) -> Part:
     return Part(
         "fuzz",
         f"{FUZZ_SECONDS // 60} minutes of fuzzing for each decoder (`make fuzz`)",
-        tuple(chunk(name) for name in EVERY),
+        tuple(chunk(name) for name in TARGETS),
         _read_fuzz,
         lambda found: (
             f"{len(found)} targets, {_sum(found, 'inputs')} inputs,"

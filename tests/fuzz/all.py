@@ -7,8 +7,6 @@ from tests.fuzz.audited import AUDITED
 from tests.fuzz.files import FILES
 from tests.fuzz.targets import NETWORK
 
-__all__ = ["EVERY", "TARGETS"]
+__all__ = ["TARGETS"]
 
-TARGETS = {target.name: target for target in (*NETWORK, *AMPLIFIED, *FILES)}
-"""The fast targets."""
-EVERY = TARGETS | {target.name: target for target in AUDITED}
+TARGETS = {target.name: target for target in (*NETWORK, *AMPLIFIED, *FILES, *AUDITED)}

@@ -27,19 +27,21 @@ MEMORY_MB = 1024
 
 def main(names: list[str]) -> int:
     """Fuzz those targets, or all, one after the other, and print a line for each."""
-    from tests.fuzz.all import EVERY
+    from tests.fuzz.all import TARGETS
 
     seconds = int(os.environ.get("FUZZ_SECONDS", "60"))
-    unknown = set(names) - set(EVERY)
+    unknown = set(names) - set(TARGETS)
     if unknown:
-        print(f"no such target: {', '.join(sorted(unknown))}; there are {', '.join(EVERY)}", file=sys.stderr)
+        print(
+            f"no such target: {', '.join(sorted(unknown))}; there are {', '.join(TARGETS)}", file=sys.stderr
+        )
         return 2
     print(f"{'target':<18}{'inputs':>12}{'covered':>9}{'corpus':>8}  result", flush=True)
-    return max([_fuzz(name, seconds) for name in names or EVERY])
+    return max([_fuzz(name, seconds) for name in names or TARGETS])
 
 
 def _fuzz(name: str, seconds: int) -> int:
-    from tests.fuzz.all import EVERY
+    from tests.fuzz.all import TARGETS
 
     corpus, defects = BUILD / "corpus" / name, BUILD / "defects" / name
     corpus.mkdir(parents=True, exist_ok=True)
@@ -47,7 +49,7 @@ def _fuzz(name: str, seconds: int) -> int:
     before = set(defects.iterdir())
     command = [
         sys.executable, "-m", "tests.fuzz.run", "--one", name, f"-max_total_time={seconds}",
-        f"-max_len={MAX_INPUT_BYTES}", f"-rss_limit_mb={MEMORY_MB}", f"-timeout={EVERY[name].slow_seconds}",
+        f"-max_len={MAX_INPUT_BYTES}", f"-rss_limit_mb={MEMORY_MB}", f"-timeout={TARGETS[name].slow_seconds}",
         f"-artifact_prefix={defects}/", "-print_final_stats=1", str(corpus),
     ]  # fmt: skip
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
@@ -81,8 +83,8 @@ def one(name: str, options: list[str]) -> None:
     import atheris  # type: ignore[import-not-found,unused-ignore]  # installed by `make fuzz` alone
 
     with atheris.instrument_imports(include=["reliamsg"]):
-        from tests.fuzz.all import EVERY
-    target = EVERY[name]
+        from tests.fuzz.all import TARGETS
+    target = TARGETS[name]
     logging.disable(logging.CRITICAL)
     corpus = Path(options[-1])
     for number, seed in enumerate(target.seeds()):

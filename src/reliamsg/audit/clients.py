@@ -6,11 +6,10 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import msgspec
 
-from reliamsg.audit.context import NOBODY, Context, GroupContext, Journal, ProducerContext
+from reliamsg.audit.context import NOBODY, Context, Cut, GroupContext, Journal, ProducerContext, position
 from reliamsg.audit.cuts import ProducerJournal, Traces, find_cuts, is_incarnation
 from reliamsg.audit.expect import Expect
 from reliamsg.audit.fold import Fact, Opening, Part, StreamName
@@ -80,6 +79,13 @@ class StreamTraces:
     """By journal of a group and stream, the highest position that it settled."""
     identified: set[tuple[str, int, str]] = field(default_factory=set)
     """Producer, final epoch and incarnation in the rows of journals in which messages were renumbered."""
+
+    def add(self, other: StreamTraces) -> None:
+        """Add those of other streams."""
+        self.has.update(other.has)
+        self.published.update(other.published)
+        self.settled.update(other.settled)
+        self.identified.update(other.identified)
 
 
 @dataclass(slots=True)
@@ -197,7 +203,7 @@ class _Gatherer:
         replaced: dict[str, int] = {}
         for each, journal in zip(own, known, strict=True):
             for stream, fact in each.rows:
-                if fact.kind != "behind" or not _is_position((fact.detail or {}).get("from")):
+                if fact.kind != "behind" or position(fact.detail, "from") is None:
                     continue
                 place = (fact.epoch, fact.last - 1)
                 others = (other.name for other in own if other.name != each.name)
@@ -212,9 +218,12 @@ class _Gatherer:
         )
 
     def _producer(
-        self, own: list[JournalParts], journals: Mapping[str, Journal], referred: Mapping[str, set[tuple[int | None, int]]],
-        cuts: list[Any],
-    ) -> tuple[ProducerContext, list[str]]:  # fmt: skip
+        self,
+        own: list[JournalParts],
+        journals: Mapping[str, Journal],
+        referred: Mapping[str, set[tuple[int | None, int]]],
+        cuts: list[Cut],
+    ) -> tuple[ProducerContext, list[str]]:
         known = [journals[each.name] for each in own]
         sound, finished = not any(each.broken for each in known), all(each.finished for each in known)
         until = self._expect.until_us
@@ -269,7 +278,7 @@ class _Gatherer:
                     found[name][incarnation].add(place)
         return found
 
-    def _cuts(self) -> dict[str, list[Any]]:
+    def _cuts(self) -> dict[str, list[Cut]]:
         of_producers = []
         for each in self._journals:
             if each.role == "producer":
@@ -336,10 +345,9 @@ class _Gatherer:
         """Epochs that were entered, without a stream, although they were over."""
         found = set()
         for each in self._journals:
-            newest = 0
             steps = [step for part in each.parts for step in part.newest]
-            for (producer, topic, part), fact in each.rows:
-                if each.role == "producer" and fact.kind == "epoch" and not topic:
+            for stream, fact in each.rows:
+                if each.role == "producer" and fact.kind == "epoch" and not stream[1]:
                     newest = max((epoch for lsn, epoch in steps if lsn < fact.lsn), default=0)
                     if fact.epoch < newest:
                         found.add(fact.epoch)
@@ -357,7 +365,9 @@ class _Gatherer:
                     found.add(Finding("fork", epoch=fact.epoch, text=text))
                 elif each.role == "group" and fact.kind == "conflict" and not topic:
                     text = f"in epoch {fact.epoch}: {fact.reason}"
-                    found.add(Finding("fork", (producer, topic, part), each.client, epoch=fact.epoch, text=text))
+                    found.add(
+                        Finding("fork", (producer, topic, part), each.client, epoch=fact.epoch, text=text)
+                    )
         yield from sorted(found, key=lambda finding: (finding.epoch or 0, finding.group, finding.text))
 
     def _named(self) -> dict[str, set[str]]:
@@ -390,8 +400,8 @@ class _Gatherer:
             if fact.kind == "group_added":
                 change = (fact.lsn, True)
             elif fact.kind == "group_removed":
-                at = (fact.detail or {}).get("position")
-                if _is_position(at) and tuple(at) != (fact.epoch, fact.first):
+                at = position(fact.detail, "position")
+                if at is not None and at != (fact.epoch, fact.first):
                     continue
                 change = (fact.lsn, False)
             else:
@@ -471,10 +481,6 @@ def _problems_of(each: JournalParts) -> list[str]:
             known.add(opening.boot)
             boot = opening.boot
     return found
-
-
-def _is_position(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 2 and all(isinstance(each, int) for each in value)
 
 
 def _heard(fact: Fact) -> Iterator[tuple[str, str, int]]:

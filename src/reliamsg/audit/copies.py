@@ -1,8 +1,7 @@
-"""Histories that are an older state of another one, such as the segments of a backup: they prove nothing of their own."""
+"""Histories that are an older state of another one, such as the segments of a backup: they prove nothing alone."""
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
@@ -65,9 +64,10 @@ def _is_older(own: dict[_Row, tuple[str, int, int]], other: dict[_Row, tuple[str
 
 
 def _lines(spark: SparkSession, path: str, found: Found) -> list[Line]:
-    if found.local:
-        data = read_file(path)
-    else:
-        data = spark.sparkContext.binaryFiles(path.replace(",", "\\,")).values().first()
-    segment = read_segment(os.fspath(path), data)
+    segment = read_segment(path, read_file(path) if found.local else _read_remote(spark, path))
     return segment.lines or [] if segment is not None else []
+
+
+def _read_remote(spark: SparkSession, path: str) -> bytes:
+    data: bytes = spark.sparkContext.binaryFiles(path.replace(",", "\\,")).values().first()
+    return data

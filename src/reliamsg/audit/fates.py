@@ -7,13 +7,13 @@ of a piece. Which rows apply decides the fate.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from reliamsg.audit.context import Context, GroupContext, ProducerContext
 from reliamsg.audit.kinds import LOSSES
 from reliamsg.audit.numbers import DECLINED
 from reliamsg.audit.order import Bounds, Position
-from reliamsg.audit.spans import LAST, pieces
+from reliamsg.audit.spans import pieces
 
 __all__ = ["PRODUCER", "Fate", "GroupView", "StreamView", "Tag", "fates_of_group", "fates_of_producer"]
 
@@ -109,26 +109,47 @@ def fates_of_group(view: StreamView, group: GroupView) -> Iterator[Fate]:
         every.append((at, at, _CUT))
     begun = end = 0
     for first, last, tags in pieces(every):
-        piece = _Piece(first, last, tags)
-        if piece.has == {"cut"}:
+        if all(tag == _CUT for tag in tags):
             continue
-        judge.look_at(piece)
+        piece = judge.piece(first, last, tags)
         if piece.rest:
             begun = begun if end + 1 == first and begun else first
             end = last
         yield judge.fate(piece, begun)
 
 
+@dataclass(slots=True)
 class _Piece:
-    """The numbers to which the same rows apply."""
+    """The numbers to which the same rows apply, and the answers to the questions that decide their fate."""
 
-    __slots__ = ("accounted", "aside", "before", "early", "excused", "first", "gap", "has", "held_up", "last", "missing",
-                 "original", "pending", "rest", "settled_unseen", "tags", "taken_back")  # fmt: skip
-
-    def __init__(self, first: int, last: int, tags: Sequence[Tag]) -> None:
-        self.first, self.last, self.tags = first, last, tags
-        self.has = {name for name, _ in tags}
-        self.rest = False
+    first: int
+    last: int
+    tags: Sequence[Tag]
+    has: set[str]
+    """The names in `tags`."""
+    accounted: bool
+    """Enqueued in the time of the audit."""
+    original: bool
+    """Enqueued at any time."""
+    gap: bool
+    """Declared, alone or with its epoch."""
+    before: bool
+    """Before the group joined."""
+    aside: bool
+    """In quarantine, or discarded there, and not received regularly."""
+    held_up: bool
+    """In, or behind, a gap that holds the stream."""
+    pending: bool
+    settled_unseen: bool
+    """Settled, certainly or possibly, by an inbox whose journal lacks it."""
+    early: bool = False
+    """Missing, and the group is owed nothing from before it joined."""
+    excused: bool = False
+    """Missing, and the group did not count any more."""
+    taken_back: bool = False
+    """Missing, and removed by its producer."""
+    rest: bool = False
+    """Missing without any of these reasons."""
 
 
 class _Judge:
@@ -167,43 +188,39 @@ class _Judge:
             if place is not None and place[0] == self._epoch:
                 yield max(place[1], 1)
 
-    def look_at(self, piece: _Piece) -> None:
+    def piece(self, first: int, last: int, tags: Sequence[Tag]) -> _Piece:
         """Answer the questions that decide a fate."""
-        has, view = piece.has, self._view
-        place, joined = (self._epoch, piece.first), self._joined
+        has = {name for name, _ in tags}
+        place, joined = (self._epoch, first), self._joined
         after = "after" in has
-        piece.accounted = "enqueued" in has and not after and self._group.named
-        piece.original = "enqueued" in has or after
-        piece.gap = "declared" in has or self._leapt
-        piece.before = joined is None or place < joined
-        piece.aside = not has.isdisjoint(("quarantined", "discarded")) and "received" not in has
-        piece.held_up = self._held_at is not None and self._held_at <= place
-        piece.pending = piece.accounted and "published" not in has and "removed" not in has
+        accounted = "enqueued" in has and not after and self._group.named
         unseen = [each for each in self._group.unseen if each[0] <= place < each[1]]
+        piece = _Piece(
+            first, last, tags, has, accounted,
+            original="enqueued" in has or after,
+            gap="declared" in has or self._leapt,
+            before=joined is None or place < joined,
+            aside=not has.isdisjoint(("quarantined", "discarded")) and "received" not in has,
+            held_up=self._held_at is not None and self._held_at <= place,
+            pending=accounted and "published" not in has and "removed" not in has,
+            # If an inbox is lost with its journal, all announcements to producers may have come from it; they certainly
+            # did for a stream that no available journal has joined.
+            settled_unseen=bool(unseen) or ((self._replaced or joined is None) and "consumed" in has),
+        )  # fmt: skip
+        if not accounted or piece.gap or piece.pending or not has.isdisjoint(("handed", "dead")):
+            return piece
         # Messages settled before the group joined, according to the available journals, were settled by an inbox that
         # is lost with its journal.
         gone = any(self._itself is None or high < self._itself for _, high in unseen)
-        # If an inbox is lost with its journal, all announcements to producers may have come from it; they certainly did
-        # for a stream that no available journal has joined.
-        piece.settled_unseen = bool(unseen) or ((self._replaced or joined is None) and "consumed" in has)
-        piece.missing = (
-            piece.accounted and not piece.gap and not piece.pending and has.isdisjoint(("handed", "dead"))
-        )
         unmet = joined is None and piece.aside
-        counted = "counted" in has and not self._latest
-        piece.early = (
-            piece.missing
-            and not counted
-            and ("before_join" in has or piece.before)
-            and not unmet
-            and not gone
-        )
-        piece.excused = piece.missing and not piece.early and "excused" in has and "counted" not in has
-        removed = "removed" in has and not gone
-        open_now = piece.missing and not piece.early and not piece.excused
-        piece.taken_back = open_now and removed
-        piece.rest = open_now and not removed
-        assert view.epoch == self._epoch
+        owed = "counted" in has and not self._latest
+        if not owed and ("before_join" in has or piece.before) and not unmet and not gone:
+            return replace(piece, early=True)
+        if "excused" in has and "counted" not in has:
+            return replace(piece, excused=True)
+        if "removed" in has and not gone:
+            return replace(piece, taken_back=True)
+        return replace(piece, rest=True)
 
     def fate(self, piece: _Piece, begun: int) -> Fate:
         """The fate of a piece. `begun`: where the range of missing messages begins that it belongs to."""
@@ -327,8 +344,3 @@ def _hop(has: set[str]) -> str:
     if "received" in has:
         return "buffered" if "buffered" in has else "received"
     return "confirmed" if "confirmed" in has else "enqueued"
-
-
-def end(first: int, last: int, open_ended: bool) -> int:
-    """A row's last number. Of declared gaps, an end below the start means the rest of the epoch."""
-    return LAST if open_ended and last < first else min(last, LAST)

@@ -56,6 +56,8 @@ class Point(msgspec.Struct, array_like=True, gc=False):
     """Of the row that follows."""
     total: int
     """The digest sum of the fact up to there, modulo 2**64."""
+    end_us: int
+    """The time at which the row was extended last."""
     wall_us: int
     """The time at which the row that follows began."""
 
@@ -122,7 +124,7 @@ class Part(msgspec.Struct, array_like=True):
     rows: list[tuple[StreamName, Fact]]
     """Rows that bear on other streams or clients."""
     newest: list[tuple[int, int]]
-    """lsn and epoch of rows that enqueue, enter or renumber with a later epoch than all such rows of the part before."""
+    """lsn and epoch of rows that enqueue, enter or renumber with a later epoch than all such rows before in the part."""
     identified: set[tuple[str, int, str]]
     """Producer, epoch as written and incarnation in rows about messages, except those that only repeat what a frame
     claimed."""
@@ -205,26 +207,12 @@ class Folder:
             counts = self._latencies[kind, line.site if kind == "confirmed" else ""]
             for bucket, count in line.latency.items():
                 counts[int(bucket)] += count
-        tip = None
         name = (line.producer, line.topic, line.part)
-        if kind in _JOINED:
-            tips = self._tips.get(name)
-            if tips is None:
-                tips = self._tips[name] = {}
-            key = (kind, line.site, line.group, line.reason)
-            tip = tips.get(key)
-            if (
-                tip is not None
-                and tip.last + 1 == line.first
-                and tip.epoch == epoch
-                and line.detail is None
-                and (tip.digest is None) == (line.digest is None)
-                and line.last >= line.first
-                and self._on_one_side(tip, line)
-                and _same(tip.incarnation, line.incarnation)
-            ):
-                self._extend(tip, line)
-                return
+        key = (kind, line.site, line.group, line.reason)
+        tip = self._tips.get(name, {}).get(key) if kind in _JOINED else None
+        if tip is not None and self._continues(tip, line):
+            self._extend(tip, line)
+            return
         fact = Fact(
             kind, epoch, line.first, line.last, line.lsn, line.boot, _padded(line.incarnation), line.site, line.group,
             line.reason, line.wall_us, line.wall_last_us, line.mono_us,
@@ -232,10 +220,22 @@ class Folder:
         )  # fmt: skip
         self._remember(line, fact, name, opening, producer)
         if kind in _JOINED and line.detail is None and line.first <= line.last:
-            tips[key] = fact
+            self._tips.setdefault(name, {})[key] = fact
         elif name in self._tips:
             # Something else happened to the stream: what follows is in order after it.
-            self._tips[name] = {}
+            del self._tips[name]
+
+    def _continues(self, tip: Fact, line: Line) -> bool:
+        """Whether the client could have extended the fact by the row."""
+        return (
+            tip.last + 1 == line.first
+            and line.last >= line.first
+            and tip.epoch == line.epoch
+            and line.detail is None
+            and (tip.digest is None) == (line.digest is None)
+            and _padded(line.incarnation) == tip.incarnation
+            and self._on_one_side(tip, line)
+        )
 
     def _on_one_side(self, tip: Fact, line: Line) -> bool:
         until = self._until_us
@@ -246,7 +246,7 @@ class Folder:
         if tip.kind in _WITH_POINTS:
             if tip.points is None:
                 tip.points = []
-            tip.points.append(Point(tip.last, line.lsn, tip.digest or 0, line.wall_us))
+            tip.points.append(Point(tip.last, line.lsn, tip.digest or 0, tip.wall_last_us, line.wall_us))
         if tip.digest is not None and line.digest is not None:
             tip.digest = (tip.digest + int(line.digest, 16)) & _MASK
         tip.last, tip.wall_last_us = line.last, line.wall_last_us
@@ -294,23 +294,19 @@ class Folder:
 
 
 def unfold(fact: Fact) -> Iterator[Fact]:
-    """The rows of which a fact with points consists. Each but the last is taken to end when the next one begins."""
+    """The rows of which a fact with points consists."""
     if fact.points is None:
         yield fact
         return
     first, lsn, total, wall_us = fact.first, fact.lsn, 0, fact.wall_us
-    for point in (*fact.points, Point(fact.last, 0, fact.digest or 0, fact.wall_last_us)):
+    for point in (*fact.points, Point(fact.last, 0, fact.digest or 0, fact.wall_last_us, 0)):
         digest = None if fact.digest is None else (point.total - total) & _MASK
         yield msgspec.structs.replace(
             fact, first=first, last=point.last, lsn=lsn, digest=digest, points=None, wall_us=wall_us,
-            wall_last_us=point.wall_us,
+            wall_last_us=point.end_us,
         )  # fmt: skip
         first, lsn, total, wall_us = point.last + 1, point.lsn, point.total, point.wall_us
 
 
 def _padded(digits: str) -> str:
     return digits if len(digits) == 16 else digits.rjust(16, "0")
-
-
-def _same(padded: str, digits: str) -> bool:
-    return padded == digits or padded == digits.rjust(16, "0")

@@ -22,7 +22,6 @@ from reliamsg.audit.context import Journal
 from reliamsg.audit.copies import older_copies
 from reliamsg.audit.expect import Expect
 from reliamsg.audit.fold import StreamName
-from reliamsg.audit.found import Finding
 from reliamsg.audit.lineage import Damaged, Histories, Placed, histories
 from reliamsg.audit.output import Output
 from reliamsg.audit.sources import Chunk, Found, chunks, find, read_file
@@ -207,10 +206,7 @@ def _traces(
 
     partitions = spark.sparkContext.defaultParallelism
     for found in _by_stream(records.filter(is_chosen), partitions).mapPartitions(trace).collect():
-        total.has |= found.has
-        total.published |= found.published
-        total.settled |= found.settled
-        total.identified |= found.identified
+        total.add(found)
     return total
 
 
@@ -232,7 +228,3 @@ def _is_no_record(each: object) -> bool:
 
 def _is_summary(each: object) -> bool:
     return isinstance(each, Summary)
-
-
-def _is_finding(each: object) -> bool:
-    return isinstance(each, Finding)

@@ -16,7 +16,7 @@ from urllib.parse import quote
 from reliamsg.audit.clients import JournalParts
 from reliamsg.audit.fold import Part
 
-__all__ = ["Damaged", "Placed", "histories"]
+__all__ = ["Damaged", "Histories", "Placed", "histories", "lines"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +72,13 @@ def histories(placed: Sequence[Placed], damaged: Sequence[Damaged]) -> Histories
         by_client[each.part.role, each.part.client].append(each)
     lines_of: dict[tuple[str, str], list[str]] = defaultdict(list)
     stray: list[str] = []
-    for each in damaged:
-        if each.owner is not None and each.owner in by_client:
-            lines_of[each.owner].append(f"{each.name}: {each.problem}")
-        elif each.owner is not None:
-            stray.append(f"{each.owner[0]} {each.owner[1]}: {each.name}: {each.problem}")
+    for file in damaged:
+        if file.owner is not None and file.owner in by_client:
+            lines_of[file.owner].append(f"{file.name}: {file.problem}")
+        elif file.owner is not None:
+            stray.append(f"{file.owner[0]} {file.owner[1]}: {file.name}: {file.problem}")
         else:
-            stray.append(f"{each.path}: {each.problem}")
+            stray.append(f"{file.path}: {file.problem}")
     found = Histories([], {}, {each.number: each.path for each in placed}, stray)
     for (role, client), own in sorted(by_client.items()):
         every = lines(own)

@@ -44,8 +44,8 @@ def count_passages(
     for history in histories:
         for row in history.of_kind("confirmed"):
             confirmed[row.epoch].append((row.fact.first, row.fact.last, row.fact.site))
-    for ranges in confirmed.values():
-        for first, last, sites in pieces(ranges):
+    for own in confirmed.values():
+        for first, last, sites in pieces(own):
             for site in set(sites):
                 found.confirmed[site] += size(first, last)
     for group, facts in groups.items():

@@ -115,6 +115,7 @@ def read_segment(path: str, data: bytes) -> Read | None:
         if is_log or not data.endswith(b"\n"):
             return None
         return Read("neither a journal's segment nor an application's log", digest)
+    problem: str | None
     failure, found, lines, cut = _content(header if is_header else None, bool(newline), body)
     if name is None:
         problem = failure or "its name is not that of a segment, so its content can't be verified"

@@ -94,7 +94,7 @@ def _find_local(root: str) -> Found:
 def _find_remote(spark: SparkSession, url: str) -> Found:
     java = spark.sparkContext._jvm
     assert java is not None  # of a running session
-    configuration = spark.sparkContext._jsc.hadoopConfiguration()  # type: ignore[union-attr]
+    configuration = spark.sparkContext._jsc.hadoopConfiguration()
     root = java.org.apache.hadoop.fs.Path(url)
     system = root.getFileSystem(configuration)
     roots = system.globStatus(root)

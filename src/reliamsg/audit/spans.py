@@ -43,7 +43,7 @@ def joined(
 ) -> Iterator[tuple[_Key, int, int]]:
     """Join adjacent and overlapping ranges of equal keys, which must be sortable."""
     known: tuple[_Key, int, int] | None = None
-    for key, first, last in sorted(ranges):  # type: ignore[type-var]
+    for key, first, last in sorted(ranges):
         if known is not None and known[0] == key and first <= known[2] + 1:
             known = (key, known[1], max(known[2], last))
             continue

@@ -27,7 +27,16 @@ from reliamsg.audit.spans import LAST
 from reliamsg.audit.streams import Account, Judged, judge
 from reliamsg.audit.timeline import Timeline
 
-__all__ = ["Key", "Summary", "fold", "judge_streams", "partition_of", "trace_streams", "worst_first"]
+__all__ = [
+    "Key",
+    "Summary",
+    "fold",
+    "judge_streams",
+    "partition_of",
+    "summarize",
+    "trace_streams",
+    "worst_first",
+]
 
 Key = tuple[StreamName, int]
 """A stream, and the number of the part that has facts about it."""
@@ -137,10 +146,10 @@ def trace_streams(
                     key = (stream, row.epoch)
                     found.has[key] = max(row.fact.last, found.has.get(key, 0))
                 found.published[name, stream] = {fact.boot for fact in own if fact.kind == "enqueued"}
-                found.identified |= {
+                found.identified.update(
                     (stream[0], row.epoch, row.fact.incarnation)
                     for row in history.rows if row.epoch and row.fact.incarnation != NOBODY
-                }  # fmt: skip
+                )  # fmt: skip
                 continue
             settled = [
                 (fact.epoch, fact.last)
@@ -247,11 +256,12 @@ def judge_streams(
             for (group, epoch), fates in found.fates.items():
                 for fate in fates:
                     yield stream, group, epoch, fate
-        summary.add(_summarize(found, facts, context))
+        summary.add(summarize(found, facts, context))
     yield summary
 
 
-def _summarize(found: Judged, facts: Mapping[str, Sequence[Fact]], context: Context) -> Summary:
+def summarize(found: Judged, facts: Mapping[str, Sequence[Fact]], context: Context) -> Summary:
+    """The judgement of one stream, from its facts by journal."""
     losses = [each for each in found.findings if each.kind in LOSSES]
     summary = Summary(
         int(found.used), found.pending, found.accounts, by_repair=found.passages.by_repair,

@@ -56,11 +56,13 @@ def compose(total: Summary, clients: Clients, known: Histories, duplicated: int)
     lines = {
         kind: sorted(each.text for each in evidence if each.kind == kind)[:MAX_FINDINGS] for kind in _EVIDENCE
     }
-    clients_found = {(each.role, each.client) for each in known.journals}
+    if not known.journals:
+        lines["missing"].remove(_NO_JOURNALS)
+        lines["missing"].insert(0, _NO_JOURNALS)
     worst_found = worst_first([*total.findings, *evidence])[:MAX_FINDINGS]
     return {
         "verdict": worst(kinds),
-        "messages": messages(total, (client for role, client in clients_found if role == "group")),
+        "messages": messages(total, {each.client for each in known.journals if each.role == "group"}),
         "streams": total.streams,
         "sites": {
             site: {name: counts[name] for name in _SITE} for site, counts in sorted(total.sites.items())
@@ -68,7 +70,7 @@ def compose(total: Summary, clients: Clients, known: Histories, duplicated: int)
         "lost_ranges": [as_dict(each, hops=True) for each in total.losses],
         "lost_ranges_total": total.losses_total,
         "evidence": {
-            "clients": len(clients_found),
+            "clients": len(known.journals),
             "missing": lines["missing"],
             "duplicated": duplicated,
             "broken": sorted([*lines["broken"], *lines["unclosed"]])[:MAX_FINDINGS],
