@@ -124,7 +124,7 @@ class Part(msgspec.Struct, array_like=True):
     rows: list[tuple[StreamName, Fact]]
     """Rows that bear on other streams or clients."""
     newest: list[tuple[int, int]]
-    """lsn and epoch of rows that enqueue, enter or renumber with a later epoch than all such rows before in the part."""
+    """lsn and epoch of rows that enqueue, enter or renumber in a later epoch than all such rows before in the part."""
     identified: set[tuple[str, int, str]]
     """Producer, epoch as written and incarnation in rows about messages, except those that only repeat what a frame
     claimed."""

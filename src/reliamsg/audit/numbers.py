@@ -149,19 +149,22 @@ def names(value: Any) -> list[str]:
     return [name for name in value if isinstance(name, str)] if isinstance(value, list | dict) else []
 
 
-def enqueued(histories: Sequence[History]) -> list[tuple[int, int, int, bool]]:
-    """Epoch and range of everything that was enqueued, and whether that was after the time up to which messages are
-    accounted for (`later` decides). Rows that several journals share count once, and the longer state of a row counts.
-    """
-    found: dict[tuple[str, int, int], Published] = {}
+def enqueued(histories: Sequence[History]) -> list[tuple[int, int, int, int]]:
+    """Everything that was enqueued: epoch, range, and when that ended, in µs since 1970. Rows that several journals
+    share count once: of two states of a row, the longer one, and of these the later one."""
+    found: dict[tuple[str, int, int], Fact] = {}
     for history in histories:
         for row in history.of_kind("enqueued"):
             for fact in unfold(row.fact) if len(histories) > 1 else (row.fact,):
                 key = (fact.boot, fact.lsn, row.epoch)
                 known = found.get(key)
-                if known is None or (fact.last, fact.first) > (known.fact.last, known.fact.first):
-                    found[key] = Published(row.epoch, row.boot_lsn, fact)
-    return [(row.epoch, row.fact.first, row.fact.last, row.fact.wall_last_us) for row in found.values()]  # type: ignore[misc]
+                if known is None or _extent(fact) > _extent(known):
+                    found[key] = fact
+    return [(epoch, fact.first, fact.last, fact.wall_last_us) for (_, _, epoch), fact in found.items()]
+
+
+def _extent(fact: Fact) -> tuple[int, int, int]:
+    return fact.last, fact.first, fact.wall_last_us
 
 
 def findings(
