@@ -8,27 +8,14 @@ from collections.abc import Mapping
 
 from pyspark.sql import SparkSession
 
-__all__ = ["LITTLE", "are_few", "make_session"]
+__all__ = ["are_few", "make_session"]
 
 _SETTINGS = {
     # Dates and times are compared with those of clients, which use UTC.
     "spark.sql.session.timeZone": "UTC",
     # An overflow or a bad cast is a bug, and must not silently become NULL.
     "spark.sql.ansi.enabled": "true",
-    # Spark infers constraints on the columns of every step, for filters elsewhere. In these jobs this filters
-    # nothing, and with the many conditions of a step it takes more than half of the planning time.
-    "spark.sql.constraintPropagation.enabled": "false",
-    # Segments are small. At the default cost of 4 MB each, every few dozen form a partition, and thus a task in
-    # each step that reads rows.
-    "spark.sql.files.openCostInBytes": "65536",
 }
-_APPLICATION_SETTINGS = {
-    # Recording the line of Python code for each expression doubles the planning time.
-    "spark.python.sql.dataFrameDebugging.enabled": "false",
-    "spark.sql.dataFrameQueryContext.enabled": "false",
-}
-LITTLE = 300_000
-"""Up to this number of journal rows, planning and starting tasks dominate the time of an audit."""
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _LOCAL_SETTINGS = {
     # One machine: a task per processor, and no web server.
@@ -36,13 +23,13 @@ _LOCAL_SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
-    # Plans consist of many short-lived objects: with one or two processors, Java's default collector takes a
-    # fifth of the time of an audit. Only effective if this session starts Java.
+    # With one or two processors, Java's default collector takes more time than this one. Only effective if this session
+    # starts Java.
     "spark.driver.memory": "2g",
     _JAVA_OPTIONS: "-XX:+UseParallelGC",
 }
 _FEW_BYTES = 100_000_000
-"""The approximate size of LITTLE rows in segments."""
+"""Up to this size of segments, starting tasks dominates the time of an audit."""
 _FOR_FEW = {
     # Half of the processor time of a first, small audit is spent in the optimizing compiler for long-running code.
     _JAVA_OPTIONS: f"{_LOCAL_SETTINGS[_JAVA_OPTIONS]} -XX:TieredStopAtLevel=1",
@@ -62,7 +49,7 @@ def make_session(
     Spark's exceptions if it can't start, for example without Java.
     """
     builder = SparkSession.builder.appName("reliamsg audit")
-    for name, value in (_SETTINGS | _APPLICATION_SETTINGS).items():
+    for name, value in _SETTINGS.items():
         builder = builder.config(name, value)
     if master is not None:
         builder = builder.master(master)
@@ -79,7 +66,7 @@ def make_session(
 
 
 def are_few(journals: str | os.PathLike[str]) -> bool:
-    """Whether journals are in a local directory, and have about :data:`LITTLE` rows at most."""
+    """Whether journals are in a local directory, and have 100 MB at most."""
     if not os.path.isdir(journals):
         return False
     size = 0
