@@ -27,6 +27,7 @@ _ROLES = ("producer", "group")
 
 _Long = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _Int = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+_Bucket = Annotated[str, msgspec.Meta(pattern="^[0-9]{1,9}$")]
 _Hex = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{1,16}$")]
 
 
@@ -50,7 +51,7 @@ class Line(msgspec.Struct, gc=False):
     group: str = ""
     reason: str = ""
     digest: _Hex | None = None
-    latency: dict[str, _Long] | None = None
+    latency: dict[_Bucket, _Long] | None = None
     detail: dict[str, Any] | None = None
 
 
@@ -162,7 +163,8 @@ def _content(
         lines = _decoder.decode_lines(body)
     except _UNREADABLE:
         return "a row can't be read", header, None, False
-    if len(lines) != header.rows:  # an empty line is no row
+    if len(lines) != header.rows or any(line.detail is not None and not _fits(line.detail) for line in lines):
+        # An empty line is no row.
         return "a row can't be read", header, None, False
     lsn, boot = header.first_lsn, header.boot
     for line in lines:
@@ -170,6 +172,18 @@ def _content(
             return _OTHER_ROWS, header, None, False
         lsn += 1
     return None, header, lines, False
+
+
+def _fits(value: Any) -> bool:
+    """Whether all numbers inside fit into 64 bits."""
+    match value:
+        case dict():
+            return all(map(_fits, value.values()))
+        case list():
+            return all(map(_fits, value))
+        case int():
+            return -(2**63) <= value < 2**64
+    return True
 
 
 def _json_object(line: bytes) -> dict[str, Any] | None:

@@ -193,6 +193,7 @@ def row_from_json(line: bytes) -> JournalRow:
     """Decode a row. Raises :class:`SegmentError`."""
     try:
         found = msgspec.json.decode(line, type=_Line)
+        _check_size(found.detail)
         return JournalRow(
             found.lsn, found.boot, found.kind, found.wall_us, found.wall_last_us, found.mono_us,
             found.producer, found.topic, found.part, found.epoch, _number(found.incarnation), found.first, found.last,
@@ -205,6 +206,15 @@ def row_from_json(line: bytes) -> JournalRow:
         raise SegmentError(f"a row can't be read: {error}") from None
 
 
+def _check_size(value: Any) -> None:
+    """Raise ValueError for a number of more than 64 bits, anywhere inside."""
+    if isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
+            _check_size(each)
+    elif isinstance(value, int) and not -(2**63) <= value < 2**64:
+        raise ValueError(f"a number of more than 64 bits: {value}")
+
+
 def _number(digits: str) -> int:
     """Parse an unsigned 64-bit number."""
     if _HEX.fullmatch(digits) is None:
@@ -214,6 +224,7 @@ def _number(digits: str) -> int:
 
 _Long = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _Int = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+_Bucket = Annotated[str, msgspec.Meta(pattern="^[0-9]{1,9}$")]
 
 
 class _Line(msgspec.Struct):
@@ -236,5 +247,5 @@ class _Line(msgspec.Struct):
     group: str = ""
     reason: str = ""
     digest: str | None = None
-    latency: dict[str, _Long] | None = None
+    latency: dict[_Bucket, _Long] | None = None
     detail: dict[str, Any] | None = None
