@@ -98,8 +98,9 @@ model: setup  ## Check the model of the protocol, and that variants that break a
 bench: setup  ## All benchmarks, alternating with other clients; under 20 minutes on 2 cores
 	@$(BIN)/python -m benchmarks all --json
 
-bench-audit: setup  ## Time an audit of ten million messages
-	@$(BIN)/python -m benchmarks audit --json
+bench-audit: setup  ## Time audits of up to a thousand million messages
+	@$(BIN)/python -m benchmarks audit audit-billion audit-disturbed audit-short-ranges audit-rows-apart audit-site-gaps \
+		audit-many-streams audit-many-files audit-one-stream --json
 
 soak: setup  ## Ten minutes at half the peak rate: does memory grow?
 	@$(BIN)/python -m benchmarks soak --json

@@ -81,10 +81,25 @@ _PLACES: list[tuple[str, dict[str, str]]] = [
     ("audit:traffic_and_audit", {
         "audit": "ten million messages, and a Spark audit of their journals",
     }),
+    ("audit_scale:audits", {
+        "audit-billion": "an audit of 10^9 messages in 1,000 streams, in ranges of 1,000",
+        "audit-disturbed": "the same, with 5 % of the streams disturbed, and 20 faults",
+        "audit-short-ranges": "an audit of 10^8 messages in ranges of 100",
+        "audit-rows-apart": "an audit of 2 million rows of one message each, none of which continues another",
+        "audit-site-gaps": "an audit of a stream of which a site lacks every second message",
+        "audit-many-streams": "an audit of 100,000 streams of 10 messages",
+        "audit-many-files": "an audit of 10,000 segments",
+        "audit-one-stream": "an audit of one stream, on one processor and on two",
+    }),
 ]  # fmt: skip
 """Module and function, and the benchmarks that it measures: name and summary."""
 
-_ON_REQUEST = frozenset({"audit", "peers", "soak"})
+_ON_REQUEST = frozenset(
+    {
+        "audit", "audit-billion", "audit-disturbed", "audit-short-ranges", "audit-rows-apart", "audit-site-gaps",
+        "audit-many-streams", "audit-many-files", "audit-one-stream", "peers", "soak",
+    }
+)  # fmt: skip
 """Benchmarks that ``all`` leaves out, because they take too long."""
 
 _ALL = [

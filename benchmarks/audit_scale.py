@@ -1,0 +1,178 @@
+"""Audits of journals of up to a thousand million messages: seconds after Spark has started, and memory.
+
+The journals are written by :mod:`benchmarks.made_journals`, which also says what an audit must find; a benchmark fails
+unless its audit finds exactly that. Each audit has a process of its own, with all of its memory counted: Python, Java
+and the Python of Spark's tasks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.made_journals import Traffic, write_journals
+from benchmarks.options import Options
+
+__all__ = ["audits"]
+
+_MIB = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class _Case:
+    traffic: Traffic
+    target: float
+    """Seconds, at most."""
+
+
+CASES = {
+    "audit-billion": _Case(Traffic(1_000, 1_000, 1_000, producers=10), 45),
+    "audit-disturbed": _Case(Traffic(1_000, 1_000, 1_000, producers=10, disturbed=0.05, faults=20), 90),
+    "audit-short-ranges": _Case(Traffic(1_000, 1_000, 100, producers=10), 45),
+    "audit-rows-apart": _Case(Traffic(1, 200_000, 1, apart=True), 60),
+    "audit-site-gaps": _Case(Traffic(1, 1_000_000, 1, site_gaps=True), 60),
+    "audit-many-streams": _Case(Traffic(100_000, 1, 10, producers=10), 60),
+    "audit-many-files": _Case(Traffic(1_000, 110, 100, producers=10, segment_rows=100), 30),
+}
+"""By name: the journals, and the target."""
+ONE_STREAM = Traffic(1, 200_000, 1_000)
+LEAST_SPEEDUP = 1.6
+
+
+def audits(names: frozenset[str], options: Options) -> Iterator[dict[str, Any]]:
+    """A line for each name."""
+    for name, case in CASES.items():
+        if name in names:
+            yield _measure(name, case, options)
+    if "audit-one-stream" in names:
+        yield _measure_speedup(options)
+
+
+def _scaled(traffic: Traffic, options: Options) -> Traffic:
+    """Fewer ranges, or streams if each has one."""
+    if options.scale == 1:
+        return traffic
+    if traffic.ranges == 1:
+        return replace(traffic, streams=max(10, round(traffic.streams * options.scale)))
+    return replace(traffic, ranges=max(24, round(traffic.ranges * options.scale)))
+
+
+def _measure(name: str, case: _Case, options: Options) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as place:
+        found = _audited(Path(place), _scaled(case.traffic, options))
+    return {
+        "name": name, "ours": found["seconds"], "unit": "s", "target": case.target, "direction": "most",
+        "met": found["seconds"] <= case.target, **found,
+    }  # fmt: skip
+
+
+def _measure_speedup(options: Options) -> dict[str, Any]:
+    """One stream, with everything on one processor and on two."""
+    with tempfile.TemporaryDirectory() as place:
+        traffic = _scaled(ONE_STREAM, options)
+        alone = _audited(Path(place), traffic, processors=1)
+        both = _audited(Path(place), traffic, processors=2, written=True)
+    speedup = alone["seconds"] / both["seconds"]
+    return {
+        "name": "audit-one-stream", "ours": round(speedup, 2), "unit": "times as fast on two processors",
+        "target": LEAST_SPEEDUP, "direction": "least", "met": speedup >= LEAST_SPEEDUP,
+        "seconds_on_one": alone["seconds"], "seconds_on_two": both["seconds"], "rows": both["rows"],
+        "peak_mb": both["peak_mb"],
+    }  # fmt: skip
+
+
+def _audited(place: Path, traffic: Traffic, processors: int = 2, written: bool = False) -> dict[str, Any]:
+    """Audit such journals in a new process, and compare the result with the truth."""
+    if not written:
+        write_journals(place, traffic)
+    truth = json.loads((place / "truth.json").read_text())
+    command = [sys.executable, "-m", "benchmarks.audit_scale", str(place), str(processors)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=False, text=True)
+    if done.returncode:
+        raise SystemExit(f"the audit ended with {done.returncode}")
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    _compare(result.pop("verdict"), truth)
+    size = sum(path.stat().st_size for path in place.rglob("*.ndjson"))
+    return result | {
+        "rows": truth["rows"],
+        "messages": truth["messages"],
+        "journal_mb": round(size / _MIB, 1),
+    }
+
+
+def _compare(verdict: Mapping[str, Any], truth: Mapping[str, Any]) -> None:
+    found = {
+        (each["kind"], each.get("producer"), each.get("topic"), each.get("partition"), each.get("group", ""),
+         each.get("first"), each.get("last"))
+        for each in verdict["findings"]
+    }  # fmt: skip
+    expected = {tuple(each) for each in truth["found"]}
+    if found != expected:
+        raise SystemExit(f"found {sorted(map(str, found ^ expected))[:10]} differently from the truth")
+    messages = verdict["messages"]
+    counts = (messages["enqueued"], messages["delivered"]["group"], verdict["rows"])
+    if counts != (truth["messages"], truth["delivered"], truth["rows"]):
+        raise SystemExit(f"counts {counts} differ from the truth")
+
+
+class _Memory:
+    """The peak of the resident memory of this process and all below it, sampled."""
+
+    def __init__(self) -> None:
+        self.peak_bytes = 0
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:
+        while True:
+            self.peak_bytes = max(self.peak_bytes, _tree_bytes())
+            time.sleep(0.2)
+
+
+def _tree_bytes() -> int:
+    children: dict[int, list[int]] = {}
+    sizes: dict[int, int] = {}
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            fields = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it has ended
+        children.setdefault(int(fields[1]), []).append(int(entry))
+        sizes[int(entry)] = int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
+    total, left = 0, [os.getpid()]
+    while left:
+        process = left.pop()
+        total += sizes.get(process, 0)
+        left += children.get(process, [])
+    return total
+
+
+def main(place: str, processors: int) -> None:
+    """In a process of its own: audit, and print a line."""
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:processors])
+    from reliamsg.audit.job import audit
+    from reliamsg.audit.session import make_session
+
+    quiet = {"spark.log.level": "ERROR", "spark.ui.showConsoleProgress": "false"}
+    spark = make_session(f"local[{processors}]", journals=place, settings=quiet)
+    memory = _Memory()
+    started = time.monotonic()
+    verdict = audit(spark, place)
+    seconds = time.monotonic() - started
+    spark.stop()
+    found = {"seconds": round(seconds, 1), "peak_mb": round(memory.peak_bytes / _MIB), "verdict": verdict}
+    print(json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))
