@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
@@ -81,6 +81,7 @@ def _culprit(judged: Universe, found: Sequence[tuple[str, object, object, object
     phases=[Phase.explicit, Phase.generate],  # a smaller universe shows nothing more, and takes as long
     suppress_health_check=list(HealthCheck),
 )
+@example(seed=5043)  # a boot continues after another one began
 @given(seed=st.integers(0, 2**32 - 1))
 def test_random_journals_are_judged_alike(seed: int) -> None:
     judged = universe(seed)

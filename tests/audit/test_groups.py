@@ -432,7 +432,7 @@ def test_random_journals_are_judged_as_by_the_plain_checker(crowd: list[Chain]) 
 def test_where_streams_began_and_how_far_they_got(crowd: list[Chain]) -> None:
     bounds: dict[tuple[str, Stream], Bounds] = {}
     for chain in crowd:
-        boots = {row.boot: row.lsn for row in reversed(chain.rows)}
+        boots = {row.boot: [row.lsn] for row in reversed(chain.rows)}
         opened = {boot.rows[0].lsn: boot.opened for boot in chain.boots}
         journal = audit_context.Journal("group", chain.client, "", 1, False, True, boots, opened, [], {})
         for stream in {stream_of(row) for row in chain.rows if row.topic}:

@@ -20,7 +20,7 @@ from reliamsg.audit.report import data, render, write
 from reliamsg.audit.segment import Line, SegmentHeader
 from reliamsg.audit.spans import LAST
 from reliamsg.audit.streams import Judged
-from reliamsg.audit.tasks import Summary, summarize
+from reliamsg.audit.tasks import Summary, add_times, summarize
 from tests.patience import patient
 
 MINUTE = 60_000_000
@@ -77,12 +77,15 @@ def sums(
         for stream, facts in folder.streams.items():
             streams.setdefault(stream, {})[f"{role}/{client}"] = facts
     clients = gather(journals, Expect(), StreamTraces())
-    clients.findings.clear()  # these journals were never opened
     total = Summary()
     for stream, own in streams.items():
         found = [each for each in findings or [] if each.stream == stream]
-        total.add(summarize(Judged(stream, found), own, clients.context))
-    return data(total, clients, verdict)
+        judged = Judged(stream, found)
+        summary = summarize(judged)
+        add_times(summary, judged, own, clients.context)
+        total.add(summary)
+    # Without the findings about the evidence: these journals were never opened.
+    return data(total, [], clients.latencies, verdict)
 
 
 class TestData:

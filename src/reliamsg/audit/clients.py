@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
-from reliamsg.audit.context import NOBODY, Context, Cut, GroupContext, Journal, ProducerContext, position
-from reliamsg.audit.cuts import ProducerJournal, Traces, find_cuts, is_incarnation
+from reliamsg.audit.context import (
+    NOBODY,
+    Context,
+    Cut,
+    GroupContext,
+    Journal,
+    ProducerContext,
+    is_incarnation,
+    position,
+)
+from reliamsg.audit.cuts import ProducerJournal, find_cuts
 from reliamsg.audit.expect import Expect
 from reliamsg.audit.fold import Fact, Opening, Part, StreamName
 from reliamsg.audit.found import Finding
@@ -38,9 +46,7 @@ class JournalParts:
 
     def sketch(self) -> Journal:
         """Itself as far as it is known before the evidence is examined."""
-        boots: dict[str, int] = {}
-        for opening in self.openings:
-            boots.setdefault(opening.boot, opening.first_lsn)
+        boots = _boots(self.openings)
         return Journal(self.role, self.client, self.name, 0, True, False, boots, {}, [], {})
 
     @property
@@ -73,8 +79,8 @@ class StreamTraces:
 
     has: dict[tuple[StreamName, int], int] = field(default_factory=dict)
     """The last number of each epoch, as finally renumbered."""
-    published: dict[tuple[str, StreamName], set[str]] = field(default_factory=dict)
-    """By journal and stream, the boots that published to it."""
+    published: dict[tuple[str, StreamName], set[int]] = field(default_factory=dict)
+    """By journal and stream, the first rows of the boots that published to it."""
     settled: dict[tuple[str, StreamName], tuple[int, int]] = field(default_factory=dict)
     """By journal of a group and stream, the highest position that it settled."""
     identified: set[tuple[str, int, str]] = field(default_factory=set)
@@ -139,8 +145,11 @@ class _Gatherer:
                 lines.update(own_lines)
         named = self._named()
         contested = self._contested()
+        by_producer: dict[str, set[int]] = defaultdict(set)
+        for producer, epoch, _ in contested:
+            by_producer[producer].add(epoch)
         context = Context(
-            journals, groups, producers, named, {(producer, epoch) for producer, epoch, _ in contested},
+            journals, groups, producers, named, by_producer,
             self._proofs(groups), self._expect.drained, self._expect.gap_timeout, self._expect.tolerance,
             self._expect.until_us,
         )  # fmt: skip
@@ -164,23 +173,20 @@ class _Gatherer:
 
     def _journal(self, each: JournalParts) -> Journal:
         openings = self._openings[each.name]
-        fenced: dict[int, int] = {}
-        boots: dict[str, int] = {}
-        for opening in openings:
-            boots.setdefault(opening.boot, opening.first_lsn)
-        for _, fact in each.rows:
-            if fact.kind == "fenced":
-                fenced.setdefault(boots[fact.boot], fact.lsn)
         newest: list[tuple[int, int]] = []
         for part in each.parts:
             for lsn, epoch in part.newest:
                 if not newest or epoch > newest[-1][1]:
                     newest.append((lsn, epoch))
-        return Journal(
+        journal = Journal(
             each.role, each.client, each.name, self._ranks[each.name], bool(self._problems[each.name]),
-            bool(openings) and openings[-1].closed, boots,
-            {opening.first_lsn: opening.detail for opening in openings if opening.detail is not None}, newest, fenced,
+            bool(openings) and openings[-1].closed, _boots(openings),
+            {opening.first_lsn: opening.detail for opening in openings if opening.detail is not None}, newest, {},
         )  # fmt: skip
+        for _, fact in each.rows:
+            if fact.kind == "fenced":
+                journal.fenced.setdefault(journal.boot_lsn(fact.boot, fact.lsn), fact.lsn)
+        return journal
 
     def _abandoned(self) -> None:
         """Inboxes of a group without a journal, from which another inbox took over."""
@@ -208,7 +214,7 @@ class _Gatherer:
                 place = (fact.epoch, fact.last - 1)
                 others = (other.name for other in own if other.name != each.name)
                 if all(settled.get((name, stream), (0, 0)) < place for name in others):
-                    boot = journal.boots[fact.boot]
+                    boot = journal.boot_lsn(fact.boot, fact.lsn)
                     replaced[each.name] = max(boot, replaced.get(each.name, 0))
         return GroupContext(
             sound=not any(each.broken for each in known),
@@ -257,9 +263,7 @@ class _Gatherer:
                         absent.add(epoch)
                     lines.append(f"no journal of {opening_text}")
         continues = sound and not finished and excused
-        context = ProducerContext(
-            sound, finished, continues, cuts, incarnations, epochs, absent, goes_on_from
-        )
+        context = ProducerContext(sound, finished, continues, cuts, epochs, absent, goes_on_from)
         return context, lines
 
     # -- references -----------------------------------------------------------------------------------------
@@ -279,16 +283,16 @@ class _Gatherer:
         return found
 
     def _cuts(self) -> dict[str, list[Cut]]:
-        of_producers = []
-        for each in self._journals:
-            if each.role == "producer":
-                journal = ProducerJournal(each.client, self._openings[each.name], list(each.rows))
-                for (name, stream), boots in self._traces.published.items():
-                    if name == each.name:
-                        journal.published[stream] = boots
-                of_producers.append(journal)
+        published: dict[str, dict[StreamName, set[int]]] = defaultdict(dict)
+        for (name, stream), boots in self._traces.published.items():
+            published[name][stream] = boots
+        of_producers = [
+            ProducerJournal(each.client, self._openings[each.name], list(each.rows), published[each.name])
+            for each in self._journals
+            if each.role == "producer"
+        ]
         of_groups = [row for each in self._journals if each.role == "group" for row in each.rows]
-        return find_cuts(of_producers, of_groups, Traces(self._traces.has))
+        return find_cuts(of_producers, of_groups, self._traces.has)
 
     def _contested(self) -> list[tuple[str, int, list[str]]]:
         """Producers and epochs with several incarnations."""
@@ -439,6 +443,13 @@ class _Gatherer:
                 yield f"no journal of any producer of topic {topic}"
 
 
+def _boots(openings: Iterable[Opening]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = defaultdict(list)
+    for opening in openings:
+        found[opening.boot].append(opening.first_lsn)
+    return dict(found)
+
+
 def _problems_of(each: JournalParts) -> list[str]:
     """Why rows may be missing, according to the rows themselves."""
     if not each.parts:
@@ -488,7 +499,7 @@ def _heard(fact: Fact) -> Iterator[tuple[str, str, int]]:
     heard = (fact.detail or {}).get("heard")
     for producer, said in heard.items() if isinstance(heard, dict) else ():
         match said:
-            case [int(lsn), str(incarnation)] if re.fullmatch("[0-9a-f]{16}", incarnation):
+            case [int(lsn), str(incarnation)] if is_incarnation(incarnation):
                 yield producer, incarnation, lsn
 
 

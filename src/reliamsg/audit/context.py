@@ -7,10 +7,13 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["NOBODY", "Context", "Cut", "GroupContext", "Journal", "ProducerContext"]
+__all__ = [
+    "NOBODY", "Context", "Cut", "GroupContext", "Journal", "ProducerContext", "is_incarnation", "position",
+]  # fmt: skip
 
 NOBODY = "0" * 16
 """The incarnation in rows that name none."""
+_HEX_DIGITS = frozenset("0123456789abcdef")
 
 
 class Cut(msgspec.Struct, array_like=True, frozen=True, order=True):
@@ -41,8 +44,8 @@ class Journal(msgspec.Struct):
     """Whether rows may be missing."""
     finished: bool
     """Whether its last boot was closed, so that no rows can follow."""
-    boots: dict[str, int]
-    """By name, the first row of each boot."""
+    boots: dict[str, list[int]]
+    """By name, the first row of each boot; more than one, in order, if it continues after another boot began."""
     opened: dict[int, dict[str, Any]]
     """By its first row, the detail of each boot's ``opened`` row."""
     newest: list[tuple[int, int]]
@@ -52,7 +55,12 @@ class Journal(msgspec.Struct):
 
     @property
     def last_boot(self) -> int:
-        return max(self.boots.values(), default=0)
+        return max((at for own in self.boots.values() for at in own), default=0)
+
+    def boot_lsn(self, boot: str, lsn: int) -> int:
+        """The first row of the boot, or of its continuation, to which row `lsn` belongs."""
+        own = self.boots[boot]
+        return own[0] if len(own) == 1 else max((at for at in own if at <= lsn), default=own[0])
 
     def is_whole(self, boot_lsn: int) -> bool:
         """Whether a boot's journal is complete. Rows of others may be extended later, so they prove nothing about
@@ -86,7 +94,6 @@ class ProducerContext(msgspec.Struct):
     """Whether messages that are not in its journals may have been enqueued after the time up to which messages are
     accounted for."""
     cuts: list[Cut]
-    incarnations: set[str]
     epochs: set[int]
     absent: set[int]
     """Epochs of openings to which others refer and that no journal has."""
@@ -107,14 +114,19 @@ class Context(msgspec.Struct):
     producers: dict[str, ProducerContext]
     named: dict[str, set[str]]
     """By topic, the groups that consume it according to any client."""
-    contested: set[tuple[str, int]]
-    """Producers and epochs with more than one incarnation."""
+    contested: dict[str, set[int]]
+    """By producer, the epochs with more than one incarnation."""
     proofs: dict[tuple[str, str, str], int]
     """By group, site and journal of a producer: everything confirmed there up to this row has left the queue."""
     drained: bool = True
     gap_timeout: float | None = None
     tolerance: float = 1.0
     until_us: int | None = None
+
+
+def is_incarnation(value: object) -> bool:
+    """Whether it is 16 hex digits."""
+    return isinstance(value, str) and len(value) == 16 and set(value) <= _HEX_DIGITS
 
 
 def position(detail: Mapping[str, Any] | None, name: str) -> tuple[int, int] | None:

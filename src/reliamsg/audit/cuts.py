@@ -27,11 +27,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from reliamsg.audit.context import NOBODY, Cut, position
+from reliamsg.audit.context import NOBODY, Cut, is_incarnation, position
 from reliamsg.audit.fold import Fact, Opening, StreamName
 from reliamsg.audit.spans import LAST
 
-__all__ = ["ProducerJournal", "Traces", "find_cuts", "is_incarnation"]
+__all__ = ["ProducerJournal", "find_cuts"]
 
 Row = tuple[StreamName, Fact]
 
@@ -45,8 +45,8 @@ class ProducerJournal:
     """In order."""
     rows: list[Row]
     """Its rows that bear on other streams."""
-    published: dict[StreamName, set[str]] = field(default_factory=dict)
-    """By stream with a conflict, the boots that published to it."""
+    published: dict[StreamName, set[int]] = field(default_factory=dict)
+    """By stream with a conflict, the first rows of the boots that published to it."""
 
     @property
     def entered(self) -> set[int]:
@@ -56,14 +56,6 @@ class ProducerJournal:
     def end(self, upto: int) -> int:
         """The latest epoch of the first openings."""
         return max((max(each.entered, default=0) for each in self.openings[:upto]), default=0)
-
-
-@dataclass(slots=True)
-class Traces:
-    """What was enqueued to the streams that conflicts are about."""
-
-    has: Mapping[tuple[StreamName, int], int]
-    """The last number of each epoch in any journal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,18 +72,18 @@ class _Met:
 
 
 def find_cuts(
-    journals: Sequence[ProducerJournal], group_rows: Iterable[Row], traces: Traces
+    journals: Sequence[ProducerJournal], group_rows: Iterable[Row], has: Mapping[tuple[StreamName, int], int]
 ) -> dict[str, list[Cut]]:
     """By producer, the places where its journals may lack a part. `group_rows`: rows of groups of the kinds
-    ``conflict``, ``heard`` and ``behind``."""
+    ``conflict``, ``heard`` and ``behind``. `has`: the last number of each epoch in any journal, of the streams in these
+    rows."""
     of_groups = list(group_rows)
     by_client: dict[str, list[ProducerJournal]] = {}
     for journal in journals:
         by_client.setdefault(journal.client, []).append(journal)
     met = _met(journals, of_groups)
     return {
-        client: sorted(set(_cuts_of(client, own, of_groups, met, traces)))
-        for client, own in by_client.items()
+        client: sorted(set(_cuts_of(client, own, of_groups, met, has))) for client, own in by_client.items()
     }
 
 
@@ -100,7 +92,7 @@ def _cuts_of(
     own: Sequence[ProducerJournal],
     of_groups: Sequence[Row],
     met: Mapping[tuple[str, str], set[_Met]],
-    traces: Traces,
+    has: Mapping[tuple[StreamName, int], int],
 ) -> Iterator[Cut]:
     known = {opening.incarnation: 0 for journal in own for opening in journal.openings}
     for journal in own:
@@ -120,8 +112,8 @@ def _cuts_of(
     for journal in own:
         if not journal.openings:
             continue
-        yield from _between(journal, met, traces)
-        yield from _passed(journal, of_groups, traces)
+        yield from _between(journal, met, has)
+        yield from _passed(journal, of_groups, has)
         yield from _fenced(journal, known)
         yield from _unmet(journal, everywhere)
         yield from _around_unknown(journal, named, everywhere)
@@ -160,13 +152,10 @@ def _known(fact: Fact) -> tuple[int, str, int] | None:
     return None
 
 
-def is_incarnation(value: object) -> bool:
-    """Whether it is 16 hex digits."""
-    return isinstance(value, str) and len(value) == 16 and set(value) <= set("0123456789abcdef")
-
-
 def _between(
-    journal: ProducerJournal, met: Mapping[tuple[str, str], set[_Met]], traces: Traces
+    journal: ProducerJournal,
+    met: Mapping[tuple[str, str], set[_Met]],
+    has: Mapping[tuple[StreamName, int], int],
 ) -> Iterator[Cut]:
     openings = journal.openings
     for at, opening in enumerate(openings):
@@ -174,13 +163,13 @@ def _between(
             its = _opening_of(openings[:at], each.known)
             if its is not None and each.known is not None:
                 epoch, _, last = each.known
-                if last > traces.has.get((each.stream, epoch), 0):
+                if last > has.get((each.stream, epoch), 0):
                     high = LAST if each.above else openings[its + 1].epoch
                     its_end = max(openings[its].entered, default=0)
                     yield from _split(its_end, not openings[its].closed, high, journal.entered)
                 continue
             boots = journal.published.get(each.stream, set())
-            since = max((number for number in range(at) if openings[number].boot in boots), default=-1)
+            since = max((number for number in range(at) if openings[number].first_lsn in boots), default=-1)
             for number in range(since + 1, at + 1):
                 low, goes_on = journal.end(number), number > 0 and not openings[number - 1].closed
                 if number < at:
@@ -202,12 +191,14 @@ def _opening_of(openings: Sequence[Opening], known: tuple[int, str, int] | None)
     return found[-1] if found else None
 
 
-def _passed(journal: ProducerJournal, of_groups: Sequence[Row], traces: Traces) -> Iterator[Cut]:
+def _passed(
+    journal: ProducerJournal, of_groups: Sequence[Row], has: Mapping[tuple[StreamName, int], int]
+) -> Iterator[Cut]:
     """The cuts behind openings of which an inbox had settled more than journals have, and whose end it never met,
     because it continued from the position of another one: the inbox that met the next opening is lost."""
     for stream, fact in of_groups:
         own = position(fact.detail, "from") if fact.kind == "behind" and stream[0] == journal.client else None
-        if own is None or not 0 < own[0] < fact.epoch or own[1] - 1 <= traces.has.get((stream, own[0]), 0):
+        if own is None or not 0 < own[0] < fact.epoch or own[1] - 1 <= has.get((stream, own[0]), 0):
             continue
         for number, opening in enumerate(journal.openings[:-1]):
             if own[0] in opening.entered:

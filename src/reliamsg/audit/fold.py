@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from reliamsg.audit.context import NOBODY
 from reliamsg.audit.segment import Line, SegmentHeader
 
 __all__ = ["Fact", "Folder", "Opening", "Part", "Point", "StreamName", "unfold"]
@@ -45,7 +46,6 @@ _OF_CLIENT = frozenset(
     }
 )  # fmt: skip
 """Kinds that bear on other streams or clients."""
-NOBODY = "0" * 16
 
 
 class Point(msgspec.Struct, array_like=True, gc=False):

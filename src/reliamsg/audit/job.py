@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from pyspark import RDD, StorageLevel
@@ -24,7 +24,7 @@ from reliamsg.audit.expect import Expect
 from reliamsg.audit.fold import StreamName
 from reliamsg.audit.lineage import Damaged, Histories, Placed, histories
 from reliamsg.audit.output import Output
-from reliamsg.audit.sources import Chunk, Found, chunks, find, read_file
+from reliamsg.audit.sources import Chunk, Found, bundles, chunks, find, read_file
 from reliamsg.audit.tasks import Key, Summary, fold, judge_streams, partition_of, trace_streams
 
 __all__ = ["audit"]
@@ -106,17 +106,15 @@ def _fold(spark: SparkSession, found: Found, rules: Expect) -> RDD[Any]:
     total = sum(file.size for file in found.files)
     if not found.local:
         return _fold_remote(spark, found, until_us)
-    share = total // max(1, 2 * context.defaultParallelism)
-    bundles = _bundles(
-        chunks(found.files, min(max(share, _LEAST_CHUNK_BYTES), _CHUNK_BYTES)), max(share, _LEAST_CHUNK_BYTES)
-    )
+    share = max(total // max(1, 2 * context.defaultParallelism), _LEAST_CHUNK_BYTES)
+    work = list(bundles(chunks(found.files, min(share, _CHUNK_BYTES)), share))
 
     def read(own: Iterable[list[Chunk]]) -> Iterator[Any]:
         for bundle in own:
             for chunk in bundle:
                 yield from fold(chunk, read_file, until_us)
 
-    return context.parallelize(bundles, max(1, len(bundles))).mapPartitions(read)
+    return context.parallelize(work, max(1, len(work))).mapPartitions(read)
 
 
 def _fold_remote(spark: SparkSession, found: Found, until_us: int | None) -> RDD[Any]:
@@ -141,19 +139,6 @@ def _fold_remote(spark: SparkSession, found: Found, until_us: int | None) -> RDD
             yield from fold(chunk, lambda _: b"", until_us)
 
     return contents.mapPartitions(read).union(context.parallelize(empty, 1).mapPartitions(nothing))
-
-
-def _bundles(every: Sequence[Chunk], most_bytes: int) -> list[list[Chunk]]:
-    """Chunks for one task each: small ones together."""
-    found: list[list[Chunk]] = []
-    size = 0
-    for chunk in every:
-        if not found or size + chunk.size > most_bytes:
-            found.append([])
-            size = 0
-        found[-1].append(chunk)
-        size += chunk.size
-    return found
 
 
 def _parts(folded: RDD[Any], found: Found) -> tuple[list[Placed], list[Damaged], int]:

@@ -13,9 +13,8 @@ from reliamsg.audit.found import Finding
 from reliamsg.audit.order import Position
 from reliamsg.audit.spans import LAST, joined, pieces
 
-__all__ = ["History", "Published", "Range", "read_history"]
+__all__ = ["History", "Published", "read_history"]
 
-Range = tuple[int, int]
 _RELEASED = ("released", "released_unsent")
 _AS_WRITTEN = ("epoch", "renumbered")
 """Kinds about an epoch itself."""
@@ -81,7 +80,7 @@ def read_history(journal: Journal, stream: StreamName, facts: Sequence[Fact]) ->
     history = History(journal, [], moves)
     for fact in facts:
         epoch = fact.epoch if fact.kind in _AS_WRITTEN else history.moved(fact.epoch, fact.lsn)
-        history.rows.append(Published(epoch, journal.boots[fact.boot], fact))
+        history.rows.append(Published(epoch, journal.boot_lsn(fact.boot, fact.lsn), fact))
     _count(history, stream[1])
     _hold(history)
     return history
@@ -168,11 +167,14 @@ def _extent(fact: Fact) -> tuple[int, int, int]:
 
 
 def findings(
-    histories: Sequence[History], producer: ProducerContext | None
+    histories: Sequence[History],
+    everything: Iterable[tuple[int, int, int, int]],
+    producer: ProducerContext | None,
 ) -> Iterator[tuple[str, str, int, int, int]]:
     """``seq_reused``, ``seq_skipped``, ``old_epoch``, ``confirmed_unknown``, ``published_unconfirmed`` and
-    ``enqueued_after_fence``: kind, site, epoch and range. The sequence of numbers and epochs is judged as written."""
-    yield from _numbers(histories, producer)
+    ``enqueued_after_fence``: kind, site, epoch and range. The sequence of numbers and epochs is judged as written.
+    `everything`: from :func:`enqueued`."""
+    yield from _numbers(histories, everything, producer)
     for history in histories:
         yield from _steps(history)
         yield from _unconfirmed(history)
@@ -180,10 +182,12 @@ def findings(
 
 
 def _numbers(
-    histories: Sequence[History], producer: ProducerContext | None
+    histories: Sequence[History],
+    everything: Iterable[tuple[int, int, int, int]],
+    producer: ProducerContext | None,
 ) -> Iterator[tuple[str, str, int, int, int]]:
     by_epoch: dict[int, list[tuple[int, int, str]]] = defaultdict(list)
-    for epoch, first, last, _ in enqueued(histories):
+    for epoch, first, last, _ in everything:
         by_epoch[epoch].append((first, last, ""))
     sites: dict[int, list[tuple[int, int, str]]] = defaultdict(list)
     if producer is not None and producer.told:

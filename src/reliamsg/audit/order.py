@@ -7,7 +7,7 @@ before the cursor is out of order; a row that does not begin directly after it l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from reliamsg.audit.context import Journal
@@ -191,7 +191,7 @@ class _Follower:
         begun = None
         if begin is not None and begin[0] <= epoch:
             begun = begin[1] if begin[0] == epoch else 1
-        boot_lsn = self._journal.boots[fact.boot]
+        boot_lsn = self._journal.boot_lsn(fact.boot, fact.lsn)
         return Step(fact, boot_lsn, first, last, start, (expected, start - 1) if leaves else None, begun)
 
     def _joined(self, fact: Fact) -> None:
@@ -201,7 +201,7 @@ class _Follower:
             bounds.itself = _least(bounds.itself, place)
         if (fact.detail or {}).get("unheard") is True:
             bounds.unheard = _least(bounds.unheard, place)
-        if self._journal.opened.get(self._journal.boots[fact.boot], {}).get("begin") == "latest":
+        if self._journal.opened.get(self._journal.boot_lsn(fact.boot, fact.lsn), {}).get("begin") == "latest":
             if self._fresh:  # the application asked not to be given what precedes the first message to arrive
                 seed = (place[0], place[1] - 1)
                 self._cursor = seed if self._cursor is None else max(self._cursor, seed)
@@ -228,8 +228,3 @@ class _Follower:
             step.next_boot, step.next_pass = later_boot, later_row
             if step.fact.kind in HANDED and step.start <= step.last:
                 boot, row = step.boot_lsn, step.fact.lsn
-
-
-def of_epoch(steps: Sequence[Step], epoch: int) -> list[Step]:
-    """The steps of one epoch."""
-    return [step for step in steps if step.fact.epoch == epoch]

@@ -18,6 +18,7 @@ from reliamsg.audit.fold import StreamName
 from reliamsg.audit.found import Finding
 from reliamsg.audit.lineage import Histories
 from reliamsg.audit.tasks import Summary
+from reliamsg.audit.verdict import QUANTILES, SITE_COUNTS, about_evidence
 from reliamsg.errors import ConfigError
 
 __all__ = ["Output"]
@@ -34,8 +35,6 @@ RANGES = (
     " unacknowledged boolean, late boolean, unverifiable boolean"
 )
 CHAINS = "role string, client string, chain string, rank int, broken boolean, finished boolean"
-_SITE = ("confirmed", "received", "lost_after_confirm", "saved_alone")
-_QUANTILES = ("p50", "p95", "p99", "max")
 
 
 class Output:
@@ -78,27 +77,30 @@ class Output:
         """
         from reliamsg.audit import report  # requires jinja2 and plotly, which a verdict does not
 
-        evidence = [
-            *clients.findings, *(Finding("broken", text=line) for line in known.stray),
-            *(Finding("missing", text=line) for line in sorted(total.lacking)),
-        ]  # fmt: skip
+        evidence = about_evidence(total, clients, known)
         findings = judged.filter(_is_finding).union(spark.sparkContext.parallelize(evidence, 1))
         self._table(spark, "findings", findings.map(_finding_row), FINDINGS)
         self._table(spark, "ranges", judged.filter(_is_range).map(_range_row), RANGES)
-        sites = [(site, *(counts[name] for name in _SITE)) for site, counts in sorted(total.sites.items())]
-        self._table(spark, "sites", sites, f"site string, {', '.join(f'{name} bigint' for name in _SITE)}")
-        latencies = [
-            (hop, *(values[name] for name in _QUANTILES)) for hop, values in verdict["latency"].items()
+        sites = [
+            (site, *(counts[name] for name in SITE_COUNTS)) for site, counts in sorted(total.sites.items())
         ]
         self._table(
-            spark, "latency", latencies, f"hop string, {', '.join(f'{name} double' for name in _QUANTILES)}"
+            spark, "sites", sites, f"site string, {', '.join(f'{name} bigint' for name in SITE_COUNTS)}"
+        )
+        latencies = [
+            (hop, *(values[name] for name in QUANTILES)) for hop, values in verdict["latency"].items()
+        ]
+        self._table(
+            spark, "latency", latencies, f"hop string, {', '.join(f'{name} double' for name in QUANTILES)}"
         )
         journals = [
             (each.role, each.client, each.name, each.rank, each.broken, each.finished)
             for each in clients.context.journals.values()
         ]
         self._table(spark, "chains", journals, CHAINS)
-        report.write(self._path / "report.html", verdict, report.data(total, clients, verdict))
+        report.write(
+            self._path / "report.html", verdict, report.data(total, evidence, clients.latencies, verdict)
+        )
         aside = self._path / f".verdict.json.{os.getpid()}"
         aside.write_text(json.dumps(verdict, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         aside.replace(self._path / "verdict.json")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from reliamsg.audit.clients import Clients
 from reliamsg.audit.fold import StreamName
+from reliamsg.audit.found import Finding
 from reliamsg.audit.tasks import Summary
 from reliamsg.audit.timeline import Timeline
 from reliamsg.audit.verdict import HOPS
@@ -20,17 +20,23 @@ _MAX_SITES = 12
 _MEASURES = ("published", "late", "lost", "open", "duplicate", "out_of_order")
 
 
-def data(total: Summary, clients: Clients, verdict: Mapping[str, Any]) -> dict[str, Any]:
-    """Small sums for :func:`reliamsg.audit.report.write`, from the judgement and the content of ``verdict.json``.
+def data(
+    total: Summary,
+    evidence: Iterable[Finding],
+    latencies: Mapping[tuple[str, str], Mapping[int, int]],
+    verdict: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Small sums for :func:`reliamsg.audit.report.write`, from the judgement, all findings about the `evidence`, the
+    histograms in :attr:`reliamsg.audit.clients.Clients.latencies`, and the content of ``verdict.json``.
 
     At most 120 bins of time, 6 groups with a separate line, 40 streams (those that lack most messages first), 12 sites.
     The messages of a row are spread evenly over its time; those of a finding are placed at their time of publishing.
     """
     delivered = verdict["messages"]["delivered"]
     groups = sorted(delivered, key=lambda name: (-delivered[name], name))[:_MAX_GROUPS]
-    found: dict[str, Any] = {"kinds": _kinds(total, clients, set(groups)), "latency": {}, "confirmed": {}}
+    found: dict[str, Any] = {"kinds": _kinds(total, evidence, set(groups)), "latency": {}, "confirmed": {}}
     sites = sorted(verdict["sites"])[:_MAX_SITES]
-    for (kind, site), counts in sorted(clients.latencies.items()):
+    for (kind, site), counts in sorted(latencies.items()):
         targets = [found["latency"].setdefault(HOPS[kind], {})]
         if kind == "confirmed" and site in sites:
             targets.append(found["confirmed"].setdefault(site, {}))
@@ -54,17 +60,15 @@ def data(total: Summary, clients: Clients, verdict: Mapping[str, Any]) -> dict[s
     return found
 
 
-def _kinds(total: Summary, clients: Clients, groups: set[str]) -> list[dict[str, Any]]:
+def _kinds(total: Summary, evidence: Iterable[Finding], groups: set[str]) -> list[dict[str, Any]]:
     """Findings and their messages by kind and group; only `groups` have lines of their own."""
     sums: dict[tuple[str, str | None], list[int]] = defaultdict(lambda: [0, 0])
     for (kind, group), count in total.kinds.items():
         own = sums[kind, group if group in groups else None]
         own[0] += count
         own[1] += total.messages[kind, group]
-    for each in clients.findings:
+    for each in evidence:
         sums[each.kind, None][0] += 1
-    for _ in total.lacking:
-        sums["missing", None][0] += 1
     return [
         {"kind": kind, "grp": group, "findings": findings, "messages": messages}
         for (kind, group), (findings, messages) in sorted(

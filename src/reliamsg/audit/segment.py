@@ -22,7 +22,6 @@ _NAME = re.compile(r"([0-9a-f]{16})-([0-9]{19})-([0-9a-f]{64})\.ndjson")
 _OWNER = re.compile(r"(?:^|/)role=(producer|group)/client=([^/]+)/")
 _NO_HEADER = "not a journal segment: the first line is not a header"
 _OTHER_ROWS = "its rows do not match its header"
-_HEX = frozenset("0123456789abcdef")
 _ROLES = ("producer", "group")
 
 _Long = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]

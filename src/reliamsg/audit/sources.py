@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
 from pyspark.sql import SparkSession
@@ -15,7 +16,7 @@ from pyspark.sql import SparkSession
 from reliamsg.audit.segment import owner_of, parse_segment_name
 from reliamsg.files import irregular, read_regular, special_kind
 
-__all__ = ["Chunk", "File", "Found", "chunks", "find", "local_path", "read_file"]
+__all__ = ["Chunk", "File", "Found", "bundles", "chunks", "find", "read_file"]
 
 SUFFIX = ".ndjson"
 
@@ -55,16 +56,19 @@ class Chunk:
         return sum(each.size for each in self.files)
 
 
+_Sized = TypeVar("_Sized", File, Chunk)
+
+
 def find(spark: SparkSession, journals: str | os.PathLike[str]) -> Found:
     """Find the segments below a directory, or a URL that Spark can read.
 
     Symbolic links below a local directory are not followed. Raises :class:`FileNotFoundError`.
     """
-    local = local_path(journals)
+    local = _local_path(journals)
     return _find_local(local) if local is not None else _find_remote(spark, os.fspath(journals))
 
 
-def local_path(journals: str | os.PathLike[str]) -> str | None:
+def _local_path(journals: str | os.PathLike[str]) -> str | None:
     """The path on this machine of a path or URL; None for remote URLs, and for patterns. Raises
     :class:`FileNotFoundError` for a local path that does not exist."""
     text = os.fspath(journals)
@@ -142,19 +146,20 @@ def chunks(files: Iterable[File], most_bytes: int) -> list[Chunk]:
         if len({first_lsn for first_lsn, _ in own}) < len(own):
             found += [(file,) for _, file in own]
         else:
-            found += _bounded((file for _, file in own), most_bytes)
+            found += map(tuple, bundles((file for _, file in own), most_bytes))
     found += [(file,) for file in alone]
     return [Chunk(number, own) for number, own in enumerate(found)]
 
 
-def _bounded(files: Iterable[File], most_bytes: int) -> Iterator[tuple[File, ...]]:
-    own: list[File] = []
+def bundles(every: Iterable[_Sized], most_bytes: int) -> Iterator[list[_Sized]]:
+    """Consecutive ones together, up to `most_bytes`; at least one each."""
+    own: list[_Sized] = []
     size = 0
-    for file in files:
-        if own and size + file.size > most_bytes:
-            yield tuple(own)
+    for each in every:
+        if own and size + each.size > most_bytes:
+            yield own
             own, size = [], 0
-        own.append(file)
-        size += file.size
+        own.append(each)
+        size += each.size
     if own:
-        yield tuple(own)
+        yield own

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 
 from reliamsg.audit import numbers
 from reliamsg.audit.bodies import Run, compare, runs_of, runs_together
-from reliamsg.audit.context import Context, Journal, position
+from reliamsg.audit.context import NOBODY, Context, Journal, is_incarnation, position
 from reliamsg.audit.fates import PRODUCER, Fate, GroupView, StreamView, Tag, fates_of_group, fates_of_producer
 from reliamsg.audit.fold import Fact, StreamName, unfold
 from reliamsg.audit.found import Finding
@@ -104,8 +104,15 @@ class _Stream:
                 self.groups[journal.client].append((journal, rows))
         self.producer = context.producers.get(stream[0])
         self.enqueued = numbers.enqueued(self.histories)
-        self.contested = self._contested()
         self.found = Judged(stream)
+        self.found.findings += numbers.merge(
+            numbers.findings(self.histories, self.enqueued, self.producer), stream
+        )
+        self.contested = context.contested.get(stream[0], set()) | {
+            each.epoch for each in self.found.findings if each.kind == "seq_reused" and each.epoch is not None
+        }
+        """Epochs whose contents can't be compared: a number was used twice, or they have two histories."""
+        self.audience = self._audience()
 
     def judge(self) -> Judged:
         found = self.found
@@ -113,12 +120,8 @@ class _Stream:
             fact.kind in ("delivered", "redelivered")
             for own in self.groups.values() for _, facts in own for fact in facts
         )  # fmt: skip
-        found.findings += numbers.merge(
-            (each for each in numbers.findings(self.histories, self.producer)), self.stream
-        )
         self._epochs_entered()
-        self._add("released_early", ((group, epoch, first, last) for group, epoch, first, last
-                                     in numbers.released_early(self.histories)))  # fmt: skip
+        self._add("released_early", numbers.released_early(self.histories))
         courses = {
             group: [follow(journal, _in_order(facts)) for journal, facts in own]
             for group, own in self.groups.items()
@@ -130,33 +133,21 @@ class _Stream:
             own = list(fates_of_producer(view))
             self._account(PRODUCER, epoch, own)
             opened[epoch] += [(fate.first, fate.last, True) for fate in own if fate.pending]
-        for group in sorted(self._audience()):
+        for group in self.audience:
             self._judge_group(group, courses.get(group, []), views, opened, compared)
         found.pending = sum(
             size(first, last) for ranges in opened.values() for first, last, _ in pieces(ranges)
         )
-        facts = {group: [fact for _, facts in own for fact in facts] for group, own in self.groups.items()}
-        facts = {group: facts.get(group, []) for group in sorted(self._audience())}
-        found.passages = count_passages(self.histories, facts, self.context)
+        of_groups = {
+            group: [fact for _, facts in self.groups.get(group, ()) for fact in facts]
+            for group in self.audience
+        }
+        found.passages = count_passages(self.histories, of_groups, self.context)
         self._forks()
         self._lacking()
         return found
 
     # -- the producer ---------------------------------------------------------------------------------------
-
-    def _contested(self) -> set[int]:
-        """Epochs whose contents can't be compared: a number was used twice, or they have two histories."""
-        found: set[int] = set()
-        by_epoch: dict[int, list[tuple[int, int, None]]] = defaultdict(list)
-        for epoch, first, last, _ in self.enqueued:
-            by_epoch[epoch].append((first, last, None))
-        for epoch, ranges in by_epoch.items():
-            if any(len(marks) > 1 for _, _, marks in pieces(ranges)):
-                found.add(epoch)
-        for producer, epoch in self.context.contested:
-            if producer == self.stream[0]:
-                found.add(epoch)
-        return found
 
     def _epochs_entered(self) -> None:
         old: set[int] = set()
@@ -201,13 +192,13 @@ class _Stream:
 
     # -- the groups -----------------------------------------------------------------------------------------
 
-    def _audience(self) -> set[str]:
-        """The groups that have an account."""
+    def _audience(self) -> list[str]:
+        """The groups that have an account, sorted."""
         named = {
             group for group in self.context.named.get(self.stream[1], ()) if group in self.context.groups
         }
         told = {row.fact.group for history in self.histories for row in history.of_kind("consumed")}
-        return named | set(self.groups) | {group for group in told if group in self.context.groups}
+        return sorted(named | set(self.groups) | {group for group in told if group in self.context.groups})
 
     def _judge_group(
         self,
@@ -282,7 +273,9 @@ class _Stream:
                 continue
             timeout = self.context.gap_timeout
             if timeout is None:
-                timeout = _number(journal.opened.get(journal.boots[fact.boot], {}).get("gap_timeout"))
+                timeout = _number(
+                    journal.opened.get(journal.boot_lsn(fact.boot, fact.lsn), {}).get("gap_timeout")
+                )
             if timeout is None:
                 continue
             elapsed = _number((fact.detail or {}).get("elapsed"))
@@ -349,7 +342,7 @@ class _Stream:
         """Whether the successor of a lost inbox knew of the stream."""
         replaced = self.context.groups[group].replaced
         return any(
-            fact.kind != "forgotten" and journal.boots[fact.boot] >= replaced[journal.name]
+            fact.kind != "forgotten" and journal.boot_lsn(fact.boot, fact.lsn) >= replaced[journal.name]
             for journal, facts in self.groups.get(group, ())
             if journal.name in replaced
             for fact in facts
@@ -537,10 +530,7 @@ class _Stream:
                 detail = row.fact.detail or {}
                 if isinstance(entered := detail.get("entered"), int):
                     yield entered, 0
-                for name in ("position", "existed"):
-                    place = position(detail, name)
-                    if place is not None:
-                        yield place[0], place[1] - 1
+                yield from _announced_ends(detail)
         for own in self.groups.values():
             for _, facts in own:
                 for fact in facts:
@@ -561,20 +551,20 @@ def _ends_of_group(fact: Fact) -> Iterator[tuple[int, int]]:
         if isinstance(entered := detail.get("entered"), int):
             yield entered, 0
         match detail.get("known"):
-            case [int(epoch), str(name), int(last)] if _is_incarnation(name):
+            case [int(epoch), str(name), int(last)] if is_incarnation(name) and name != NOBODY:
                 yield epoch, last
     elif kind == "behind":
-        for name in ("position", "existed"):
-            place = position(detail, name)
-            if place is not None:
-                yield place[0], place[1] - 1
+        yield from _announced_ends(detail)
         yield fact.epoch, fact.last - 1
     else:
         yield fact.epoch, fact.last if kind in _HAD else 0
 
 
-def _is_incarnation(name: str) -> bool:
-    return len(name) == 16 and set(name) <= set("0123456789abcdef") and name != "0" * 16
+def _announced_ends(detail: Mapping[str, object]) -> Iterator[tuple[int, int]]:
+    for name in ("position", "existed"):
+        place = position(detail, name)
+        if place is not None:
+            yield place[0], place[1] - 1
 
 
 def _in_order(facts: Sequence[Fact]) -> Iterator[Fact]:

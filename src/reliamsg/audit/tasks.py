@@ -23,13 +23,14 @@ from reliamsg.audit.lineage import Damaged, Placed
 from reliamsg.audit.numbers import read_history
 from reliamsg.audit.segment import owner_of, read_segment
 from reliamsg.audit.sources import Chunk
-from reliamsg.audit.spans import LAST
+from reliamsg.audit.spans import LAST, size
 from reliamsg.audit.streams import Account, Judged, judge
 from reliamsg.audit.timeline import Timeline
 
 __all__ = [
     "Key",
     "Summary",
+    "add_times",
     "fold",
     "judge_streams",
     "partition_of",
@@ -145,7 +146,7 @@ def trace_streams(
                 for row in history.of_kind("enqueued"):
                     key = (stream, row.epoch)
                     found.has[key] = max(row.fact.last, found.has.get(key, 0))
-                found.published[name, stream] = {fact.boot for fact in own if fact.kind == "enqueued"}
+                found.published[name, stream] = {row.boot_lsn for row in history.of_kind("enqueued")}
                 found.identified.update(
                     (stream[0], row.epoch, row.fact.incarnation)
                     for row in history.rows if row.epoch and row.fact.incarnation != NOBODY
@@ -180,9 +181,9 @@ class Summary:
     messages: Counter[tuple[str, str]] = field(default_factory=Counter)
     """The same, the number of messages in them."""
     findings: list[Finding] = field(default_factory=list)
-    """The worst, in order."""
+    """The worst :data:`MAX_FINDINGS` are among them, see :func:`worst_first`."""
     losses: list[Finding] = field(default_factory=list)
-    """The first ranges of lost messages, in the same order."""
+    """Ranges of lost messages, likewise."""
     losses_total: int = 0
     timeline: Timeline = field(default_factory=Timeline)
     worst_streams: list[tuple[float, float, StreamName, Timeline]] = field(default_factory=list)
@@ -204,8 +205,8 @@ class Summary:
         self.messages.update(other.messages)
         self.losses_total += other.losses_total
         self.timeline.merge(other.timeline)
-        self.findings = worst_first([*self.findings, *other.findings])[:MAX_FINDINGS]
-        self.losses = worst_first([*self.losses, *other.losses])[:MAX_FINDINGS]
+        self.findings = _bounded(self.findings, other.findings)
+        self.losses = _bounded(self.losses, other.losses)
         self.worst_streams = _largest([*self.worst_streams, *other.worst_streams])
 
 
@@ -222,8 +223,14 @@ _TIMED = {
 
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:
-    """Findings in the order of severity, kind, group, stream and range."""
-    return sorted(findings, key=_order)
+    """The worst :data:`MAX_FINDINGS`, in the order of severity, kind, group, stream and range."""
+    return sorted(findings, key=_order)[:MAX_FINDINGS]
+
+
+def _bounded(some: list[Finding], more: list[Finding]) -> list[Finding]:
+    """Both, without those that are too many; sorted only now and then, since streams are added one by one."""
+    some += more
+    return some if len(some) <= 2 * MAX_FINDINGS else worst_first(some)
 
 
 def _order(finding: Finding) -> tuple[Any, ...]:
@@ -246,8 +253,8 @@ def judge_streams(
     context: Context,
     tables: bool,
 ) -> Iterator[Finding | tuple[StreamName, str, int, Fate] | Summary]:
-    """Judge all streams of sorted records. With `tables`, every finding and every range of messages, too; a summary at
-    the end."""
+    """Judge all streams of sorted records. Ends with a summary. With `tables`, every finding and every range come
+    before it, and it has times."""
     summary = Summary()
     for stream, facts in _streams(records, numbers):
         found = judge(stream, facts, context)
@@ -256,18 +263,20 @@ def judge_streams(
             for (group, epoch), fates in found.fates.items():
                 for fate in fates:
                     yield stream, group, epoch, fate
-        summary.add(summarize(found, facts, context))
+        own = summarize(found)
+        if tables:
+            add_times(own, found, facts, context)
+        summary.add(own)
     yield summary
 
 
-def summarize(found: Judged, facts: Mapping[str, Sequence[Fact]], context: Context) -> Summary:
-    """The judgement of one stream, from its facts by journal."""
+def summarize(found: Judged) -> Summary:
+    """The judgement of one stream, without times."""
     losses = [each for each in found.findings if each.kind in LOSSES]
     summary = Summary(
         int(found.used), found.pending, found.accounts, by_repair=found.passages.by_repair,
         by_second_site=found.passages.by_second_site, lacking=set(found.lacking),
-        findings=worst_first(found.findings)[:MAX_FINDINGS], losses=worst_first(losses)[:MAX_FINDINGS],
-        losses_total=len(losses),
+        findings=found.findings, losses=losses, losses_total=len(losses),
     )  # fmt: skip
     passages = found.passages
     for name, counts in (
@@ -279,13 +288,12 @@ def summarize(found: Judged, facts: Mapping[str, Sequence[Fact]], context: Conte
     for each in found.findings:
         summary.kinds[each.kind, each.group] += 1
         if each.first is not None and each.last is not None and each.last < LAST:
-            summary.messages[each.kind, each.group] += each.last - each.first + 1
-    _time(summary, found, facts, context)
+            summary.messages[each.kind, each.group] += size(each.first, each.last)
     return summary
 
 
-def _time(summary: Summary, found: Judged, facts: Mapping[str, Sequence[Fact]], context: Context) -> None:
-    """Add the stream's messages over time."""
+def add_times(summary: Summary, found: Judged, facts: Mapping[str, Sequence[Fact]], context: Context) -> None:
+    """Add the stream's messages over time to its summary. `facts`: by journal."""
     timeline, own = summary.timeline, Timeline()
     published: dict[int, list[Fact]] = defaultdict(list)
     for name, rows in facts.items():
@@ -296,9 +304,10 @@ def _time(summary: Summary, found: Judged, facts: Mapping[str, Sequence[Fact]], 
             key = "published" if fact.kind == "enqueued" else fact.kind
             key = f"delivered:{journal.client}" if key == "delivered" else key
             for row in unfold(fact):
-                timeline.add(key, row.last - row.first + 1, row.wall_us, row.wall_last_us)
+                messages = size(row.first, row.last)
+                timeline.add(key, messages, row.wall_us, row.wall_last_us)
                 if fact.kind == "enqueued":
-                    own.add(key, row.last - row.first + 1, row.wall_us, row.wall_last_us)
+                    own.add(key, messages, row.wall_us, row.wall_last_us)
                     published[fact.epoch].append(row)
     missing: dict[str, float] = defaultdict(float)
     for finding in found.findings:
@@ -309,13 +318,14 @@ def _time(summary: Summary, found: Judged, facts: Mapping[str, Sequence[Fact]], 
             first, last = max(finding.first, row.first), min(finding.last, row.last)
             if first > last:
                 continue
-            share = (row.wall_last_us - row.wall_us) / (row.last - row.first + 1)
+            messages = size(first, last)
+            share = (row.wall_last_us - row.wall_us) / size(row.first, row.last)
             start = row.wall_us + int(share * (first - row.first))
             end = row.wall_us + int(share * (last - row.first + 1))
-            timeline.add(what, last - first + 1, start, end)
+            timeline.add(what, messages, start, end)
             if what in ("lost", "open"):
-                own.add(f"missing:{finding.group}", last - first + 1, start, end)
-                missing[finding.group] += last - first + 1
-    total = sum(sum(cells.values()) for name, cells in own.cells.items() if name == "published")
+                own.add(f"missing:{finding.group}", messages, start, end)
+                missing[finding.group] += messages
+    total = sum(own.cells.get("published", {}).values())
     if total:
         summary.worst_streams.append((max(missing.values(), default=0.0), total, found.stream, own))

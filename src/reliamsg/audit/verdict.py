@@ -14,7 +14,10 @@ from reliamsg.audit.spans import LAST
 from reliamsg.audit.tasks import MAX_FINDINGS, Summary, worst_first
 from reliamsg.terminal import printable
 
-__all__ = ["HOPS", "as_dict", "compose", "messages", "quantiles", "status", "table", "worst"]
+__all__ = [
+    "HOPS", "QUANTILES", "SITE_COUNTS", "about_evidence", "as_dict", "compose", "messages", "quantiles", "status",
+    "table", "worst",
+]  # fmt: skip
 
 HOPS = {
     "enqueued": "publish_to_durable",
@@ -23,7 +26,10 @@ HOPS = {
 }
 """Rows with latencies, and their hop."""
 _NO_JOURNALS = "there are no journals"
-_SITE = ("confirmed", "received", "lost_after_confirm", "saved_alone")
+SITE_COUNTS = ("confirmed", "received", "lost_after_confirm", "saved_alone")
+"""The numbers of messages of each site."""
+QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
+"""The quantiles of each hop."""
 _MAX_BUCKET = 255
 """Half a million years."""
 
@@ -45,9 +51,7 @@ def status(verdict: Mapping[str, Any]) -> int:
 def compose(total: Summary, clients: Clients, known: Histories, duplicated: int) -> dict[str, Any]:
     """The content of ``verdict.json``, but for the time that the audit took. `duplicated`: further copies of valid
     segments."""
-    evidence = [*clients.findings]
-    evidence += [Finding("broken", text=line) for line in known.stray]
-    evidence += [Finding("missing", text=line) for line in sorted(total.lacking)]
+    evidence = about_evidence(total, clients, known)
     if not known.journals:
         evidence.append(Finding("missing", text=_NO_JOURNALS))
     kinds: Counter[str] = Counter(each.kind for each in evidence)
@@ -59,15 +63,15 @@ def compose(total: Summary, clients: Clients, known: Histories, duplicated: int)
     if not known.journals:
         lines["missing"].remove(_NO_JOURNALS)
         lines["missing"].insert(0, _NO_JOURNALS)
-    worst_found = worst_first([*total.findings, *evidence])[:MAX_FINDINGS]
+    worst_found = worst_first([*total.findings, *evidence])
     return {
         "verdict": worst(kinds),
         "messages": messages(total, {each.client for each in known.journals if each.role == "group"}),
         "streams": total.streams,
         "sites": {
-            site: {name: counts[name] for name in _SITE} for site, counts in sorted(total.sites.items())
+            site: {name: counts[name] for name in SITE_COUNTS} for site, counts in sorted(total.sites.items())
         },
-        "lost_ranges": [as_dict(each, hops=True) for each in total.losses],
+        "lost_ranges": [as_dict(each, hops=True) for each in worst_first(total.losses)],
         "lost_ranges_total": total.losses_total,
         "evidence": {
             "clients": len(known.journals),
@@ -80,6 +84,15 @@ def compose(total: Summary, clients: Clients, known: Histories, duplicated: int)
         "findings_total": sum(kinds.values()),
         "rows": known.rows,
     }
+
+
+def about_evidence(total: Summary, clients: Clients, known: Histories) -> list[Finding]:
+    """All findings that are not about a stream."""
+    return [
+        *clients.findings,
+        *(Finding("broken", text=line) for line in known.stray),
+        *(Finding("missing", text=line) for line in sorted(total.lacking)),
+    ]
 
 
 def messages(total: Summary, groups: Iterable[str]) -> dict[str, Any]:
@@ -113,7 +126,7 @@ def quantiles(latencies: Mapping[tuple[str, str], Mapping[int, int]]) -> dict[st
 
 def _quantiles(counts: Counter[int]) -> dict[str, float]:
     everything, found = sum(counts.values()), {}
-    for name, quantile in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99), ("max", 1.0)):
+    for name, quantile in QUANTILES.items():
         seen = 0
         for bucket in sorted(counts):
             seen += counts[bucket]
