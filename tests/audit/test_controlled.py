@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from reliamsg.audit.kinds import KINDS
 from reliamsg.audit.verdict import table
-from reliamsg.checker import check_directory
+from reliamsg.checker import Expect, check_directory
 from tests.audit.generated import write_chains
 from tests.checker.controlled import E2, E9, SCENARIOS
 
@@ -44,7 +44,7 @@ def test_forks_are_reported_and_everything_is_complete(
     assert told == {("fork", "remark", E2, None), ("fork", "remark", E9, "g")}
     page = (out / "report.html").read_text()
     assert '<tr class="remark"><th scope="row">fork</th>' in page
-    plainly = check_directory(journals)
+    plainly = check_directory(journals, Expect(drained=True))
     assert plainly.verdict == "complete"
     enqueued, delivered = plainly.messages.enqueued, plainly.messages.delivered["g"]
     assert (

@@ -92,7 +92,7 @@ def test_random_journals_are_judged_alike(seed: int) -> None:
 @given(seed=st.integers(0, 2**32 - 1))
 def test_sound_journals_are_complete(seed: int) -> None:
     run = journals(seed, "-x")
-    report = check(run.chains())
+    report = check(run.chains(), expect=Expect(drained=True))
     assert report.verdict == "complete", f"{run}\n{report.text()}"
 
 

@@ -149,7 +149,7 @@ def judged(spark: SparkSession, mutilated: Path, out: Path) -> dict[str, Any]:
 
 @pytest.mark.timeout(900)
 def test_all_evidence_is_judged_as_by_the_plain_checker(judged: dict[str, Any], mutilated: Path) -> None:
-    report = check_directory(mutilated, PlainExpect(**ABSENT))
+    report = check_directory(mutilated, PlainExpect(drained=True, **ABSENT))
     by_spark, plain = shared(judged), shared(report.as_dict())
     found, others = by_spark.pop("found"), plain.pop("found")
     differ = [(each, others.get(each), found.get(each)) for each in sorted(found.keys() | others.keys())]
@@ -166,7 +166,7 @@ def test_damage_is_named_once_and_never_makes_a_verdict_better(
 ) -> None:
     name = damage.__name__
     lines = [line for line in judged["evidence"]["broken"] if f"/{name}/" in line]
-    plain = check_directory(mutilated / name)
+    plain = check_directory(mutilated / name, Expect(drained=True))
     if not says:
         assert lines == []
         assert plain.verdict == "complete", plain.text()
@@ -187,7 +187,7 @@ def test_clients_that_are_expected_and_absent(judged: dict[str, Any], out: Path)
 @pytest.mark.timeout(900)
 def test_no_journals_at_all(spark: SparkSession, tmp_path: Path) -> None:
     found = audit(spark, tmp_path, expect=Expect(("nobody",)))
-    plain = check_directory(tmp_path, PlainExpect(producers=["nobody"])).as_dict()
+    plain = check_directory(tmp_path, PlainExpect(drained=True, producers=["nobody"])).as_dict()
     assert found["verdict"] == plain["verdict"] == "unknown"
     assert found["evidence"]["missing"] == ["there are no journals", "no journal of producer nobody"]
     assert sorted(found["evidence"]["missing"]) == sorted(plain["evidence"]["missing"])

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from reliamsg.audit.job import audit
 from reliamsg.audit.tasks import MAX_FINDINGS
-from reliamsg.checker import check_directory
+from reliamsg.checker import Expect, check_directory
 from reliamsg.checker.journals import Role
 from reliamsg.store.journal import JournalRow
 from reliamsg.store.segment import Segment
@@ -86,7 +86,7 @@ def test_by_the_plain_checker(tmp_path_factory: pytest.TempPathFactory, seed: in
     whole = journals(seed, "", closed=True)
     for number, (client, left) in enumerate(_ways(seed)):
         _write(place / str(number), seed, "", client, left)
-        verdict = check_directory(place / str(number)).verdict
+        verdict = check_directory(place / str(number), Expect(drained=True)).verdict
         assert verdict != "complete", f"seed {seed}, of client {client} without {sorted(left)}:\n{whole}"
 
 
@@ -103,6 +103,6 @@ def test_by_spark(spark: SparkSession, tmp_path: Path, size: Callable[[int, int]
             _write(place, seed, f"-{number}", client, left)
         verdict = audit(spark, place)
         assert verdict["findings_total"] < MAX_FINDINGS, "not all findings are here to be compared"
-        assert shared(verdict) == shared(check_directory(place).as_dict())
+        assert shared(verdict) == shared(check_directory(place, Expect(drained=True)).as_dict())
         told = {int(tag) for each in verdict["findings"] for tag in re.findall(r"-(\d+)\b", str(each))}
         assert [ways[number] for number in range(len(ways)) if number not in told] == []

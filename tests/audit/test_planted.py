@@ -7,7 +7,7 @@ import re
 import pytest
 
 from reliamsg.audit import kinds as of_audit
-from reliamsg.checker import check
+from reliamsg.checker import Expect, check
 from reliamsg.checker import report as of_verify
 from tests.audit.equality import EVIDENCE, Outcome, plain
 from tests.audit.planted import ELSEWHERE, MORE, PLANTS, Found, chains_of
@@ -40,13 +40,13 @@ def test_no_kind_is_left_out() -> None:
 
 @pytest.mark.parametrize("kind", ALL)
 def test_the_plain_checker_finds_the_planted_kind(kind: str) -> None:
-    report = check(chains_of(kind))
+    report = check(chains_of(kind), expect=Expect(drained=True))
     assert _of(plain(chains_of(kind), evidence=True), kind) == ALL[kind].found, report.text()
 
 
 @pytest.mark.parametrize("kind", PLANTS)
 def test_without_the_plant_all_is_well(kind: str) -> None:
-    report = check(chains_of(kind, spoil=lambda run: None))
+    report = check(chains_of(kind, spoil=lambda run: None), expect=Expect(drained=True))
     assert report.verdict == "complete", report.text()
     assert report.findings == []
     assert report.messages.delivered == {f"g-{kind}": 50}

@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from reliamsg.audit.job import audit
-from reliamsg.checker import check_directory
+from reliamsg.checker import Expect, check_directory
 from reliamsg.simulation.journals import renamed_row
 from reliamsg.store.segment import decode, encode, parse_name
 from tests.audit.equality import shared
@@ -77,7 +77,7 @@ def verdict(spark: SparkSession, renamed: Path) -> dict[str, Any]:
 
 
 def test_all_are_judged_as_by_the_plain_checker(verdict: dict[str, Any], renamed: Path) -> None:
-    assert shared(verdict) == shared(check_directory(renamed).as_dict())
+    assert shared(verdict) == shared(check_directory(renamed, Expect(drained=True)).as_dict())
 
 
 def test_each_agrees_with_the_applications(verdict: dict[str, Any], kept: list[Path]) -> None:

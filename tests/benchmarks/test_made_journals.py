@@ -27,7 +27,7 @@ def test_both_judges_find_the_truth(name: str, tmp_path: Path) -> None:
     traffic = TRAFFIC[name]
     truth = write_journals(tmp_path, traffic)
     assert json.loads((tmp_path / "truth.json").read_text())["messages"] == truth.messages
-    report = check_directory(tmp_path)
+    report = check_directory(tmp_path, Expect(drained=True))
     wanted = {tuple(each) for each in truth.found}
     assert {
         (each.kind, *(each.stream or ("", "", 0)), each.group, each.first, each.last)

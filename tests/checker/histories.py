@@ -51,7 +51,7 @@ class History:
         return [ApplicationLog(name, records) for name, records in self.logs.items()]
 
     def check(self, expect: Expect | None = None) -> Report:
-        return check(self.chains(), self.applogs(), expect)
+        return check(self.chains(), self.applogs(), expect or Expect(drained=True))
 
     def boots(self, client: str) -> list[list[Entry]]:
         return self.producers[client] if client in self.producers else self.groups[client]

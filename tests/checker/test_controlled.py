@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from reliamsg.checker import ApplicationLog, AppRecord, Finding, check, sha256
+from reliamsg.checker import ApplicationLog, AppRecord, Expect, Finding, check, sha256
 from reliamsg.checker.report import KINDS
 from reliamsg.checker.spans import Spans
 from tests.checker.controlled import E1, E2, E9, SCENARIOS, S
@@ -30,7 +30,7 @@ def _found(findings: list[Finding]) -> set[tuple[str, int, tuple[tuple[int, int]
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_scenario(name: str) -> None:
     scenario = SCENARIOS[name]
-    report = check(scenario.chains())
+    report = check(scenario.chains(), expect=Expect(drained=True))
     assert _found(report.findings) == scenario.found, report.text()
     assert report.verdict == scenario.verdict
     for kind, why in scenario.why.items():
@@ -68,7 +68,7 @@ def _logs(last: int = 10) -> list[ApplicationLog]:
 
 def test_applications_know_messages_by_the_epoch_that_they_had() -> None:
     """Neither the outbox nor the group lacks messages that publish() returned under their old identities."""
-    report = check(SCENARIOS["messages get another epoch"].chains(), _logs())
+    report = check(SCENARIOS["messages get another epoch"].chains(), _logs(), Expect(drained=True))
     assert {finding.kind for finding in report.findings} == {"fork"}, report.text()
     assert report.verdict == "complete"
     assert (report.messages.enqueued, report.messages.delivered) == (20, {"g": 20})
@@ -76,7 +76,7 @@ def test_applications_know_messages_by_the_epoch_that_they_had() -> None:
 
 @pytest.mark.parametrize("missing", [1, 6, 9])
 def test_applications_miss_messages_under_their_new_name(missing: int) -> None:
-    report = check(SCENARIOS["messages get another epoch"].chains(), _logs(missing - 1))
+    report = check(SCENARIOS["messages get another epoch"].chains(), _logs(missing - 1), Expect(drained=True))
     lost = [finding for finding in report.of_kind("lost") if finding.source == "application"]
     assert [(finding.epoch, finding.first, finding.last) for finding in lost] == [(E9, missing, 10)], (
         report.text()
@@ -87,7 +87,7 @@ def test_applications_were_promised_messages_that_no_outbox_has() -> None:
     """Renumbered messages are known; an eleventh of the old epoch never was."""
     publish, consume = _logs()
     publish = replace(publish, records=[*publish.records, *_log("publish", E2, E2, 11, 11)])
-    report = check(SCENARIOS["messages get another epoch"].chains(), [publish, consume])
+    report = check(SCENARIOS["messages get another epoch"].chains(), [publish, consume], Expect(drained=True))
     assert [(f.epoch, f.first, f.last) for f in report.of_kind("not_durable")] == [(E2, 11, 11)], (
         report.text()
     )

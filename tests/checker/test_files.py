@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from reliamsg.checker import AppLog, AppRecord, check_directory, read_applog, read_chain
+from reliamsg.checker import AppLog, AppRecord, Expect, check_directory, read_applog, read_chain
 from reliamsg.errors import StoreCorrupt
 from reliamsg.message import Gap, MessageId, Stream
 from reliamsg.store.database import Database, Kind
@@ -55,15 +55,15 @@ def run(tmp_path: Path) -> Path:
 
 def test_directory(run: Path) -> None:
     before = {path: path.read_bytes() for path in run.rglob("*.db")}
-    report = check_directory(run)
+    report = check_directory(run, Expect(drained=True))
     assert report.verdict == "complete", report.text()
     assert report.clients == 4
     assert {path: path.read_bytes() for path in run.rglob("*.db")} == before
     shape = report.as_dict()
     assert json.loads(json.dumps(shape)) == shape
     assert set(shape["messages"]) == {
-        "enqueued", "delivered", "lost", "declared_gaps", "duplicates", "out_of_order", "phantom", "pending", "late",
-        "before_join", "saved_by_repair", "saved_by_second_site",
+        "enqueued", "proven", "delivered", "lost", "declared_gaps", "duplicates", "out_of_order", "phantom", "pending",
+        "late", "before_join", "saved_by_repair", "saved_by_second_site",
     }  # fmt: skip
     assert set(shape["sites"]["dc1"]) == {"confirmed", "received", "lost_after_confirm", "saved_alone"}
     assert "verdict: complete" in report.text()
@@ -78,7 +78,7 @@ def test_files_of_running_clients_are_read(run: Path) -> None:
         chain = read_chain(run / "A.outbox.db")
         assert (chain.role, chain.client, chain.boots[-1].name) == ("producer", "A", "f" * 16)
         assert not chain.finished
-        assert check_directory(run).verdict == "unknown"
+        assert check_directory(run, Expect(drained=True)).verdict == "unknown"
     finally:
         owner.close()
 
@@ -88,7 +88,7 @@ def test_other_databases_and_copies_are_passed_over(run: Path) -> None:
         connection.execute("CREATE TABLE orders (id INTEGER)")
     connection.close()
     shutil.copy(run / "inboxes" / "primary.db", run / "backup of primary.db")
-    report = check_directory(run)
+    report = check_directory(run, Expect(drained=True))
     assert (report.verdict, report.clients) == ("complete", 4), report.text()
 
 
@@ -97,7 +97,7 @@ def test_damaged_files_are_evidence_that_is_broken(run: Path) -> None:
     path = run / "inboxes" / "primary.db"
     data = path.read_bytes()
     path.write_bytes(data[: len(data) // 2])
-    report = check_directory(run)
+    report = check_directory(run, Expect(drained=True))
     assert report.verdict in ("unknown", "lost")
     assert len(report.of_kind("broken")) >= 2, report.text()
     with pytest.raises(StoreCorrupt):
@@ -108,15 +108,15 @@ def test_deleted_row_is_noticed(run: Path) -> None:
     with sqlite3.connect(run / "inboxes" / "primary.db") as connection:
         connection.execute("DELETE FROM journal WHERE lsn = 4")
     connection.close()
-    report = check_directory(run)
+    report = check_directory(run, Expect(drained=True))
     assert str(report.of_kind("broken")[0]).endswith("rows 4 to 4 are missing")
     assert report.verdict != "complete"
 
 
 def test_no_directory(tmp_path: Path) -> None:
     with pytest.raises(NotADirectoryError):
-        check_directory(tmp_path / "nowhere")
-    assert check_directory(tmp_path).verdict == "unknown"
+        check_directory(tmp_path / "nowhere", Expect(drained=True))
+    assert check_directory(tmp_path, Expect(drained=True)).verdict == "unknown"
 
 
 WRITER = """
@@ -163,4 +163,4 @@ def test_damaged_log(tmp_path: Path) -> None:
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(lines[0] + b"rubbish\n" + b"".join(lines[1:]))
     assert read_applog(path).damaged == [2]
-    assert "lines can't be read: 2" in check_directory(tmp_path).text()
+    assert "lines can't be read: 2" in check_directory(tmp_path, Expect(drained=True)).text()

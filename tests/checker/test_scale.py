@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from reliamsg.checker import ApplicationLog, AppRecord, check
+from reliamsg.checker import ApplicationLog, AppRecord, Expect, check
 from reliamsg.message import Stream
 from reliamsg.store.journal import Entry
 from tests.checker.histories import write
@@ -27,7 +27,7 @@ def test_a_million_messages_in_order() -> None:
         write(("group", "g"), [[*group, Entry("closed")]]),
     ]
     started = time.process_time()
-    report = check(chains)
+    report = check(chains, expect=Expect(drained=True))
     assert report.verdict == "complete", report.text()
     assert report.messages.delivered == {"g": million}
     assert report.rows < 20
@@ -42,7 +42,7 @@ def test_much_disorder_stays_cheap() -> None:
     rows += [Entry("delivered", S, 5, 1, seq, seq) for seq in range(1, count + 1, 2)]
     chain = write(("group", "g"), [[*rows, Entry("closed")]])
     started = time.process_time()
-    report = check([chain])
+    report = check([chain], expect=Expect(drained=True))
     assert report.messages.out_of_order == count // 2
     assert time.process_time() - started < 80.0
 
@@ -61,7 +61,7 @@ def test_logs_of_many_messages() -> None:
             AppRecord("delivered", group="g", producer="A", topic="orders", epoch=5, seq=n, sha256=f"{n:x}")
         )
     started = time.process_time()
-    report = check([], [ApplicationLog("p", publish), ApplicationLog("c", consume)])
+    report = check([], [ApplicationLog("p", publish), ApplicationLog("c", consume)], Expect(drained=True))
     assert report.messages.delivered == {"g": count}
     assert [f.kind for f in report.findings] == ["missing"]
     assert time.process_time() - started < 40.0

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from reliamsg import Consumer, Producer
-from reliamsg.checker import Report, check_directory, find_journals
+from reliamsg.checker import Expect, Report, check_directory, find_journals
 from reliamsg.checker.journals import Role, collect, merge_copies
 from reliamsg.checker.segments import check_segment
 from reliamsg.config import JournalExport
@@ -76,16 +76,16 @@ def test_segments_have_the_same_content_as_the_files(files: Path, journals: Path
     for log in files.glob("*.ndjson"):
         shutil.copy(log, journals)
     assert len(list(journals.rglob("date=*/*.ndjson"))) > 8
-    report = check_directory(journals)
+    report = check_directory(journals, Expect(drained=True))
     assert report.verdict == "complete", report.text()
-    assert facts(report) == facts(check_directory(files))
+    assert facts(report) == facts(check_directory(files, Expect(drained=True)))
     assert (report.clients, report.logs) == (4, 4)
 
 
 def test_files_and_their_segments_are_one_history(files: Path, journals: Path) -> None:
-    before = check_directory(files)
+    before = check_directory(files, Expect(drained=True))
     shutil.move(journals, files / "journals")
-    after = check_directory(files)
+    after = check_directory(files, Expect(drained=True))
     assert facts(after) == facts(before)
     assert after.clients == before.clients
 
@@ -100,7 +100,7 @@ def test_segments_and_the_rows_left_in_the_file(files: Path, tmp_path: Path) -> 
     assert {(chain.role, chain.client): chain.rows for chain in chains} == whole
     assert all(chain.segments == 1 and chain.sound and chain.to_the_end for chain in chains)
     shutil.rmtree(files / "journals")
-    lines = broken(check_directory(files))
+    lines = broken(check_directory(files, Expect(drained=True)))
     assert sum("rows 1 to 5 are missing" in line for line in lines) == 4, lines
 
 
@@ -239,7 +239,7 @@ def test_damage_is_named_and_proves_nothing(journals: Path, damage: Damage, clie
     if damage is foreign and client[0] == "producer":
         client = ("group", "primary")
     line = damage(journals, of(journals, *client))
-    report = check_directory(journals)
+    report = check_directory(journals, Expect(drained=True))
     assert report.verdict == "unknown", report.text()
     said = broken(report)
     assert sum(line in each for each in said) == 1, said
@@ -253,7 +253,7 @@ def test_the_same_segment_twice_is_counted(journals: Path) -> None:
     shutil.copy(segment, journals)
     (journals / "elsewhere" / "role=group" / "client=primary").mkdir(parents=True)
     shutil.copy(segment, journals / "elsewhere" / "role=group" / "client=primary")
-    report = check_directory(journals)
+    report = check_directory(journals, Expect(drained=True))
     assert report.verdict == "complete", report.text()
     assert report.as_dict()["evidence"]["duplicated"] == 2
 
@@ -261,7 +261,7 @@ def test_the_same_segment_twice_is_counted(journals: Path) -> None:
 def test_a_last_segment_that_is_not_there(journals: Path) -> None:
     """Nothing shows that it exists: its content is open."""
     of(journals, "producer", "B")[-1].unlink()
-    report = check_directory(journals)
+    report = check_directory(journals, Expect(drained=True))
     assert report.verdict == "unknown", report.text()
     assert len(report.of_kind("unclosed")) == 1
     assert not report.of_kind("phantom")
@@ -271,7 +271,7 @@ def test_a_last_segment_that_is_not_there(journals: Path) -> None:
 def test_unexported_messages_of_an_open_producer_are_no_phantoms(journals: Path) -> None:
     for segment in of(journals, "producer", "B")[1:]:
         segment.unlink()
-    report = check_directory(journals)
+    report = check_directory(journals, Expect(drained=True))
     assert report.verdict == "unknown", report.text()
     assert report.of_kind("unproven")
     assert not report.of_kind("phantom")
@@ -281,7 +281,7 @@ def test_files_that_are_neither(journals: Path) -> None:
     (journals / "other.ndjson").write_text('{"level":"info"}\n{"level":"warning"}\n')
     (journals / "torn.ndjson").write_text('{"op":"opened","prod')
     (journals / "empty.ndjson").write_text("")
-    report = check_directory(journals)
+    report = check_directory(journals, Expect(drained=True))
     assert broken(report) == [
         f"{journals / 'other.ndjson'}: neither a journal's segment nor an application's log"
     ]
@@ -291,7 +291,7 @@ def test_files_that_are_neither(journals: Path) -> None:
 def test_a_file_that_is_none(journals: Path) -> None:
     """A link that leads nowhere."""
     (journals / "role=group" / "client=primary" / "lost.ndjson").symlink_to("nowhere")
-    report = check_directory(journals)
+    report = check_directory(journals, Expect(drained=True))
     assert report.verdict == "unknown"
     assert "lost.ndjson: it can't be read: " in broken(report)[0]
 
@@ -301,7 +301,7 @@ def test_no_client_left(tmp_path: Path) -> None:
     directory.mkdir(parents=True)
     name = f"{1:016x}-{1:019}-{2:064x}.ndjson"
     (directory / name).write_text("{}\n")
-    report = check_directory(tmp_path)
+    report = check_directory(tmp_path, Expect(drained=True))
     assert report.verdict == "unknown"
     assert broken(report) == [
         f"producer A/b: {name}: edited or damaged: its content does not match the hash in its name"
@@ -386,7 +386,7 @@ def test_header_with_an_absurd_range_costs_nothing(tmp_path: Path) -> None:
     digest = export(tmp_path, [row(1, 1, "opened")], None)
     path = next(tmp_path.rglob(f"*{digest}.ndjson"))
     put(path, path.read_bytes().replace(b'"last_lsn":1', b'"last_lsn":9000000000000000000'))
-    assert "its rows do not match its header" in broken(check_directory(tmp_path))[0]
+    assert "its rows do not match its header" in broken(check_directory(tmp_path, Expect(drained=True)))[0]
 
 
 # -- real clients --------------------------------------------------------------------------------------------
@@ -411,11 +411,11 @@ def test_real_clients(tmp_path: Path) -> None:
             message = consumer.get(60)
             assert message is not None
             message.ack(durable=True)
-        report = check_directory(tmp_path)
+        report = check_directory(tmp_path, Expect(drained=True))
         assert report.verdict == "unknown", "no client has closed"
         assert {finding.kind for finding in report.findings} <= {"unclosed", "pending"}, report.text()
         producer.flush(10.0)
     for directory in (tmp_path, target):
-        report = check_directory(directory)
+        report = check_directory(directory, Expect(drained=True))
         assert report.verdict == "complete", report.text()
         assert (report.messages.enqueued, report.messages.delivered) == (20, {"billing": 20})

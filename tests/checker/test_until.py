@@ -57,8 +57,11 @@ def group(*handed: tuple[int, int, int], acknowledged: bool = True) -> Client:
     return client
 
 
-def judged(*clients: Client, until_us: int | None = T, to_the_end: bool = False) -> Report:
-    return check([client.chain(to_the_end) for client in clients], expect=Expect(until_us=until_us))
+def judged(
+    *clients: Client, until_us: int | None = T, to_the_end: bool = False, drained: bool = False
+) -> Report:
+    expect = Expect(until_us=until_us, drained=drained)
+    return check([client.chain(to_the_end) for client in clients], expect=expect)
 
 
 def test_a_running_system_is_complete_up_to_a_time() -> None:
@@ -70,7 +73,8 @@ def test_a_running_system_is_complete_up_to_a_time() -> None:
     assert report.verdict == "complete", report.text()
     assert report.messages.enqueued == 10
     assert report.messages.delivered == {"g": 10}
-    assert {finding.kind for finding in judged(*clients, until_us=None).findings} >= {"unclosed", "unproven"}
+    drained = judged(*clients, until_us=None, drained=True)
+    assert {finding.kind for finding in drained.findings} >= {"unclosed", "unproven"}
 
 
 def test_later_evidence_counts_for_earlier_messages() -> None:
@@ -92,24 +96,32 @@ def test_unconfirmed_messages_are_pending() -> None:
     assert [(f.kind, f.first, f.last) for f in report.findings] == [("pending", 11, 12)]
 
 
-def test_a_row_that_ends_later_is_of_a_later_account() -> None:
+def test_a_row_counts_as_a_whole_from_its_beginning() -> None:
     client = producer((-500, 1, 10))
     client.rows[1] = replace(client.rows[1], wall_last_us=T + 1)
     client.add("connected", 5, site="dc1")
     report = judged(client, group((-400, 1, 4), (200, 5, 6)))
-    assert report.verdict == "complete", report.text()
-    assert (report.messages.enqueued, report.messages.delivered) == (0, {"g": 0})
+    assert report.verdict == "unknown", report.text()
+    assert [(f.kind, f.first, f.last) for f in report.findings] == [("undelivered", 7, 10)]
+    assert (report.messages.enqueued, report.messages.delivered) == (10, {"g": 6})
 
 
 @pytest.mark.parametrize("ends", ["producer", "group"])
-def test_a_journal_that_ends_before_that_time_must_be_closed(ends: str) -> None:
+@pytest.mark.parametrize("closed", [False, True])
+def test_no_journal_may_end_before_that_time(ends: str, closed: bool) -> None:
+    """Even if it was closed: a later opening may be missing."""
     clients = [producer((-500, 1, 10)), group((-400, 1, 10))]
     for client in clients:
         if client.role != ends:
             client.add("connected", 5, site="dc1")
+        elif closed:
+            client.add("closed", -100)
     report = judged(*clients)
     assert report.verdict == "unknown"
-    assert [f.kind for f in report.findings] == ["unclosed"], report.text()
+    assert [f.kind for f in report.findings] == ["ends_early"], report.text()
+    at = T - 100 if closed else T - (500 if ends == "producer" else 400)
+    assert [(hold.role, hold.through_us) for hold in report.through.held_by] == [(ends, at)]
+    assert report.messages.proven == 10
 
 
 @pytest.mark.parametrize("closed", [False, True])
@@ -117,11 +129,16 @@ def test_a_journal_that_ends_before_that_time_must_be_closed(ends: str) -> None:
 def test_a_journal_that_was_not_closed_proves_no_phantom(to_the_end: bool, closed: bool) -> None:
     """With segments, another one may be on its way; a file that was read may be an older copy that was not
     opened yet."""
-    clients = producer((-500, 1, 10)), group((-400, 1, 12))
+    clients = producer((-500, 1, 10)), group((-400, 1, 10), (-350, 11, 12))
     if closed:
         clients[0].add("closed", -300)
-    kinds = {f.kind for f in judged(*clients, until_us=None, to_the_end=to_the_end).findings}
-    assert ("phantom" in kinds, "unproven" in kinds) == (closed, not closed)
+    report = judged(*clients, until_us=None, to_the_end=to_the_end)
+    kinds = {f.kind for f in report.findings}
+    assert "phantom" in kinds if closed else "phantom" not in kinds
+    assert "unproven" in kinds if to_the_end and not closed else "unproven" not in kinds
+    if not closed and not to_the_end:  # they were enqueued later, by the rows that follow
+        assert (report.verdict, report.messages.proven) == ("complete", 10)
+        assert report.through.us == T - 500
 
 
 def test_an_unclosed_file_shows_phantoms_of_finished_epochs() -> None:
@@ -177,3 +194,66 @@ def test_unsent_messages_have_no_site() -> None:
     consumer.add("closed", -100)
     found = judged(client, consumer, until_us=None).as_dict()["lost_ranges"]
     assert [(f["kind"], f["hop"], f["sites"]) for f in found] == [("removed", "enqueued", [])]
+
+
+# -- without a time, the greatest one is found ---------------------------------------------------------------
+
+
+def test_the_verdict_is_complete_through_the_least_end_of_a_journal() -> None:
+    clients = producer((-500, 1, 10), (100, 11, 20)), group((-400, 1, 5), (200, 6, 18))
+    report = judged(*clients, until_us=None)
+    assert (report.verdict, report.through.us) == ("complete", T + 99)
+    assert (report.messages.enqueued, report.messages.proven) == (20, 10)
+    assert [(hold.role, hold.client) for hold in report.through.held_by] == [("group", "g")]
+    assert "19 to 20" in report.through.held_by[0].why
+    clients[1].add("delivered", 300, 19, 20, digest=0)
+    clients[1].add("acknowledged", 300, 19, 20)
+    whole = judged(*clients, until_us=None)
+    assert (whole.verdict, whole.through.us, whole.messages.proven) == ("complete", T + 100, 20)
+    assert [(hold.role, hold.client) for hold in whole.through.held_by] == [("producer", "A")]
+
+
+def test_nothing_is_complete_before_the_first_message() -> None:
+    report = judged(producer((-500, 1, 10)), group((-400, 2, 10)), until_us=None)
+    assert report.verdict == "violated", "the first is skipped without being declared"
+    nothing = judged(producer((-500, 1, 10)), group((-400, 1, 9)), until_us=None)
+    assert (nothing.verdict, nothing.messages.proven) == ("unknown", 0)
+    assert nothing.through.us == T - 501
+
+
+def test_a_loss_decides_whenever_it_happened() -> None:
+    clients = producer((-500, 1, 10), (100, 11, 20)), group((-400, 1, 10))
+    clients[1].add("declared", 200, 11, 11, reason="expired", detail={"elapsed": 5.0})
+    report = judged(*clients, until_us=None)
+    assert report.verdict == "lost"
+
+
+def test_missing_evidence_is_missing_at_every_time() -> None:
+    clients = producer((-500, 1, 10)), group((-400, 1, 10))
+    clients[1].add("received", 0, 1, 3, site="dc1", epoch=8, incarnation=10)
+    report = judged(*clients, until_us=None)
+    assert (report.verdict, report.through.us) == ("unknown", None)
+    assert {f.kind for f in report.findings} == {"missing"}
+
+
+def test_no_time_is_in_a_period_in_which_a_clock_ran_backwards() -> None:
+    client = producer((-500, 1, 10), (400, 11, 20), (250, 21, 30), (600, 31, 40))
+    clients = client, group((500, 1, 40))
+    report = judged(*clients, until_us=None)
+    assert (report.verdict, report.through.us, report.messages.proven) == ("complete", T + 500, 30)
+    clients[1].rows[:] = group((300, 1, 40)).rows
+    mixed = judged(*clients, until_us=None)
+    assert (mixed.verdict, mixed.through.us, mixed.messages.proven) == ("complete", T + 249, 10)
+    assert "ran backwards" in mixed.through.held_by[0].why
+    asked = judged(*clients, until_us=T + 290)
+    assert (asked.verdict, [f.kind for f in asked.findings]) == ("unknown", ["mixed_clock"])
+
+
+def test_nothing_is_proven_beyond_the_clock_of_the_auditor() -> None:
+    clients = producer((-500, 1, 10), (100, 11, 20)), group((-400, 1, 10), (200, 11, 20))
+    chains = [client.chain() for client in clients]
+    report = check(chains, expect=Expect(now_us=T))
+    assert (report.verdict, report.through.us, report.messages.proven) == ("complete", T, 10)
+    assert [hold.why for hold in report.through.held_by] == ["it is the time of the audit"]
+    later = check(chains, expect=Expect(now_us=T, until_us=T + 50))
+    assert (later.verdict, [f.kind for f in later.findings]) == ("unknown", ["ends_early"])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from reliamsg import Consumer, Producer
-from reliamsg.checker import check_directory
+from reliamsg.checker import Expect, check_directory
 from reliamsg.cli import main
 from reliamsg.errors import ProducerFenced, QuarantineFull
 from reliamsg.store.requests import Request, RequestBox
@@ -224,7 +224,7 @@ def test_a_producer_fenced_by_a_forged_epoch_continues_once_the_stream_is_forgot
         assert producer.close().nothing
         (listed,) = (line for line in command("ls", "INBOX").splitlines() if line.startswith("p/orders"))
         assert str(MAX_EPOCH - 1) not in listed
-    report = check_directory(tmp_path)
+    report = check_directory(tmp_path, Expect(drained=True))
     violated = {(each.kind, each.epoch) for each in report.findings if each.severity == "violated"}
     assert violated == set(), report.text()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from reliamsg.checker import check_directory
+from reliamsg.checker import Expect, check_directory
 from reliamsg.cli.status import Status
 from reliamsg.simulation import producer
 from tests.cli.commands import json_of, refused, reliamsg, reliamsg_here, succeeded
@@ -20,8 +20,8 @@ def test_journals_are_kept_for_one_audit_of_all(tmp_path: Path) -> None:
     told = succeeded(reliamsg("lab", "simulate", *drawn, "--keep", runs, "--json"))
     assert json_of(told)["seeds"] == 3
     for seed in range(3):
-        assert check_directory(runs / f"seed-{seed}").verdict == "complete"
-    report = check_directory(runs)
+        assert check_directory(runs / f"seed-{seed}", Expect(drained=True)).verdict == "complete"
+    report = check_directory(runs, Expect(drained=True))
     assert report.verdict == "complete"
     assert report.messages.enqueued == 60
     assert all(name.split("-")[1] in ("0", "1", "2") for name in report.messages.delivered)

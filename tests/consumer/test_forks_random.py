@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from reliamsg.checker import check_directory
+from reliamsg.checker import Expect, check_directory
 from reliamsg.consumer.buffer import DeliverySlice
 from reliamsg.consumer.deliveries import GapItem
 from reliamsg.message import Prev
@@ -91,7 +91,7 @@ class Forked(History):
         for place, redelivered in self.delivered:
             assert redelivered or place > latest, f"{place} after {latest}"
             latest = max(latest, place)
-        report = check_directory(self.path.parent)
+        report = check_directory(self.path.parent, Expect(drained=True))
         assert [str(found) for found in report.findings if found.severity == "violated"] == []
 
 

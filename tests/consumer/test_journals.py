@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from reliamsg.checker import check_directory
+from reliamsg.checker import Expect, check_directory
 from reliamsg.consumer.buffer import DeliverySlice
 from reliamsg.consumer.deliveries import GapItem
 from reliamsg.lab import Mosquitto
@@ -48,7 +48,7 @@ def test_journals_alone_are_complete_after_a_kill(
         shutil.copytree(run.journals, journals)
         for path in run.directory.glob("*.db"):
             shutil.copy(path, journals / path.name)
-    report = check_directory(journals)
+    report = check_directory(journals, Expect(drained=True))
     assert report.logs == 0
     assert report.verdict == "complete", report.text()
     assert report.messages.delivered == {"auditors": 6_000}
@@ -148,6 +148,6 @@ def test_the_journal_says_how_gaps_are_treated(tmp_path: Path) -> None:
     assert opened.detail is not None
     assert opened.detail["gap_timeout"] == 5.0
     assert (opened.detail["begin"], opened.detail["on_gap"]) == (Rules().begin, "hold")
-    report = check_directory(tmp_path)
+    report = check_directory(tmp_path, Expect(drained=True))
     assert not report.of_kind("gap_closed_early")
     assert not report.of_kind("gap_closed_late")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from reliamsg import Consumer, Producer, Site
-from reliamsg.checker import check_directory
+from reliamsg.checker import Expect, check_directory
 from reliamsg.checker.report import Report
 from tests.badinput.tools import all_connected, take
 from tests.patience import wait_for
@@ -47,7 +47,7 @@ class World:
     def check(self) -> Report:
         """Close everything, and have the journals checked."""
         self.close()
-        return check_directory(self.directory)
+        return check_directory(self.directory, Expect(drained=True))
 
 
 def published(producer: Producer, topic: str, first: int, last: int) -> None:

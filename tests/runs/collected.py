@@ -13,7 +13,7 @@ import re
 import shutil
 from pathlib import Path
 
-from reliamsg.checker import Report, check_directory
+from reliamsg.checker import Expect, Report, check_directory
 
 __all__ = ["keep"]
 
@@ -30,10 +30,10 @@ def keep(directory: Path) -> Path | None:
     (kept / "logs").mkdir()
     for log in sorted(directory.glob("*.ndjson")):
         shutil.copy(log, kept / "logs")
-    with_logs = check_directory(kept)
+    with_logs = check_directory(kept, Expect(drained=True))
     _write(kept / "report-with-logs.json", with_logs)
     _write(
-        kept / "report.json", check_directory(kept / "journals")
+        kept / "report.json", check_directory(kept / "journals", Expect(drained=True))
     )  # last: it shows that everything is there
     return kept
 

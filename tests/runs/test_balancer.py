@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from reliamsg import Consumer, Producer, Site
-from reliamsg.checker import check_directory
+from reliamsg.checker import Expect, check_directory
 from reliamsg.lab import HaProxy, RabbitCluster
 from reliamsg.lab.chaos.fixtures import PahoFixture
 from tests.runs.collected import keep
@@ -87,7 +87,7 @@ def test_the_home_of_a_session_is_lost(
             wait_until_reading(consumer)
             producer.publish(unique, b"G").wait(timeout=120)
             assert take(consumer, 1) == [b"G"]
-    assert_complete(check_directory(tmp_path))
+    assert_complete(check_directory(tmp_path, Expect(drained=True)))
     keep(tmp_path)
 
 

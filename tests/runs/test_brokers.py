@@ -13,7 +13,7 @@ import pika
 import pytest
 
 from reliamsg import Consumer, Producer, Site
-from reliamsg.checker import check_directory
+from reliamsg.checker import Expect, check_directory
 from reliamsg.errors import GapError
 from reliamsg.lab import Mosquitto, RabbitNode
 from reliamsg.lab.chaos.traffic import message_count
@@ -256,7 +256,7 @@ def test_losses_at_both_sites_are_reported(
     with arrive() as consumer:
         assert pass_gap(consumer)[1:] == (None, "extent unknown")
         take(consumer, 3)
-    report = check_directory(tmp_path)
+    report = check_directory(tmp_path, Expect(drained=True))
     counts = report.as_dict()["messages"]
     assert (report.verdict, counts["declared_gaps"], counts["lost"]) == ("lost", 17, 0), report.text()
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from reliamsg.checker import check_directory
+from reliamsg.checker import Expect, check_directory
 from reliamsg.lab import Mosquitto, RabbitNode
 from tests.runs.collected import keep
 from tests.runs.harness import assert_complete, wait_for
@@ -69,5 +69,5 @@ def test_output_equals_input(
             writer.kill()
             reader.kill()
     assert output.read_bytes() == text
-    assert_complete(check_directory(tmp_path))
+    assert_complete(check_directory(tmp_path, Expect(drained=True)))
     keep(tmp_path)

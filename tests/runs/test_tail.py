@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from reliamsg import Consumer, Producer, Site
-from reliamsg.checker import check_directory
+from reliamsg.checker import Expect, check_directory
 from reliamsg.lab import Mosquitto
 from reliamsg.lab.chaos.fixtures import PahoFixture
 from tests.runs.collected import keep
@@ -70,7 +70,7 @@ def lose_a_tail(
             wait_for(lambda: not producer.pending(), 60, "the outbox is released")
     finally:
         producer.close()
-    report = check_directory(tmp_path)
+    report = check_directory(tmp_path, Expect(drained=True))
     assert_complete(report)
     keep(tmp_path)
     return took

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from reliamsg import Consumer, Producer
-from reliamsg.checker import check_directory
+from reliamsg.checker import Expect, check_directory
 from reliamsg.testing import MemoryNetwork
 from tests.cli.commands import reliamsg, succeeded
 from tests.patience import wait_for
@@ -50,7 +50,7 @@ def test_a_producer_and_a_consumer_continue_with_them(files: Path) -> None:
         assert got[0][1], "its handler was running when the process was killed"
         assert [letter.body for letter in consumer.dead_letters()] == [b"order 7"]
         wait_for(lambda: producer.pending() == 0, "the group has settled everything")
-    report = check_directory(files)
+    report = check_directory(files, Expect(drained=True))
     assert report.verdict == "complete", report.findings
 
 

@@ -105,7 +105,8 @@ def beyond(producer: ProducerFacts | None, key: Key, delivered: Spans) -> Spans:
     if producer is None:
         return Spans()
     later = delivered & producer.later[key]
-    return later | (delivered - producer.enqueued[key]) if producer.continues else later
+    following = producer.continues and producer.may_follow(key[1])
+    return later | (delivered - producer.enqueued[key]) if following else later
 
 
 def _in_order(spans: SpanMap) -> list[Key]:
@@ -247,9 +248,10 @@ class _GroupAccount:
         """Find messages that were delivered, or declared as a gap, and never enqueued."""
         for key in _in_order(self.group.delivered):
             producer = self.producers.get(key[0].producer)
-            if producer is not None and key not in contested and not producer.continues:
+            if producer is not None and key not in contested:
                 stray = self.group.delivered[key] - producer.enqueued[key]
-                certain = producer.conclusive and not self._is_cut(key)
+                stray = stray - beyond(producer, key, stray)
+                certain = producer.has_all_of(key[1]) and not self._is_cut(key)
                 offered = stray & producer.moved[key] if self._may_lack_rows(key) else Spans()
                 self._put("unproven", key, offered if certain else stray)
                 self._put("phantom", key, stray - offered if certain else Spans())
@@ -257,7 +259,7 @@ class _GroupAccount:
             producer = self.producers.get(key[0].producer)
             if (
                 producer is not None
-                and producer.conclusive
+                and producer.has_all_of(key[1])
                 and producer.enqueued[key]
                 and key not in contested
             ):

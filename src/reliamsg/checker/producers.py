@@ -14,7 +14,7 @@ from reliamsg.checker.spans import Key, Position, SpanMap, Spans, in_epoch
 from reliamsg.message import Stream
 from reliamsg.store.journal import JournalRow
 
-__all__ = ["Confirms", "ProducerFacts", "gather_producer", "key_of", "stream_of"]
+__all__ = ["Confirms", "ProducerFacts", "epochs_in", "gather_producer", "key_of", "stream_of"]
 
 _RELEASED = frozenset({"released", "released_unsent"})
 _DECLINED = frozenset({"nacked", "returned", "refused"})
@@ -49,10 +49,16 @@ class ProducerFacts:
     """Whether no row is missing, so that nothing was sent that is not in the journal. This does not need a ``closed``
     row at the end, because a row is committed before its message is sent."""
     conclusive: bool
-    """Whether in addition nothing remains to be read, so that nothing was enqueued that is not in the journal: it was
-    read from the file itself, or was closed."""
+    """Whether in addition nothing remains to be read of its last openings: it was read from the file itself, or was
+    closed."""
+    open_from: int | None
+    """The epoch from which on an open journal may have more rows; None if all journals are conclusive."""
     continues: bool
-    """Whether everything that may be missing was enqueued after the period that the check is about."""
+    """Whether everything from `open_from` on that is missing was enqueued after the period that the check is about."""
+    newest_epoch: int = 0
+    """In any of its journals, as written or moved to. A later opening may have left no journal."""
+    begun: dict[Key, list[tuple[int, int, int]]] = field(default_factory=dict)
+    """The rows that enqueued: first and last number, and the time at which the row began, µs since 1970."""
     epochs: dict[Stream, set[int]] = field(default_factory=dict)
     """By stream, as far as journals show."""
     enqueued: SpanMap = field(default_factory=SpanMap)
@@ -94,6 +100,14 @@ class ProducerFacts:
         """The part of a stream's epoch that the group had announced as settled before it was removed."""
         return in_epoch(self.settled_before_removal.get(group, {}).get(key[0], ()), key[1])
 
+    def may_follow(self, epoch: int) -> bool:
+        """Whether rows about the epoch may follow in an open journal."""
+        return self.open_from is not None and epoch >= self.open_from
+
+    def has_all_of(self, epoch: int) -> bool:
+        """Whether everything that its openings enqueued in that epoch is in its journals, unless they are copies."""
+        return self.sound and epoch <= self.newest_epoch and not self.may_follow(epoch)
+
     def final_epoch(self, stream: Stream, epoch: int, seq: int) -> int:
         """The epoch that a message is in finally, given the one that it was in when it was published."""
         while seq in self.moved[stream, epoch] and self.moved_to.get((stream, epoch), epoch) > epoch:
@@ -102,10 +116,10 @@ class ProducerFacts:
 
 
 def gather_producer(
-    producer: str, chains: Iterable[Chain], until_us: int | None = None
+    producer: str, chains: Iterable[Chain], until_us: int | None = None, drained: bool = False
 ) -> tuple[ProducerFacts, list[Finding]]:
     """Read all journals of one producer. `until_us` is the end of the period that the check is about, in µs since 1970
-    by the producer's clock."""
+    by the producer's clock. `drained`: the period has no end, and nothing is to follow."""
     chains = list(chains)
     sound = not any(chain.broken for chain in chains)
     unfinished = [chain for chain in chains if not (chain.to_the_end or chain.finished)]
@@ -113,7 +127,11 @@ def gather_producer(
         producer,
         sound,
         conclusive=sound and not unfinished,
-        continues=sound and bool(unfinished) and all(chain.goes_beyond(until_us) for chain in unfinished),
+        open_from=min(map(_last_epoch, unfinished), default=None),
+        continues=sound
+        and bool(unfinished)
+        and (not drained if until_us is None else all(chain.goes_beyond(until_us) for chain in unfinished)),
+        newest_epoch=max(map(_last_epoch, chains), default=0),
     )
     findings: list[Finding] = []
     seen: set[tuple[str, int, Key]] = set()
@@ -248,7 +266,8 @@ class _ChainReader:
         self.seen.add((row.boot, row.lsn, key))
         facts.enqueued.put(key, row.first, row.last)
         self.enqueued.put(key, row.first, row.last)
-        if self.until_us is not None and row.wall_last_us > self.until_us:
+        facts.begun.setdefault(key, []).append((row.first, row.last, row.wall_us))
+        if self.until_us is not None and row.wall_us > self.until_us:
             facts.later.put(key, row.first, row.last)
         self.groups.enqueued(row)
 
@@ -330,12 +349,25 @@ class _ChainReader:
         self.findings.append(Finding(kind, KINDS[kind][1], stream, epoch=row.epoch, first=first, last=last))
 
 
+def epochs_in(rows: Iterable[JournalRow]) -> set[int]:
+    """The epochs of rows, and those to which they moved messages."""
+    found: set[int] = set()
+    for row in rows:
+        moved = (row.detail or {}).get("epoch") if row.kind == "renumbered" else None
+        found.update((row.epoch, moved) if isinstance(moved, int) else (row.epoch,))
+    return found
+
+
+def _last_epoch(chain: Chain) -> int:
+    return max(epochs_in(chain.rows), default=0)
+
+
 def _check_confirms(facts: ProducerFacts) -> Iterator[Finding]:
     """Confirmed messages were enqueued."""
-    if not facts.conclusive:
-        return
     for site, confirmed in facts.confirmed.items():
         for (stream, epoch), spans in confirmed.items():
+            if not facts.has_all_of(epoch):
+                continue
             for first, last in spans - facts.enqueued[stream, epoch]:
                 yield Finding(
                     "confirmed_unknown", KINDS["confirmed_unknown"][1], stream, site=site, epoch=epoch,

@@ -5,8 +5,8 @@ another opening. But received messages and statuses name the opening that they c
 bits. So do outboxes that were fenced, and groups that met two histories. Moreover, a producer had enqueued everything
 that a group had, or that was announced to it. If no journal has that, the fate of these messages is unknown.
 
-This does not report producers whose journals lack rows, because those show it themselves, nor what may be in segments
-that have not arrived yet.
+This does not report producers whose journals lack rows, because those show it themselves, nor rows of a last opening
+that may be in segments that have not arrived yet.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from reliamsg.checker.journals import Chain
-from reliamsg.checker.producers import key_of, stream_of
+from reliamsg.checker.producers import epochs_in, key_of, stream_of
 from reliamsg.checker.renumbered import Renumbering
 from reliamsg.checker.report import Finding
 from reliamsg.checker.spans import ENDLESS, Key, as_position
@@ -58,31 +58,39 @@ class _Journals:
         """By opening, its last row."""
         self._growing: set[int] = set()
         """The last openings of journals that may continue."""
-        self._continues_from: int | None = None
-        """The epoch from which on more may follow; None if nothing can."""
+        self._grows_from: int | None = None
+        """The epoch of the last opening that may have more rows; None if none can."""
+        self._later_from: int | None = None
+        """The epoch from which on everything is later than the period of the check, according to a journal that
+        continues after it; None if none does."""
 
     def read(self, chain: Chain, until_us: int | None) -> None:
         """Add a journal."""
         self.broken |= bool(chain.broken)
-        renumbering, end = Renumbering(chain.rows), 0
+        renumbering = Renumbering(chain.rows)
+        own_epochs = epochs_in(chain.rows)
+        self.epochs |= own_epochs
         for row in chain.rows:
-            renumbered = (row.detail or {}).get("epoch") if row.kind == "renumbered" else None
-            own = [row.epoch, renumbered] if isinstance(renumbered, int) else [row.epoch]
-            self.epochs.update(own)
-            end = max(end, *own)
             self.incarnations.add(row.incarnation)
             for key in {key_of(row), key_of(renumbering(row))} if row.kind == "enqueued" else ():
                 self.last[key] = max(row.last, self.last.get(key, 0))
         for boot in chain.boots:
             name = boot.rows[0].incarnation
             self._rows[name] = max(boot.rows[-1].lsn, self._rows.get(name, 0))
-        if not chain.finished or chain.goes_beyond(until_us):
-            self._continues_from = end if self._continues_from is None else min(end, self._continues_from)
+        end, later = max(own_epochs, default=0), chain.goes_beyond(until_us)
+        if later:
+            self._later_from = end if self._later_from is None else min(end, self._later_from)
+        if later or not chain.finished:
+            self._grows_from = end if self._grows_from is None else min(end, self._grows_from)
             self._growing.update(boot.rows[0].incarnation for boot in chain.boots[-1:])
 
-    def may_come(self, epoch: int | None) -> bool:
+    def is_later(self, epoch: int | None) -> bool:
+        """Whether an opening of that epoch, or of an unknown one, may be later than the period of the check."""
+        return self._later_from is not None and (epoch is None or epoch >= self._later_from)
+
+    def may_grow(self, epoch: int) -> bool:
         """Whether rows about an epoch may still follow."""
-        return self._continues_from is not None and (epoch is None or epoch >= self._continues_from)
+        return self._grows_from is not None and epoch >= self._grows_from
 
     def lacks_rows(self, reference: _Reference) -> bool:
         """Whether an opening had more rows than its journal has."""
@@ -93,8 +101,8 @@ class _Journals:
 def find_missing(chains: Iterable[Chain], until_us: int | None) -> list[Finding]:
     """``missing``: a line for each opening or epoch of which others refer to more than its producer's journals have.
 
-    `until_us` as in :class:`reliamsg.checker.run.Expect`: what may follow in a journal that continues after it is not
-    missing.
+    `until_us` as in :class:`reliamsg.checker.run.Expect`: openings that may follow in a journal that continues after it
+    are not missing.
     """
     chains = list(chains)
     journals: dict[str, _Journals] = {}
@@ -126,16 +134,17 @@ def _lacking(
         if reference.incarnation in journals.incarnations:
             if journals.lacks_rows(reference):
                 yield f"the journal of {opening} lacks rows that it had"
-        elif not journals.may_come(reference.epoch):
+        elif not journals.is_later(reference.epoch):
             absent.add(reference.epoch)
             yield f"no journal of {opening}"
     for key, last in ends.items():
         epoch = key[1]
-        if epoch in absent or journals.may_come(epoch):
+        if epoch in absent:
             continue
         if epoch not in journals.epochs:
-            yield f"no journal of epoch {epoch} of producer {producer}"
-        elif last > journals.last.get(key, 0):
+            if not journals.is_later(epoch):
+                yield f"no journal of epoch {epoch} of producer {producer}"
+        elif last > journals.last.get(key, 0) and not journals.may_grow(epoch):
             yield f"the journal of epoch {epoch} of producer {producer} lacks messages to which others refer"
 
 

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from reliamsg.checker.spans import ENDLESS
 from reliamsg.message import Stream
 from reliamsg.terminal import printable
 
-__all__ = ["KINDS", "Counts", "Finding", "Report", "Severity", "SiteCounts", "Verdict", "worst"]
+__all__ = [
+    "DEMANDS", "KINDS", "Counts", "Ends", "Finding", "Hold", "ProvenChain", "Report", "Severity", "SiteCounts",
+    "Through", "Verdict", "as_time", "worst",
+]  # fmt: skip
 
 Verdict = Literal["complete", "violated", "lost", "unknown"]
 Severity = Literal["violated", "lost", "unknown", "remark"]
 
+_UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _PRECEDENCE: tuple[Verdict, ...] = ("violated", "lost", "unknown")
 
 KINDS: dict[str, tuple[Severity, str]] = {
@@ -81,6 +86,8 @@ KINDS: dict[str, tuple[Severity, str]] = {
     "missing": ("unknown", "evidence is missing"),
     "broken": ("unknown", "evidence is damaged"),
     "unclosed": ("unknown", "a journal ends without being closed"),
+    "ends_early": ("unknown", "a journal ends before the time up to which messages are to be accounted for"),
+    "mixed_clock": ("unknown", "a client's clock ran backwards around that time"),
     # Worth knowing, without influence on the verdict
     "fork": ("remark", "a producer with two histories, since its outbox was restored or copied"),
 }
@@ -114,6 +121,11 @@ class Finding:
     @property
     def severity(self) -> Severity:
         return KINDS[self.kind][0]
+
+    @property
+    def producer(self) -> str:
+        """The producer of the stream; empty without one."""
+        return "" if self.stream is None else self.stream.producer
 
     @property
     def count(self) -> int:
@@ -160,10 +172,12 @@ def worst(findings: Iterable[Finding]) -> Verdict:
 class Counts:
     """Numbers of messages, by fate.
 
-    All but `enqueued` and `pending` count each message once per group that it concerns.
+    All but `enqueued`, `proven` and `pending` count each message once per group that it concerns.
     """
 
     enqueued: int = 0
+    proven: int = 0
+    """Those enqueued by the time through which the evidence is whole."""
     delivered: Mapping[str, int] = field(default_factory=dict)
     """By group."""
     lost: int = 0
@@ -216,6 +230,77 @@ class SiteCounts:
     """Delivered, and received from this site only."""
 
 
+_MAX_CLIENTS = 1_000
+"""The most histories of clients in a report as data."""
+DEMANDS = frozenset({"unclosed", "ends_early", "mixed_clock"})
+"""Kinds of findings about evidence that was demanded and may follow. They don't question what is there."""
+Ends = Literal["open", "closed"]
+
+
+@dataclass(frozen=True)
+class ProvenChain:
+    """A history of a client's file, and the time through which it is proven."""
+
+    role: str
+    client: str
+    source: str
+    proven_us: int
+    """µs since 1970, by the client's clock: no row that began by then is missing at its end."""
+    ends: Ends
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "role": self.role,
+            "client": self.client,
+            "proven": as_time(self.proven_us),
+            "ends": self.ends,
+        }
+
+
+@dataclass(frozen=True)
+class Hold:
+    """What keeps the time from being later."""
+
+    role: str
+    """Empty for the clock of this machine."""
+    client: str
+    through_us: int
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.role} {self.client}: {self.why}" if self.role else self.why
+
+    def as_dict(self) -> dict[str, Any]:
+        found = {"role": self.role, "client": self.client} if self.role else {}
+        return {**found, "through": as_time(self.through_us), "why": self.why}
+
+
+@dataclass(frozen=True)
+class Through:
+    """The time through which the evidence is whole and no message is open."""
+
+    us: int | None = None
+    """µs since 1970. None: at no time."""
+    held_by: Sequence[Hold] = ()
+    chains: Sequence[ProvenChain] = ()
+    """All, those first that are proven least."""
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "through": None if self.us is None else as_time(self.us),
+            "held_by": [each.as_dict() for each in self.held_by],
+            "clients": [each.as_dict() for each in self.chains[:_MAX_CLIENTS]],
+        }
+
+
+def as_time(us: int) -> str:
+    """µs since 1970 in ISO 8601, UTC; numbers beyond the year 9999 as they are."""
+    try:
+        return f"{(_UNIX_EPOCH + timedelta(microseconds=us)).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
+    except OverflowError:
+        return f"{us} µs"
+
+
 @dataclass(frozen=True)
 class Report:
     """The result of a check."""
@@ -234,10 +319,16 @@ class Report:
     """Messages, once per group, whose content could not be compared with the published content."""
     rows: int = 0
     seconds: float = 0.0
+    through: Through = field(default_factory=Through)
+    all_counts: bool = True
+    """Whether any open question makes the verdict ``unknown``, rather than being about later messages only."""
 
     @property
     def verdict(self) -> Verdict:
-        return worst(self.findings)
+        found = worst(self.findings)
+        if found != "unknown" or self.all_counts or self.through.us is None:
+            return found
+        return "complete" if self.messages.proven or not self.messages.enqueued else "unknown"
 
     def of_kind(self, kind: str) -> list[Finding]:
         """The findings of one kind."""
@@ -247,6 +338,7 @@ class Report:
         """The report as plain data for JSON."""
         return {
             "verdict": self.verdict,
+            **self.through.as_dict(),
             "messages": self.messages.as_dict(),
             "streams": self.streams,
             "sites": {name: dict(vars(site)) for name, site in sorted(self.sites.items())},
@@ -257,7 +349,7 @@ class Report:
                 "missing": [str(f) for f in self.of_kind("missing")],
                 "duplicated": self.duplicated,
                 "unverified": self.unverified,
-                "broken": [str(f) for f in self.findings if f.kind in ("broken", "unclosed")],
+                "broken": [str(f) for f in self.findings if f.kind in ("broken", *DEMANDS)],
             },
             "latency": {hop: dict(quantiles) for hop, quantiles in self.latency.items()},
             "findings": [finding.as_dict() for finding in self.findings],
@@ -268,10 +360,15 @@ class Report:
     def text(self, limit: int = 20) -> str:
         """A summary to read, with at most `limit` findings of each kind."""
         m = self.messages
+        us = self.through.us
         lines = [
-            f"verdict: {self.verdict}",
+            f"verdict: {self.verdict}"
+            + (f" through {as_time(us)}" if us and self.verdict == "complete" else ""),
             f"  {m.enqueued:,} messages in {self.streams} streams, from {self.clients} journals and {self.logs} logs",
         ]
+        if us is not None:
+            lines.append(f"  whole and without open questions through {as_time(us)}: {m.proven:,} messages")
+            lines += [f"  held there by {each}" for each in self.through.held_by]
         lines += [f"  delivered to {group}: {count:,}" for group, count in sorted(m.delivered.items())]
         lines.append(
             f"  lost {m.lost:,}, declared gaps {m.declared_gaps:,}, duplicates {m.duplicates:,},"

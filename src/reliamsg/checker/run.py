@@ -28,6 +28,7 @@ from reliamsg.checker.report import KINDS, Counts, Finding, Report
 from reliamsg.checker.restores import find_cuts
 from reliamsg.checker.sites import count_sites
 from reliamsg.checker.spans import Key, SpanMap, Spans
+from reliamsg.checker.through import accounted_by, demands_at, find_through
 from reliamsg.message import Stream
 from reliamsg.store.journal import JournalRow
 
@@ -42,9 +43,10 @@ _PROGRESS = frozenset({"confirmed", "published", "delivered", "acknowledged"})
 class Expect:
     """Further knowledge about a run, in addition to its journals and logs."""
 
-    drained: bool = True
-    """Whether the run is over: faults have ended, and everything had time to arrive. Then a confirmed message that was
-    not delivered is lost if its group's journal was closed. With False, for a running system, it counts as pending."""
+    drained: bool = False
+    """Whether the run is over: every client was closed, and everything had time to arrive. Then a confirmed message
+    that was not delivered is lost, even at the end of its stream, and every message counts. Otherwise it is open, and
+    with neither `drained` nor `until_us`, the check finds the time through which everything is complete."""
     groups: Mapping[str, Iterable[str]] = field(default_factory=dict)
     """By topic, groups that must have left a journal, in addition to those that journals name."""
     producers: Iterable[str] = ()
@@ -54,8 +56,10 @@ class Expect:
     tolerance: float = 1.0
     """Seconds by which the time until a gap expired may differ from the gap timeout."""
     until_us: int | None = None
-    """Wall clock of each client, in µs since 1970. The check covers messages enqueued by then; later evidence about it
-    counts. For a running system: a journal that continues after this time need not be closed. None: no limit."""
+    """Wall clock of each client, in µs since 1970. The check covers messages enqueued by then, and requires evidence up
+    to then; later evidence about these messages counts. None: no limit."""
+    now_us: int | None = None
+    """This machine's clock, in µs since 1970, beyond which nothing is proven. None: as it is."""
     drained_by_us: int | None = None
     """Wall clock, in µs since 1970: when everything must have drained. Only for clients on one machine, because it is
     compared with their clocks."""
@@ -81,14 +85,8 @@ def check_directory(path: str | os.PathLike[str], expect: Expect | None = None) 
     started = time.perf_counter()
     found = collect(path)
     logs, others = _read_logs(found.others)
-    report = check(found.chains, logs, expect)
-    broken = [Finding("broken", problem) for problem in (*found.problems, *others)]
-    return replace(
-        report,
-        findings=[*report.findings, *broken],
-        duplicated=found.duplicated,
-        seconds=time.perf_counter() - started,
-    )
+    report = _check(found.chains, logs, expect or Expect(), (*found.problems, *others))
+    return replace(report, duplicated=found.duplicated, seconds=time.perf_counter() - started)
 
 
 def _read_logs(paths: Iterable[str]) -> tuple[list[ApplicationLog], list[str]]:
@@ -109,8 +107,14 @@ def check(
     journals: Iterable[Chain], applogs: Iterable[ApplicationLog] = (), expect: Expect | None = None
 ) -> Report:
     """Check a run by its clients' journals and its applications' logs."""
+    return _check(journals, applogs, expect or Expect(), ())
+
+
+def _check(
+    journals: Iterable[Chain], applogs: Iterable[ApplicationLog], expect: Expect, problems: Iterable[str]
+) -> Report:
+    """`problems`: lines about unusable files."""
     started = time.perf_counter()
-    expect = expect or Expect()
     chains, apps = mark_abandoned(merge_copies(journals)), gather_applications(applogs)
     clients = _gather(chains, expect)
     apps = apps.in_final_epochs(clients.producers)
@@ -130,10 +134,16 @@ def check(
     unverified = _unverified(clients, apps, compared)
     findings += _check_unverified(unverified, findings, clients, contested)
     findings += find_forks(chains)
+    findings += [Finding("broken", problem) for problem in problems]
+    now_us = time.time_ns() // 1000 if expect.now_us is None else expect.now_us
+    through = find_through(chains, findings, clients.producers, expect.until_us, now_us)
+    if expect.until_us is not None:
+        findings += demands_at(expect.until_us, chains, now_us)
+    proven = Counts(proven=accounted_by(through.us, clients.producers))
     return Report(
         findings,
         # Journals and logs count the same messages, and either may be incomplete.
-        (accounts.counts + saved).at_least(by_logs.counts),
+        (accounts.counts + saved + proven).at_least(by_logs.counts),
         streams=len(_streams(clients, apps)),
         sites=sites.counts,
         latency=summarize(row for chain in chains for row in chain.rows),
@@ -142,6 +152,8 @@ def check(
         unverified=sum(each.spans.count for each in unverified),
         rows=sum(len(chain.rows) for chain in chains),
         seconds=time.perf_counter() - started,
+        through=through,
+        all_counts=expect.drained or expect.until_us is not None,
     )
 
 
@@ -152,7 +164,9 @@ def _gather(chains: Iterable[Chain], expect: Expect) -> _Clients:
         by_client.setdefault((chain.role, chain.client), []).append(chain)
     for (role, client), own in sorted(by_client.items()):
         if role == "producer":
-            clients.producers[client], findings = gather_producer(client, own, expect.until_us)
+            clients.producers[client], findings = gather_producer(
+                client, own, expect.until_us, expect.drained
+            )
         else:
             clients.groups[client], findings = gather_group(client, own, expect.gap_timeout, expect.tolerance)
         clients.findings.extend(findings)
@@ -203,7 +217,7 @@ def _check_evidence(
     for chain in chains:
         name = f"{chain.source} ({chain.role} {chain.client})"
         findings += [Finding("broken", f"{name}: {problem}") for problem in chain.broken]
-        if not (chain.broken or chain.finished or chain.goes_beyond(expect.until_us)):
+        if expect.drained and not (chain.broken or chain.finished):
             findings.append(Finding("unclosed", f"{name}: {KINDS['unclosed'][1]}"))
     expected_producers = set(expect.producers)
     for chain in chains:

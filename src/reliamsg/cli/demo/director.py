@@ -171,7 +171,9 @@ class Run:
         """Export the journals, and judge them with the checker and with Spark."""
         for path in (*map(self.plan.outbox, PRODUCERS), *map(self.plan.inbox, GROUPS)):
             export_file(path, self.plan.journals)
-        report = check_directory(self.plan.evidence, Expect(groups={TOPIC: GROUPS}, producers=PRODUCERS))
+        report = check_directory(
+            self.plan.evidence, Expect(drained=True, groups={TOPIC: GROUPS}, producers=PRODUCERS)
+        )
         self.on_event(f"the checker's verdict: {report.verdict}; now Spark audits the same journals")
         audited = audit(
             self.plan.journals, Path(self.plan.directory) / "spark", report, self.stop, keep=self.keep

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from reliamsg.checker import Report, check_directory
+from reliamsg.checker import Expect, Report, check_directory
 from reliamsg.lab.brokers.rabbitmq import RabbitNode
 from reliamsg.lab.chaos import black_box, liveness
 from reliamsg.lab.chaos.black_box_app import EXIT_BUSY
@@ -115,7 +115,11 @@ class CampaignRun:
         if self._finished is None:
             return Judgement()  # the run has failed, and the record states why
         judgement = _judge_logs(self._finished, record.events())
-        return judgement if self._black_box else compare(judgement, check_directory(directory))
+        return (
+            judgement
+            if self._black_box
+            else compare(judgement, check_directory(directory, Expect(drained=True)))
+        )
 
 
 # -- the course of a run ----------------------------------------------------------------------------------------

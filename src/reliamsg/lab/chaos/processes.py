@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from reliamsg.checker import Report, check_directory
+from reliamsg.checker import Expect, Report, check_directory
 from reliamsg.checker.spans import Spans
 from reliamsg.errors import StoreCorrupt
 from reliamsg.lab.chaos.waiting import Unmet, wait_for
@@ -267,7 +267,7 @@ class Run:
     def check(self) -> Report:
         """Have the checker judge files, segments and logs together."""
         self.checked = True
-        return check_directory(self.directory)
+        return check_directory(self.directory, Expect(drained=True))
 
     def outcome(self, app: App) -> dict[str, list[int]]:
         """The numbers of the messages that a group's application received, by producer, in order, by its log.

@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from reliamsg.checker import Report, check_directory
+from reliamsg.checker import Expect, Report, check_directory
 from reliamsg.lab.chaos.context import Context
 from reliamsg.lab.chaos.options import RunOptions
 from reliamsg.lab.chaos.record import Record
@@ -32,7 +32,7 @@ _ZERO = ("lost", "declared_gaps", "duplicates", "out_of_order", "phantom", "pend
 
 def check(record: Record, directory: Path) -> Judgement:
     """Have the checker judge the clients' journals and files."""
-    return _judgement(record.observations(), check_directory(directory))
+    return _judgement(record.observations(), check_directory(directory, Expect(drained=True)))
 
 
 def run_scenario(

@@ -1,0 +1,162 @@
+"""Through which time the evidence is whole: docs/reference/audit.md, "Complete through a time".
+
+Every history of a client's file is proven through a time of its own. The least of these, an open question about a
+message, or a clock that ran backwards keeps the whole from being proven any further.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
+
+from reliamsg.checker.journals import Chain
+from reliamsg.checker.producers import ProducerFacts
+from reliamsg.checker.report import DEMANDS, KINDS, Ends, Finding, Hold, ProvenChain, Through, as_time
+from reliamsg.checker.spans import ENDLESS, Key, SpanMap, Spans
+
+__all__ = ["accounted_by", "demands_at", "find_through", "mixed_times", "proven_chain"]
+
+_MAX_HOLDS = 20
+
+
+def proven_chain(chain: Chain) -> ProvenChain:
+    """The time through which a chain is proven, whatever may be missing before its end.
+
+    A row counts from its beginning, and rows begin in the order of their numbers. So what follows the last row began
+    after it, and everything that began by then is there. The last boot of a closed file is there to its end.
+    """
+    rows = chain.boots[-1].rows if chain.boots else ()
+    ends: Ends = "closed" if chain.finished else "open"
+    if not rows:
+        proven = 0
+    elif chain.finished or chain.to_the_end:
+        proven = max(max(row.wall_us, row.wall_last_us) for row in rows)
+    else:
+        proven = rows[-1].wall_us
+    return ProvenChain(chain.role, chain.client, chain.source, proven, ends)
+
+
+def mixed_times(chain: Chain) -> list[tuple[int, int]]:
+    """Half-open periods, in µs since 1970, in which the client's clock ran backwards: some rows that began in them
+    follow rows that began later. Sorted and disjoint."""
+    found: list[tuple[int, int]] = []
+    latest = 0
+    for row in chain.rows:
+        if row.wall_us < latest:
+            found.append((row.wall_us, latest))
+        latest = max(latest, row.wall_us)
+    merged: list[tuple[int, int]] = []
+    for low, high in sorted(found):
+        if merged and low <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(high, merged[-1][1]))
+        else:
+            merged.append((low, high))
+    return merged
+
+
+def find_through(
+    chains: Sequence[Chain],
+    findings: Iterable[Finding],
+    producers: Mapping[str, ProducerFacts],
+    until_us: int | None,
+    now_us: int,
+) -> Through:
+    """`findings`: all, with those about the evidence. `now_us`: this machine's clock, µs since 1970."""
+    proven = sorted(
+        map(proven_chain, chains), key=lambda each: (each.proven_us, each.role, each.client, each.source)
+    )
+    unknown = [each for each in findings if each.severity == "unknown" and each.kind not in DEMANDS]
+    questions = list(_questions(unknown, producers))
+    if len(questions) < len(unknown):
+        return Through(chains=proven)
+    us = min([now_us, *(each.proven_us for each in proven), *(since - 1 for since, _ in questions)])
+    if until_us is not None and us > until_us:
+        us = until_us
+    us, held_by = _before_mixed(us, chains)
+    held_by += [
+        Hold(each.role, each.client, us, f"its journal {_ENDS[each.ends]}")
+        for each in proven
+        if each.proven_us == us
+    ]
+    held_by += [
+        Hold("group" if each.group else "producer", each.group or each.producer, us, str(each))
+        for since, each in questions
+        if since - 1 == us
+    ]
+    if us == now_us:
+        held_by.append(Hold("", "", us, "it is the time of the audit"))
+    return Through(us, held_by[:_MAX_HOLDS], proven)
+
+
+def demands_at(until_us: int, chains: Iterable[Chain], now_us: int) -> Iterator[Finding]:
+    """What questions that everything is proven through that time: journals that end before, a clock that ran backwards
+    then, and the clock of this machine."""
+    if until_us > now_us:
+        yield Finding("ends_early", f"{as_time(until_us)} is later than the clock of this machine")
+    for chain in chains:
+        name = f"{chain.source} ({chain.role} {chain.client})"
+        proven_us = proven_chain(chain).proven_us
+        if not chain.broken and proven_us < until_us:
+            yield Finding("ends_early", f"{name}: {KINDS['ends_early'][1]}: it ends at {as_time(proven_us)}")
+        for low, high in mixed_times(chain):
+            if low <= until_us < high:
+                text = f"{KINDS['mixed_clock'][1]}: from {as_time(high)} to {as_time(low)}"
+                yield Finding("mixed_clock", f"{name}: {text}")
+
+
+def accounted_by(us: int | None, producers: Mapping[str, ProducerFacts]) -> int:
+    """The number of messages that the check is about and that were enqueued by that time."""
+    if us is None:
+        return 0
+    count = 0
+    for producer in producers.values():
+        by_then = SpanMap()
+        for key, rows in producer.begun.items():
+            for first, last, wall_us in rows:
+                if wall_us <= us:
+                    by_then.put(key, first, last)
+        count += sum((spans - producer.later[key]).count for key, spans in by_then.items())
+    return count
+
+
+_ENDS: dict[Ends, str] = {"closed": "was closed then", "open": "has no row after that"}
+
+
+def _questions(
+    unknown: Iterable[Finding], producers: Mapping[str, ProducerFacts]
+) -> Iterator[tuple[int, Finding]]:
+    """The findings all of whose messages were enqueued according to journals, each with the time of the first."""
+    by_key: dict[Key, list[Finding]] = {}
+    for each in unknown:
+        if each.stream is not None and each.epoch is not None and each.first is not None:
+            by_key.setdefault((each.stream, each.epoch), []).append(each)
+    for key, own in by_key.items():
+        producer = producers.get(key[0].producer)
+        if producer is None:
+            continue
+        rows = sorted(producer.begun.get(key, ()))
+        starts = [first for first, _, _ in rows]
+        ends = list(accumulate((last for _, last, _ in rows), max))
+        for each in own:
+            first, last = each.first or 0, each.last or 0
+            if last >= ENDLESS - 1 or Spans([(first, last)]) - producer.enqueued[key]:
+                continue
+            here = rows[bisect_left(ends, first) : bisect_right(starts, last)]
+            yield min(us for _, end, us in here if end >= first), each
+
+
+def _before_mixed(us: int, chains: Sequence[Chain]) -> tuple[int, list[Hold]]:
+    """The last time up to `us` at which no clock ran backwards, and where it was not."""
+    holds: list[Hold] = []
+    moved = True
+    periods = [(chain, mixed_times(chain)) for chain in chains]
+    while moved:
+        moved = False
+        for chain, own in periods:
+            for low, high in own:
+                if low <= us < high:
+                    us, moved = low - 1, True
+                    text = f"its clock ran backwards from {as_time(high)} to {as_time(low)}"
+                    holds.append(Hold(chain.role, chain.client, us, text))
+    return us, [each for each in holds if each.through_us == us]
