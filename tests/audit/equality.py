@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,11 +16,21 @@ from reliamsg.audit.clients import Clients, JournalParts, gather
 from reliamsg.audit.expect import Expect as AuditExpect
 from reliamsg.audit.fold import Fact, Folder, StreamName
 from reliamsg.audit.kinds import KINDS, PRECEDENCE
+from reliamsg.audit.numbers import History, read_history
 from reliamsg.audit.segment import Line, SegmentHeader
 from reliamsg.audit.spans import LAST
 from reliamsg.audit.streams import Judged, judge
 from reliamsg.audit.tasks import partition_of, trace_streams
-from reliamsg.audit.verdict import quantiles
+from reliamsg.audit.through import (
+    DEMANDS,
+    Through,
+    clients_as_dicts,
+    demands_at,
+    enqueued_by,
+    find_through,
+    first_question,
+)
+from reliamsg.audit.verdict import conclude, quantiles
 from reliamsg.checker import Expect, Report, check
 from reliamsg.checker.journals import Chain, mark_abandoned, merge_copies
 from reliamsg.checker.spans import Spans
@@ -30,7 +41,7 @@ __all__ = ["EVIDENCE", "Outcome", "Place", "by_audit", "differences", "judged_st
 Place = tuple[str, str, str, str, str, int, str]
 """Kind, producer, topic, group, site, epoch; for losses: place, hop and sites; for open messages: the reason; for
 missing evidence: its text. Absent values are empty or 0."""
-EVIDENCE = frozenset({"missing", "broken", "unclosed"})
+EVIDENCE = frozenset({"missing", "broken", "unclosed", "ends_early", "mixed_clock"})
 """Segments and expectations, and clients without a journal."""
 _OPEN = frozenset({"pending", "undelivered"})
 _DOUBLE = re.compile(r"(\S+) (?:has incarnations|was fenced)")
@@ -43,6 +54,8 @@ class Outcome:
     found: dict[Place, list[tuple[int, int]]] = field(default_factory=dict)
     """The ranges, merged into as few as possible."""
     counts: dict[tuple[str, str], int] = field(default_factory=dict)
+    through: dict[str, object] = field(default_factory=dict)
+    """The time through which everything is proven, the clients, and the verdict."""
     sites: dict[str, dict[str, int]] = field(default_factory=dict)
     latency: dict[str, dict[str, float]] = field(default_factory=dict)
 
@@ -59,7 +72,7 @@ def differences(one: Outcome, other: Outcome) -> list[tuple[str, object, object,
     """The differences between two judgements: name, key, and either side's value."""
     return [
         (name, key, mine.get(key), theirs.get(key))
-        for name in ("found", "counts", "sites", "latency")
+        for name in ("found", "counts", "through", "sites", "latency")
         for mine, theirs in [(getattr(one, name), getattr(other, name))]
         for key in sorted(mine.keys() | theirs.keys())
         if mine.get(key) != theirs.get(key)
@@ -67,8 +80,8 @@ def differences(one: Outcome, other: Outcome) -> list[tuple[str, object, object,
 
 
 def plain(chains: Sequence[Chain], expect: Expect | None = None, *, evidence: bool = False) -> Outcome:
-    """The plain checker's judgement. `evidence`: whether to include findings about the evidence."""
-    return of_report(check(chains, expect=expect), evidence=evidence)
+    """The plain checker's judgement; by default, of a run that is over. `evidence`: include that about the evidence."""
+    return of_report(check(chains, expect=expect or Expect(drained=True)), evidence=evidence)
 
 
 def of_report(report: Report, *, evidence: bool = False) -> Outcome:
@@ -89,6 +102,11 @@ def of_report(report: Report, *, evidence: bool = False) -> Outcome:
     return Outcome(
         {place: list(ranges) for place, ranges in found.items()},
         {key: count for key, count in counts.items() if count},
+        {
+            "us": report.through.us,
+            "clients": [each.as_dict() for each in report.through.chains[:1000]],
+            "verdict": report.verdict,
+        },
         {site: dict(vars(each)) for site, each in report.sites.items()},
         report.latency,
     )
@@ -120,7 +138,9 @@ def by_audit(
     `seed`: the journals are divided into segments, and these into parts, at random.
     """
     expect = AuditExpect(drained=drained, until_us=until_us)
-    clients, streams = judged_streams(mark_abandoned(merge_copies(chains)), expect, seed)
+    known = mark_abandoned(merge_copies(chains))
+    clients, streams, histories = judged_streams(known, expect, seed)
+    through, proven, verdict = _conclude(clients, streams, histories, expect)
     found: dict[Place, Spans] = {}
     for each in [*clients.findings, *(each for judged in streams for each in judged.findings)]:
         if each.kind in EVIDENCE - {"missing"}:
@@ -139,7 +159,8 @@ def by_audit(
         _add(found, ("missing", "", "", "", "", 0, line), None, None)
     return Outcome(
         {place: list(ranges) for place, ranges in found.items()},
-        _counts(streams),
+        _counts(streams) | ({("proven", ""): proven} if proven else {}),
+        {"us": through.us, "clients": clients_as_dicts(clients.proven), "verdict": verdict},
         _sites(streams),
         quantiles(clients.latencies),
     )
@@ -147,7 +168,7 @@ def by_audit(
 
 def judged_streams(
     chains: Sequence[Chain], expect: AuditExpect, seed: int = 0
-) -> tuple[Clients, list[Judged]]:
+) -> tuple[Clients, list[Judged], list[list[History]]]:
     """The audit's judgement of clients and streams, by the functions that Spark's tasks call."""
     dice = random.Random(seed)
     journals, records = [], []
@@ -176,7 +197,42 @@ def judged_streams(
     for (stream, number), data in sorted(records):
         own = by_stream.setdefault(stream, {}).setdefault(journals[number // 1000].name, [])
         own += msgspec.msgpack.decode(data, type=list[Fact])
-    return clients, [judge(stream, facts, clients.context) for stream, facts in by_stream.items()]
+    known = clients.context.journals
+    histories = [
+        [
+            read_history(known[name], stream, facts)
+            for name, facts in own.items()
+            if known[name].role == "producer"
+        ]
+        for stream, own in by_stream.items()
+    ]
+    return clients, [judge(stream, facts, clients.context) for stream, facts in by_stream.items()], histories
+
+
+def _conclude(
+    clients: Clients, streams: Sequence[Judged], histories: Sequence[Sequence[History]], expect: AuditExpect
+) -> tuple[Through, int, str]:
+    """The time through which everything is proven, the messages enqueued by then, and the verdict."""
+    kinds = {each.kind for each in clients.findings} | {
+        each.kind for judged in streams for each in judged.findings
+    }
+    if any(judged.lacking for judged in streams):
+        kinds.add("missing")
+    now_us = time.time_ns() // 1000 if expect.now_us is None else expect.now_us
+    if expect.until_us is not None:
+        kinds.update(each.kind for each in demands_at(expect.until_us, clients.proven, now_us))
+    question = None
+    for judged in streams:
+        question = first_question(question, judged.question)
+    evidence = {each.kind for each in clients.findings if KINDS[each.kind][0] == "unknown"} - DEMANDS
+    if evidence or any(judged.undated or judged.lacking for judged in streams):
+        through = Through(None, [])
+    else:
+        through = find_through(clients.proven, question, expect.until_us, now_us)
+    us = through.us
+    proven = 0 if us is None else sum(enqueued_by(us, own, expect.until_us) for own in histories)
+    enqueued = sum(account.enqueued for judged in streams for account in judged.accounts.values())
+    return through, proven, conclude(kinds, through, enqueued, proven, expect.all_counts)
 
 
 def _folded(chain: Chain, until_us: int | None, dice: random.Random) -> list[Folder]:
@@ -258,7 +314,11 @@ def shared(verdict: Mapping[str, Any]) -> dict[str, Any]:
         names = (producer, each.get("topic", ""), each.get("group", ""), each.get("site", ""))
         _add(found, (each["kind"], *names, each.get("epoch") or 0, loss), each.get("first"), each.get("last"))
     return {
-        **{name: verdict[name] for name in ("verdict", "messages", "streams", "sites", "latency", "rows")},
+        **{
+            name: verdict[name]
+            for name in ("verdict", "through", "messages", "streams", "sites", "latency", "rows")
+        },
+        "proven": sorted(map(sorted, map(dict.items, verdict["clients"]))),
         **{name: evidence[name] for name in ("clients", "duplicated")},
         **{name: sorted(evidence[name]) for name in ("missing", "broken")},
         "found": {place: list(ranges) for place, ranges in found.items()},

@@ -478,8 +478,8 @@ MORE = {
     "below-to-come": _alone(
         outbox_goes_on_below,
         _found("undelivered", E0, (1, 5)),
-        _found("phantom", E1, (1, 30)),
-        _found("phantom", E2, (1, 20)),
+        _found("unproven", E1, (1, 30)),
+        _found("unproven", E2, (1, 20)),
         _UNCLOSED,
         _ABSENT,
     ),

@@ -108,7 +108,7 @@ OWN = frozenset(
 
 
 def judged_chains(chains: Sequence[Chain]) -> list[Judged]:
-    return judged_streams([_closed(chain) for chain in chains], Expect())[1]
+    return judged_streams([_closed(chain) for chain in chains], Expect(drained=True))[1]
 
 
 def _closed(chain: Chain) -> Chain:

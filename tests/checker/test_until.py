@@ -126,7 +126,7 @@ def test_no_journal_may_end_before_that_time(ends: str, closed: bool) -> None:
 
 @pytest.mark.parametrize("closed", [False, True])
 @pytest.mark.parametrize("to_the_end", [False, True])
-def test_a_journal_that_was_not_closed_proves_no_phantom(to_the_end: bool, closed: bool) -> None:
+def test_an_unclosed_journal_proves_no_phantom(to_the_end: bool, closed: bool) -> None:
     """With segments, another one may be on its way; a file that was read may be an older copy that was not
     opened yet."""
     clients = producer((-500, 1, 10)), group((-400, 1, 10), (-350, 11, 12))
@@ -200,17 +200,37 @@ def test_unsent_messages_have_no_site() -> None:
 
 
 def test_the_verdict_is_complete_through_the_least_end_of_a_journal() -> None:
-    clients = producer((-500, 1, 10), (100, 11, 20)), group((-400, 1, 5), (200, 6, 18))
+    clients = producer((-500, 1, 10), (100, 11, 20)), group((-400, 1, 10), (200, 11, 18))
     report = judged(*clients, until_us=None)
     assert (report.verdict, report.through.us) == ("complete", T + 99)
     assert (report.messages.enqueued, report.messages.proven) == (20, 10)
-    assert [(hold.role, hold.client) for hold in report.through.held_by] == [("group", "g")]
+    assert {(hold.role, hold.client) for hold in report.through.held_by} == {("group", "g")}
     assert "19 to 20" in report.through.held_by[0].why
     clients[1].add("delivered", 300, 19, 20, digest=0)
     clients[1].add("acknowledged", 300, 19, 20)
     whole = judged(*clients, until_us=None)
     assert (whole.verdict, whole.through.us, whole.messages.proven) == ("complete", T + 100, 20)
     assert [(hold.role, hold.client) for hold in whole.through.held_by] == [("producer", "A")]
+
+
+def test_an_open_journal_is_proven_to_the_beginning_of_its_last_row() -> None:
+    """What has not arrived began after it, whenever the rows before it were extended."""
+    client = producer((-500, 1, 10), (-300, 11, 20))
+    client.rows[1] = replace(client.rows[1], wall_last_us=T - 100)
+    client.rows[2] = replace(client.rows[2], wall_last_us=T - 50)
+    report = judged(client, group((-200, 1, 10), (-150, 11, 20)), until_us=None)
+    assert (report.verdict, report.through.us) == ("complete", T - 300)
+
+
+def test_contents_are_proven_up_to_where_both_journals_end_a_row() -> None:
+    """A digest sum of a row that goes further proves nothing about its beginning."""
+    clients = producer((-500, 1, 10), (100, 11, 20), (200, 21, 30)), group((-400, 1, 12), (210, 13, 25))
+    report = judged(*clients, until_us=None)
+    assert (report.verdict, report.messages.proven) == ("unknown", 0)
+    assert {f.kind for f in report.findings} == {"undelivered"}
+    clients[1].rows[:] = group((-400, 1, 12), (150, 13, 20), (210, 21, 25)).rows
+    report = judged(*clients, until_us=None)
+    assert (report.verdict, report.messages.proven) == ("complete", 20)
 
 
 def test_nothing_is_complete_before_the_first_message() -> None:

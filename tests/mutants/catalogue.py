@@ -2355,7 +2355,7 @@ MUTANTS = (
     Mutant(
         "opening-without-journal-complete",
         "checker/references.py",
-        "        elif not journals.may_come(reference.epoch):\n",
+        "        elif not journals.is_later(reference.epoch):\n",
         "        elif False:\n",
         "P9: the segments of an opening of which a group only received something are away, and all is complete",
         ByTest(
@@ -2497,8 +2497,63 @@ MUTANTS = (
         "        if False:\n",
         "P9: what went with the disk of an outbox that was not opened again counts as never published",
         ByTest(
-            "checker/test_until.py::test_a_journal_that_was_not_closed_proves_no_phantom[True-False]",
-            'assert ("phantom" in kinds, "unproven" in kinds) == (closed, not closed)',
+            "checker/test_until.py::test_an_unclosed_journal_proves_no_phantom[True-False]",
+            'assert "phantom" in kinds if closed else "phantom" not in kinds',
+        ),
+    ),
+    Mutant(
+        "later-openings-excluded",
+        "checker/producers.py",
+        "        return self.sound and epoch <= self.newest_epoch and not self.may_follow(epoch)\n",
+        "        return self.sound and not self.may_follow(epoch)\n",
+        "P9: a message of an opening whose journal has not arrived counts as made up",
+        ByTest(
+            "checker/test_controlled.py::test_scenario[all that a group had met was made up]",
+            "assert _found(report.findings) == scenario.found, report.text()",
+        ),
+    ),
+    Mutant(
+        "open-journal-proven-to-its-last-change",
+        "checker/journals.py",
+        "        return rows[-1].wall_us\n",
+        "        return max(max(row.wall_us, row.wall_last_us) for row in rows)\n",
+        "P9: complete through a time by which rows began that have not arrived",
+        ByTest(
+            "checker/test_until.py::test_an_open_journal_is_proven_to_the_beginning_of_its_last_row",
+            'assert (report.verdict, report.through.us) == ("complete", T - 300)',
+        ),
+    ),
+    Mutant(
+        "open-questions-do-not-hold-the-time",
+        "checker/through.py",
+        "*(since - 1 for since, _ in questions)])\n",
+        "])\n",
+        "P9: complete through a time by which messages were enqueued that have not been delivered",
+        ByTest(
+            "checker/test_until.py::test_the_verdict_is_complete_through_the_least_end_of_a_journal",
+            'assert (report.verdict, report.through.us) == ("complete", T + 99)',
+        ),
+    ),
+    Mutant(
+        "clock-that-ran-backwards-proves",
+        "checker/through.py",
+        "                if low <= us < high:\n",
+        "                if False:\n",
+        "P9: complete through a time at which later rows of the client began, too",
+        ByTest(
+            "checker/test_until.py::test_no_time_is_in_a_period_in_which_a_clock_ran_backwards",
+            'assert (mixed.verdict, mixed.through.us, mixed.messages.proven) == ("complete", T + 249, 10)',
+        ),
+    ),
+    Mutant(
+        "contents-beside-a-question-count-as-verified",
+        "checker/run.py",
+        "        (hidden if beside else found).extend(\n",
+        "        ([] if beside else found).extend(\n",
+        "P9: complete although the contents of the messages before an open one could not be compared",
+        ByTest(
+            "checker/test_until.py::test_contents_are_proven_up_to_where_both_journals_end_a_row",
+            'assert (report.verdict, report.messages.proven) == ("unknown", 0)',
         ),
     ),
     Mutant(

@@ -61,12 +61,12 @@ Exit codes:
 @click.option(
     "--until",
     metavar="TIME",
-    help="Only account for messages enqueued by then: ISO 8601 (UTC), or µs since 1970.",
+    help="Account for messages enqueued by then: ISO 8601 (UTC), or µs since 1970.",
 )
 @click.option(
-    "--running",
+    "--drained",
     is_flag=True,
-    help="The system has not drained: undelivered messages count as open, not as lost.",
+    help="The run is over: every client was closed, and what is missing at the end of a stream is lost.",
 )
 @click.option(
     "--gap-timeout",
@@ -89,7 +89,7 @@ def _command(
     master: str | None,
     expected: tuple[str, ...],
     until: str | None,
-    running: bool,
+    drained: bool,
     gap_timeout: float | None,
     tolerance: float,
     as_json: bool,
@@ -97,7 +97,7 @@ def _command(
     """Report the fate of every message from the clients' journals below JOURNALS (a directory or URL)."""
     rules = parse_expect(
         expected,
-        drained=not running,
+        drained=drained,
         until_us=None if until is None else parse_until(until),
         gap_timeout=gap_timeout,
         tolerance=tolerance,

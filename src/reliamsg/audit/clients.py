@@ -25,6 +25,7 @@ from reliamsg.audit.found import Finding
 from reliamsg.audit.kinds import KINDS
 from reliamsg.audit.numbers import names
 from reliamsg.audit.spans import pieces
+from reliamsg.audit.through import Proven, prove
 
 __all__ = ["Clients", "JournalParts", "StreamTraces", "gather"]
 
@@ -63,7 +64,8 @@ class JournalParts:
                 if found and found[-1].boot == each.boot:
                     known = found[-1]
                     found[-1] = msgspec.structs.replace(
-                        known, last_lsn=each.last_lsn, last_us=max(known.last_us, each.last_us),
+                        known, last_lsn=each.last_lsn, last_us=max(known.last_us, each.last_us), begun_us=each.begun_us,
+                        changed_us=max(known.changed_us, each.changed_us),
                         closed=known.closed or each.closed, published=known.published or each.published,
                         end=max(known.end, each.end), entered=known.entered | (each.entered - {each.epoch})
                         | ({each.epoch} if each.kind == "epoch" else set()),
@@ -103,6 +105,8 @@ class Clients:
     """About the evidence itself."""
     latencies: dict[tuple[str, str], dict[int, int]]
     """By kind of row and, for confirms, site: bucket → count."""
+    proven: list[Proven]
+    """Every history, those first that are proven least."""
 
 
 def gather(journals: Sequence[JournalParts], expect: Expect, traces: StreamTraces) -> Clients:
@@ -159,7 +163,17 @@ class _Gatherer:
             findings.append(Finding("two_incarnations", epoch=epoch, text=text))
         lines |= set(self._missing(named, producers, groups))
         findings += [Finding("missing", text=line) for line in sorted(lines)]
-        return Clients(context, findings, self._latencies())
+        return Clients(context, findings, self._latencies(), self._proven())
+
+    def _proven(self) -> list[Proven]:
+        found = [
+            prove(
+                each.role, each.client, each.source, bool(self._problems[each.name]), self._openings[each.name],
+                each.parts,
+            )
+            for each in self._journals
+        ]  # fmt: skip
+        return sorted(found, key=lambda each: (each.us, each.role, each.client, each.source))
 
     def _latencies(self) -> dict[tuple[str, str], dict[int, int]]:
         found: dict[tuple[str, str], Counter[int]] = defaultdict(Counter)
@@ -231,24 +245,28 @@ class _Gatherer:
         cuts: list[Cut],
     ) -> tuple[ProducerContext, list[str]]:
         known = [journals[each.name] for each in own]
-        sound, finished = not any(each.broken for each in known), all(each.finished for each in known)
-        until = self._expect.until_us
+        sound, until = not any(each.broken for each in known), self._expect.until_us
         incarnations = {name for each in own for part in each.parts for _, name in part.own}
         epochs = {epoch for each in own for part in each.parts for epoch, _ in part.own}
         rows: dict[str, int] = {}
         growing: set[str] = set()
-        goes_on_from: int | None = None
+        opened_ends: list[int] = []
+        later_ends: list[int] = []
         excused = True
         for each, journal in zip(own, known, strict=True):
             openings = self._openings[each.name]
             for opening in openings:
                 rows[opening.incarnation] = max(opening.last_lsn, rows.get(opening.incarnation, 0))
-            beyond = until is not None and any(opening.last_us > until for opening in openings)
-            excused &= journal.finished or beyond
-            if not journal.finished or beyond:
+            later = until is not None and bool(openings) and openings[-1].proven_us >= until
+            end = max((opening.end for opening in openings), default=0)
+            if later:
+                later_ends.append(end)
+            if not journal.finished:
+                opened_ends.append(end)
+                excused &= later
+            if later or not journal.finished:
                 growing.update(opening.incarnation for opening in openings[-1:])
-                end = max((opening.end for opening in openings), default=0)
-                goes_on_from = end if goes_on_from is None else min(end, goes_on_from)
+        later_from = min(later_ends, default=None)
         absent: set[int] = set()
         lines: list[str] = []
         client = own[0].client
@@ -258,12 +276,17 @@ class _Gatherer:
                 if incarnation in incarnations:
                     if lsn > rows.get(incarnation, lsn) and incarnation not in growing:
                         lines.append(f"the journal of {opening_text} lacks rows that it had")
-                elif goes_on_from is None or (epoch is not None and epoch < goes_on_from):
+                elif later_from is None or (epoch is not None and epoch < later_from):
                     if epoch is not None:
                         absent.add(epoch)
                     lines.append(f"no journal of {opening_text}")
-        continues = sound and not finished and excused
-        context = ProducerContext(sound, finished, continues, cuts, epochs, absent, goes_on_from)
+        context = ProducerContext(
+            sound,
+            open_from=min(opened_ends, default=None),
+            continues=sound and bool(opened_ends) and (not self._expect.drained if until is None else excused),
+            cuts=cuts, epochs=epochs, absent=absent,
+            grows_from=min([*opened_ends, *later_ends], default=None), later_from=later_from,
+        )  # fmt: skip
         return context, lines
 
     # -- references -----------------------------------------------------------------------------------------
@@ -335,14 +358,12 @@ class _Gatherer:
     # -- evidence -------------------------------------------------------------------------------------------
 
     def _evidence(self, journals: Mapping[str, Journal]) -> Iterator[Finding]:
-        until = self._expect.until_us
         for each in self._journals:
             name = f"{each.source} ({each.role} {each.client})"
             problems = self._problems[each.name]
             for problem in problems:
                 yield Finding("broken", text=f"{name}: {problem}")
-            last_us = max((opening.last_us for opening in self._openings[each.name]), default=0)
-            if not problems and not journals[each.name].finished and (until is None or last_us <= until):
+            if self._expect.drained and not problems and not journals[each.name].finished:
                 yield Finding("unclosed", text=f"{name}: {KINDS['unclosed'][1]}")
 
     def _streamless(self) -> Iterator[Finding]:

@@ -89,21 +89,33 @@ class ProducerContext(msgspec.Struct):
     """A producer that left a journal."""
 
     sound: bool
-    finished: bool
+    open_from: int | None
+    """The epoch from which on an open journal may have more rows; None if all were closed."""
     continues: bool
-    """Whether messages that are not in its journals may have been enqueued after the time up to which messages are
+    """Whether messages from there on that are not in its journals were enqueued after the time up to which messages are
     accounted for."""
     cuts: list[Cut]
     epochs: set[int]
     absent: set[int]
     """Epochs of openings to which others refer and that no journal has."""
-    goes_on_from: int | None
-    """The epoch from which on more rows may follow; None if none can."""
+    grows_from: int | None
+    """The epoch from which on rows are missing that may follow, or are later than the audit covers; None if none is."""
+    later_from: int | None
+    """The epoch from which on openings are later than the audit covers; None if none is."""
 
     @property
-    def told(self) -> bool:
-        """Whether messages that are not in its journals were never enqueued."""
-        return self.sound and self.finished
+    def conclusive(self) -> bool:
+        """Whether its last openings were closed, so that they have no further rows."""
+        return self.sound and self.open_from is None
+
+    def may_follow(self, epoch: int) -> bool:
+        """Whether rows about the epoch may follow in an open journal."""
+        return self.open_from is not None and epoch >= self.open_from
+
+    def has_all_of(self, epoch: int) -> bool:
+        """Whether messages of the epoch that are not in its journals were never enqueued, unless these are copies. A
+        later opening may have left no journal."""
+        return self.sound and bool(self.epochs) and epoch <= max(self.epochs) and not self.may_follow(epoch)
 
 
 class Context(msgspec.Struct):
@@ -118,7 +130,7 @@ class Context(msgspec.Struct):
     """By producer, the epochs with more than one incarnation."""
     proofs: dict[tuple[str, str, str], int]
     """By group, site and journal of a producer: everything confirmed there up to this row has left the queue."""
-    drained: bool = True
+    drained: bool = False
     gap_timeout: float | None = None
     tolerance: float = 1.0
     until_us: int | None = None

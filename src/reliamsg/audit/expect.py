@@ -25,10 +25,19 @@ class Expect:
     """In seconds; overrides the gap timeout in the journals of groups."""
     tolerance: float = 1.0
     """The tolerance for the clock of an expired gap, in seconds."""
-    drained: bool = True
-    """The run is over: confirmed, undelivered messages are lost if their group's journal was closed."""
+    drained: bool = False
+    """The run is over: every client was closed, and everything had time to arrive. Confirmed, undelivered messages are
+    lost, even at the end of their stream, and every message counts."""
     until_us: int | None = None
-    """Only account for messages enqueued by then, in µs since 1970 by each client's clock; None for all."""
+    """Account for messages enqueued by then, in µs since 1970 by each client's clock, and require evidence up to then.
+    With neither this nor `drained`, the audit finds the time through which everything is complete."""
+    now_us: int | None = None
+    """This machine's clock, in µs since 1970, beyond which nothing is proven; None: as it is."""
+
+    @property
+    def all_counts(self) -> bool:
+        """Whether any open question makes the verdict ``unknown``, rather than being about later messages only."""
+        return self.drained or self.until_us is not None
 
 
 def parse_expect(words: Iterable[str], **rules: Any) -> Expect:

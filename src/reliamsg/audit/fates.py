@@ -169,8 +169,9 @@ class _Judge:
         self._latest = client is not None and client.latest
         self._replaced = client is not None and bool(client.replaced)
         producer = view.producer
-        self._told = producer is not None and producer.told
-        self._continues = producer is not None and producer.continues
+        self._conclusive = producer is not None and producer.conclusive
+        self._has_all = producer is not None and producer.has_all_of(epoch)
+        self._continues = producer is not None and producer.continues and producer.may_follow(epoch)
         cuts = producer.cuts if producer is not None else []
         self._cut = any(cut.touches(epoch) for cut in cuts)
         self._may_lack = any(epoch <= cut.low for cut in cuts)
@@ -229,7 +230,7 @@ class _Judge:
         stranger = not piece.original and not self._view.contested and self._view.producer is not None
         beyond = "after" in has or (self._continues and not piece.original)
         stray_gap = (
-            stranger and "declared" in has and self._told and self._has_original and "moved" not in has
+            stranger and "declared" in has and self._has_all and self._has_original and "moved" not in has
         )
         fate = self._fate(piece, tail, stranger, beyond, stray_gap)
         found = Fate(
@@ -276,7 +277,7 @@ class _Judge:
         if beyond:
             return "after"
         if stranger and "handed" in has:
-            proven = self._told and not self._cut and not ("moved" in has and self._may_lack)
+            proven = self._has_all and not self._cut and not ("moved" in has and self._may_lack)
             return "phantom" if proven else "unproven"
         if stray_gap:
             return "unproven_gap" if self._cut else "phantom_gap"
@@ -317,7 +318,7 @@ class _Judge:
             yield "unproven_gap" if self._cut else "phantom_gap"
         if "enqueued" not in has or "after" in has or self._view.contested:
             return
-        if "said_removed" in has and self._told and "removed" not in has:
+        if "said_removed" in has and self._conclusive and "removed" not in has:
             yield "unproven_removal" if self._may_lack else "false_removal"
         if "consumed" in has and self._sound and self._finished:
             skipped = "before_join" in has or (self._joined is not None and piece.before)

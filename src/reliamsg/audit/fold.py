@@ -100,7 +100,7 @@ class Opening(msgspec.Struct, array_like=True):
     first_us: int
     detail: dict[str, Any] | None
     last_us: int
-    """The time at which the row that began last did so, µs since 1970."""
+    """The latest time at which a row began, µs since 1970."""
     closed: bool = False
     published: bool = False
     """Whether it enqueued or renumbered messages."""
@@ -108,6 +108,16 @@ class Opening(msgspec.Struct, array_like=True):
     """The highest epoch in any row, as written or moved to."""
     entered: set[int] = msgspec.field(default_factory=set)
     """The epochs that it began with, entered, or moved messages to."""
+    begun_us: int = 0
+    """The time at which the last row began."""
+    changed_us: int = 0
+    """The latest time in any row."""
+
+    @property
+    def proven_us(self) -> int:
+        """If it is the last of its journal, the time through which that is proven: what follows an open journal began
+        after its last row."""
+        return self.changed_us if self.closed else self.begun_us
 
 
 class Part(msgspec.Struct, array_like=True):
@@ -142,6 +152,11 @@ class Part(msgspec.Struct, array_like=True):
     """The topics to which a producer published, or of which a group delivered messages."""
     latencies: dict[tuple[str, str], dict[int, int]]
     """By kind of row and, for confirms, site: bucket → count."""
+    least_us: int
+    """The earliest and the latest time at which a row began, µs since 1970."""
+    latest_us: int
+    mixed: list[tuple[int, int]]
+    """Half-open periods in which rows began that follow rows that began later."""
 
 
 class Folder:
@@ -166,6 +181,9 @@ class Folder:
         self._latencies: dict[tuple[str, str], Counter[int]] = defaultdict(Counter)
         self._headers: list[SegmentHeader] = []
         self._digests: list[str] = []
+        self._least_us: int | None = None
+        self._latest_us = 0
+        self._mixed: list[tuple[int, int]] = []
 
     def add(self, header: SegmentHeader, digest: str, lines: Iterable[Line]) -> None:
         """Add the next segment."""
@@ -188,7 +206,7 @@ class Folder:
             self._add(line, opening, producer)
             last = line
         if opening is not None and last is not None:
-            opening.last_lsn = last.lsn
+            opening.last_lsn, opening.begun_us = last.lsn, last.wall_us
 
     def part(self) -> Part:
         """Everything but the facts in :attr:`streams`."""
@@ -197,12 +215,13 @@ class Folder:
             first.role, first.client, self._digests, first.parent, first.first_lsn, last.last_lsn, self._openings,
             self._rows, self._newest, self._identified, self._referred, self._own, self._producers, self._groups,
             self._opened, self._topics,
-            {hop: dict(found) for hop, found in self._latencies.items()},
+            {hop: dict(found) for hop, found in self._latencies.items()}, self._least_us or 0, self._latest_us,
+            self._mixed,
         )  # fmt: skip
 
     def _add(self, line: Line, opening: Opening, producer: bool) -> None:
         kind, epoch = line.kind, line.epoch
-        opening.last_us = max(opening.last_us, line.wall_us)
+        self._keep_time(line, opening)
         if line.latency is not None and kind in _HOPS:
             counts = self._latencies[kind, line.site if kind == "confirmed" else ""]
             for bucket, count in line.latency.items():
@@ -225,6 +244,19 @@ class Folder:
             # Something else happened to the stream: what follows is in order after it.
             del self._tips[name]
 
+    def _keep_time(self, line: Line, opening: Opening) -> None:
+        began = line.wall_us
+        opening.last_us = max(opening.last_us, began)
+        opening.changed_us = max(opening.changed_us, began, line.wall_last_us)
+        if self._least_us is None or began < self._least_us:
+            self._least_us = began
+        if began >= self._latest_us:
+            self._latest_us = began
+        elif self._mixed and self._mixed[-1][1] == self._latest_us:
+            self._mixed[-1] = (min(began, self._mixed[-1][0]), self._latest_us)
+        else:
+            self._mixed.append((began, self._latest_us))
+
     def _continues(self, tip: Fact, line: Line) -> bool:
         """Whether the client could have extended the fact by the row."""
         return (
@@ -239,7 +271,7 @@ class Folder:
 
     def _on_one_side(self, tip: Fact, line: Line) -> bool:
         until = self._until_us
-        return until is None or line.wall_last_us <= until or tip.wall_last_us > until
+        return until is None or (line.wall_us > until) == (tip.wall_us > until)
 
     @staticmethod
     def _extend(tip: Fact, line: Line) -> None:

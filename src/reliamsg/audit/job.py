@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from pyspark import RDD, StorageLevel
+from pyspark import RDD, Broadcast, StorageLevel
 from pyspark.sql import SparkSession
 
 from reliamsg.audit import verdict
@@ -25,7 +25,15 @@ from reliamsg.audit.fold import StreamName
 from reliamsg.audit.lineage import Damaged, Histories, Placed, histories
 from reliamsg.audit.output import Output
 from reliamsg.audit.sources import Chunk, Found, bundles, chunks, find, read_file
-from reliamsg.audit.tasks import Key, Summary, fold, judge_streams, partition_of, trace_streams
+from reliamsg.audit.tasks import (
+    Key,
+    Summary,
+    count_enqueued,
+    fold,
+    judge_streams,
+    partition_of,
+    trace_streams,
+)
 
 __all__ = ["audit"]
 
@@ -92,12 +100,35 @@ def _judge(
     total = Summary()
     for each in judged.filter(_is_summary).collect():
         total.add(each)
-    result = verdict.compose(total, clients, known, duplicated)
+    now_us = time.time_ns() // 1000 if rules.now_us is None else rules.now_us
+    through = verdict.time_of(total, clients, known, rules, now_us)
+    proven = _enqueued_by(through.us, total, records, partitions, numbers, context)
+    result = verdict.compose(total, clients, known, duplicated, rules, through, proven, now_us)
     result["seconds"] = round(time.perf_counter() - started, 3)
     if output is not None:
         output.finish(spark, result, total, clients, known, judged)
         judged.unpersist()
     return result
+
+
+def _enqueued_by(
+    us: int | None,
+    total: Summary,
+    records: RDD[Any],
+    partitions: int,
+    numbers: Broadcast[Any],
+    context: Broadcast[Any],
+) -> int:
+    """The number of messages that were enqueued by that time."""
+    if us is None:
+        return 0
+    if us >= total.latest_us:
+        return sum(account.enqueued for account in total.accounts.values())
+
+    def count(own: Iterable[tuple[Key, bytes]]) -> Iterator[int]:
+        return count_enqueued(own, numbers.value, context.value, us)
+
+    return int(_by_stream(records, partitions).mapPartitions(count).sum())
 
 
 def _fold(spark: SparkSession, found: Found, rules: Expect) -> RDD[Any]:

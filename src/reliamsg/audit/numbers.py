@@ -149,7 +149,7 @@ def names(value: Any) -> list[str]:
 
 
 def enqueued(histories: Sequence[History]) -> list[tuple[int, int, int, int]]:
-    """Everything that was enqueued: epoch, range, and when that ended, in µs since 1970. Rows that several journals
+    """Everything that was enqueued: epoch, range, and when that began, in µs since 1970. Rows that several journals
     share count once: of two states of a row, the longer one, and of these the later one."""
     found: dict[tuple[str, int, int], Fact] = {}
     for history in histories:
@@ -159,7 +159,7 @@ def enqueued(histories: Sequence[History]) -> list[tuple[int, int, int, int]]:
                 known = found.get(key)
                 if known is None or _extent(fact) > _extent(known):
                     found[key] = fact
-    return [(epoch, fact.first, fact.last, fact.wall_last_us) for (_, _, epoch), fact in found.items()]
+    return [(epoch, fact.first, fact.last, fact.wall_us) for (_, _, epoch), fact in found.items()]
 
 
 def _extent(fact: Fact) -> tuple[int, int, int]:
@@ -190,10 +190,11 @@ def _numbers(
     for epoch, first, last, _ in everything:
         by_epoch[epoch].append((first, last, ""))
     sites: dict[int, list[tuple[int, int, str]]] = defaultdict(list)
-    if producer is not None and producer.told:
+    if producer is not None:
         for history in histories:
             for row in history.of_kind("confirmed"):
-                sites[row.epoch].append((row.fact.first, row.fact.last, row.fact.site or "\0"))
+                if producer.has_all_of(row.epoch):
+                    sites[row.epoch].append((row.fact.first, row.fact.last, row.fact.site or "\0"))
     for epoch in {*by_epoch, *sites}:
         for first, last, marks in pieces([*by_epoch[epoch], *sites[epoch]]):
             times = marks.count("")

@@ -12,12 +12,13 @@ from reliamsg.audit.context import NOBODY, Context, Journal, is_incarnation, pos
 from reliamsg.audit.fates import PRODUCER, Fate, GroupView, StreamView, Tag, fates_of_group, fates_of_producer
 from reliamsg.audit.fold import Fact, StreamName, unfold
 from reliamsg.audit.found import Finding
-from reliamsg.audit.kinds import LOSSES
+from reliamsg.audit.kinds import KINDS, LOSSES
 from reliamsg.audit.numbers import DECLINED, History, read_history
 from reliamsg.audit.order import Bounds, Course, Position, end_of, follow
 from reliamsg.audit.passages import Passages, count_passages
 from reliamsg.audit.repeats import repeats
 from reliamsg.audit.spans import LAST, joined, pieces, size
+from reliamsg.audit.through import Question, questions
 
 __all__ = ["Account", "Judged", "judge"]
 
@@ -84,6 +85,12 @@ class Judged:
     """By group and epoch."""
     lacking: list[str] = field(default_factory=list)
     """Lines about messages to which others refer and that no journal has."""
+    question: Question | None = None
+    """The open questions about the message that was enqueued first of all that any is about."""
+    undated: bool = False
+    """Whether there are open questions about messages whose time is unknown."""
+    latest_us: int = 0
+    """The latest time at which a row began that enqueued messages."""
 
 
 def judge(stream: StreamName, facts: Mapping[str, Sequence[Fact]], context: Context) -> Judged:
@@ -113,6 +120,8 @@ class _Stream:
         }
         """Epochs whose contents can't be compared: a number was used twice, or they have two histories."""
         self.audience = self._audience()
+        self.hidden: list[Finding] = []
+        """Open questions that are not reported beside others."""
 
     def judge(self) -> Judged:
         found = self.found
@@ -145,6 +154,12 @@ class _Stream:
         found.passages = count_passages(self.histories, of_groups, self.context)
         self._forks()
         self._lacking()
+        found.question, found.undated = questions([*found.findings, *self.hidden], self.histories)
+        found.latest_us = max(
+            (point.wall_us for history in self.histories for row in history.of_kind("enqueued")
+             for point in (row.fact, *(row.fact.points or ()))),
+            default=0,
+        )  # fmt: skip
         return found
 
     # -- the producer ---------------------------------------------------------------------------------------
@@ -407,13 +422,18 @@ class _Stream:
             for first, last, marks in pieces([*handed, *((a, b, False) for a, b in compared)])
             if all(marks)
         ]
-        worse = any(each.epoch == epoch and each.group in ("", group) for each in self.found.findings)
-        if worse:
+        worse = {
+            KINDS[each.kind][0]
+            for each in self.found.findings
+            if each.epoch == epoch and each.group in ("", group)
+        }
+        if not worse <= {"unknown"}:
             return
-        for _, first, last in joined(left):
-            self.found.findings.append(
-                Finding("unverified", self.stream, group=group, epoch=epoch, first=first, last=last)
-            )
+        # Beside questions that may be about later messages only, it is unverified up to the time before these.
+        (self.hidden if worse else self.found.findings).extend(
+            Finding("unverified", self.stream, group=group, epoch=epoch, first=first, last=last)
+            for _, first, last in joined(left)
+        )
 
     # -- accounts -------------------------------------------------------------------------------------------
 
@@ -512,11 +532,13 @@ class _Stream:
         lines: set[str] = set()
         name = self.stream[0]
         for epoch, last in self._ends():
-            behind = producer.goes_on_from is None or epoch < producer.goes_on_from
-            if epoch <= 0 or not behind or epoch in producer.absent:
+            if epoch <= 0 or epoch in producer.absent:
                 continue
             if epoch not in producer.epochs:
-                lines.add(f"no journal of epoch {epoch} of producer {name}")
+                if producer.later_from is None or epoch < producer.later_from:
+                    lines.add(f"no journal of epoch {epoch} of producer {name}")
+            elif producer.grows_from is not None and epoch >= producer.grows_from:
+                continue
             elif (last if last <= LAST else 0) > has[epoch]:
                 lines.add(
                     f"the journal of epoch {epoch} of producer {name} lacks messages to which others refer"

@@ -25,12 +25,14 @@ from reliamsg.audit.segment import owner_of, read_segment
 from reliamsg.audit.sources import Chunk
 from reliamsg.audit.spans import LAST, size
 from reliamsg.audit.streams import Account, Judged, judge
+from reliamsg.audit.through import Question, enqueued_by, first_question
 from reliamsg.audit.timeline import Timeline
 
 __all__ = [
     "Key",
     "Summary",
     "add_times",
+    "count_enqueued",
     "fold",
     "judge_streams",
     "partition_of",
@@ -176,6 +178,12 @@ class Summary:
     by_repair: int = 0
     by_second_site: int = 0
     lacking: set[str] = field(default_factory=set)
+    question: Question | None = None
+    """The open questions about the message that was enqueued first of all that any is about."""
+    undated: bool = False
+    """Whether there are open questions about messages whose time is unknown."""
+    latest_us: int = 0
+    """The latest time at which a row began that enqueued messages."""
     kinds: Counter[tuple[str, str]] = field(default_factory=Counter)
     """By kind and group, the number of findings."""
     messages: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -201,6 +209,9 @@ class Summary:
         self.by_repair += other.by_repair
         self.by_second_site += other.by_second_site
         self.lacking |= other.lacking
+        self.question = first_question(self.question, other.question)
+        self.undated |= other.undated
+        self.latest_us = max(self.latest_us, other.latest_us)
         self.kinds.update(other.kinds)
         self.messages.update(other.messages)
         self.losses_total += other.losses_total
@@ -270,12 +281,29 @@ def judge_streams(
     yield summary
 
 
+def count_enqueued(
+    records: Iterable[tuple[Key, bytes]],
+    numbers: Mapping[str, Sequence[int]],
+    context: Context,
+    us: int,
+) -> Iterator[int]:
+    """For each stream of sorted records, the number of messages that were enqueued by that time."""
+    for stream, facts in _streams(records, numbers):
+        histories = [
+            read_history(journal, stream, rows)
+            for name, rows in facts.items()
+            if (journal := context.journals[name]).role == "producer"
+        ]
+        yield enqueued_by(us, histories, context.until_us)
+
+
 def summarize(found: Judged) -> Summary:
     """The judgement of one stream, without times."""
     losses = [each for each in found.findings if each.kind in LOSSES]
     summary = Summary(
         int(found.used), found.pending, found.accounts, by_repair=found.passages.by_repair,
-        by_second_site=found.passages.by_second_site, lacking=set(found.lacking),
+        by_second_site=found.passages.by_second_site, lacking=set(found.lacking), question=found.question,
+        undated=found.undated, latest_us=found.latest_us,
         findings=found.findings, losses=losses, losses_total=len(losses),
     )  # fmt: skip
     passages = found.passages

@@ -7,16 +7,17 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from reliamsg.audit.clients import Clients
-from reliamsg.audit.found import Finding
+from reliamsg.audit.expect import Expect
+from reliamsg.audit.found import EVIDENCE, Finding, describe
 from reliamsg.audit.kinds import KINDS, PRECEDENCE
 from reliamsg.audit.lineage import Histories
-from reliamsg.audit.spans import LAST
 from reliamsg.audit.tasks import MAX_FINDINGS, Summary, worst_first
+from reliamsg.audit.through import DEMANDS, Through, as_time, clients_as_dicts, demands_at, find_through
 from reliamsg.terminal import printable
 
 __all__ = [
-    "HOPS", "QUANTILES", "SITE_COUNTS", "about_evidence", "as_dict", "compose", "messages", "quantiles", "status",
-    "table", "worst",
+    "HOPS", "QUANTILES", "SITE_COUNTS", "about_evidence", "as_dict", "compose", "conclude", "messages", "quantiles",
+    "status", "table", "time_of", "worst",
 ]  # fmt: skip
 
 HOPS = {
@@ -34,11 +35,10 @@ _MAX_BUCKET = 255
 """Half a million years."""
 
 _STATUS = {"complete": 0, "violated": 1, "lost": 1, "unknown": 2}
-_EVIDENCE = ("missing", "broken", "unclosed")
 
 
 def worst(kinds: Iterable[str]) -> str:
-    """The verdict: violations take precedence over losses, and losses over unknown; remarks are ignored."""
+    """The worst severity: violations take precedence over losses, and losses over unknown; remarks are ignored."""
     severities = {KINDS[kind][0] for kind in kinds} - {"remark"}
     return next((severity for severity in PRECEDENCE if severity in severities), "complete")
 
@@ -48,25 +48,54 @@ def status(verdict: Mapping[str, Any]) -> int:
     return _STATUS[verdict["verdict"]]
 
 
-def compose(total: Summary, clients: Clients, known: Histories, duplicated: int) -> dict[str, Any]:
+def conclude(kinds: Iterable[str], through: Through, enqueued: int, proven: int, all_counts: bool) -> str:
+    """The verdict. `enqueued` and `proven`: messages, and those that were enqueued by the time of `through`.
+    `all_counts`: whether any open question makes it ``unknown``."""
+    found = worst(kinds)
+    if found != "unknown" or all_counts or through.us is None:
+        return found
+    return "complete" if proven or not enqueued else "unknown"
+
+
+def time_of(total: Summary, clients: Clients, known: Histories, rules: Expect, now_us: int) -> Through:
+    """The time through which the evidence is whole and no message is open."""
+    questioned = any(
+        KINDS[each.kind][0] == "unknown" and each.kind not in DEMANDS
+        for each in about_evidence(total, clients, known)
+    )
+    if questioned or total.undated or not known.journals:
+        return Through(None, [])
+    return find_through(clients.proven, total.question, rules.until_us, now_us)
+
+
+def compose(
+    total: Summary, clients: Clients, known: Histories, duplicated: int, rules: Expect, through: Through, proven: int,
+    now_us: int,
+) -> dict[str, Any]:  # fmt: skip
     """The content of ``verdict.json``, but for the time that the audit took. `duplicated`: further copies of valid
-    segments."""
+    segments. `proven`: messages that were enqueued by the time of `through`."""
     evidence = about_evidence(total, clients, known)
     if not known.journals:
         evidence.append(Finding("missing", text=_NO_JOURNALS))
+    if rules.until_us is not None:
+        evidence += demands_at(rules.until_us, clients.proven, now_us)
     kinds: Counter[str] = Counter(each.kind for each in evidence)
     for (kind, _), count in total.kinds.items():
         kinds[kind] += count
     lines = {
-        kind: sorted(each.text for each in evidence if each.kind == kind)[:MAX_FINDINGS] for kind in _EVIDENCE
+        kind: sorted(each.text for each in evidence if each.kind == kind)[:MAX_FINDINGS] for kind in EVIDENCE
     }
     if not known.journals:
         lines["missing"].remove(_NO_JOURNALS)
         lines["missing"].insert(0, _NO_JOURNALS)
     worst_found = worst_first([*total.findings, *evidence])
+    counts = messages(total, {each.client for each in known.journals if each.role == "group"}, proven)
     return {
-        "verdict": worst(kinds),
-        "messages": messages(total, {each.client for each in known.journals if each.role == "group"}),
+        "verdict": conclude(kinds, through, counts["enqueued"], proven, rules.all_counts),
+        "through": None if through.us is None else as_time(through.us),
+        "held_by": through.held_by,
+        "clients": clients_as_dicts(clients.proven),
+        "messages": counts,
         "streams": total.streams,
         "sites": {
             site: {name: counts[name] for name in SITE_COUNTS} for site, counts in sorted(total.sites.items())
@@ -77,7 +106,9 @@ def compose(total: Summary, clients: Clients, known: Histories, duplicated: int)
             "clients": len(known.journals),
             "missing": lines["missing"],
             "duplicated": duplicated,
-            "broken": sorted([*lines["broken"], *lines["unclosed"]])[:MAX_FINDINGS],
+            "broken": sorted(line for kind in EVIDENCE if kind != "missing" for line in lines[kind])[
+                :MAX_FINDINGS
+            ],
         },
         "latency": quantiles(clients.latencies),
         "findings": [as_dict(each) for each in worst_found],
@@ -95,9 +126,9 @@ def about_evidence(total: Summary, clients: Clients, known: Histories) -> list[F
     ]
 
 
-def messages(total: Summary, groups: Iterable[str]) -> dict[str, Any]:
+def messages(total: Summary, groups: Iterable[str], proven: int) -> dict[str, Any]:
     """Messages by fate. `groups`: all groups with a journal; exactly these appear in `delivered`, even without
-    deliveries."""
+    deliveries. `proven`: messages that were enqueued by the time through which everything is proven."""
 
     def sum_of(name: str) -> int:
         return sum(getattr(account, name) for account in total.accounts.values())
@@ -107,6 +138,7 @@ def messages(total: Summary, groups: Iterable[str]) -> dict[str, Any]:
     }
     return {
         "enqueued": sum_of("enqueued"),
+        "proven": proven,
         "delivered": delivered,
         **{name: sum_of(name) for name in ("lost", "declared_gaps", "duplicates", "out_of_order", "phantom")},
         "pending": total.pending,
@@ -140,7 +172,7 @@ def _quantiles(counts: Counter[int]) -> dict[str, float]:
 def as_dict(finding: Finding, hops: bool = False) -> dict[str, Any]:
     """A finding, with `hops` a lost range, as plain data."""
     found: dict[str, Any] = {
-        "kind": finding.kind, "severity": KINDS[finding.kind][0], "text": _text(finding),
+        "kind": finding.kind, "severity": KINDS[finding.kind][0], "text": describe(finding),
     }  # fmt: skip
     if finding.stream is not None:
         found |= dict(zip(("producer", "topic", "partition"), finding.stream, strict=True))
@@ -156,33 +188,23 @@ def as_dict(finding: Finding, hops: bool = False) -> dict[str, Any]:
     return found
 
 
-def _text(finding: Finding) -> str:
-    kind = finding.kind
-    meaning, more = KINDS[kind][1], finding.text
-    if kind in _EVIDENCE:
-        return more or meaning
-    parts = []
-    if finding.stream is not None:
-        producer, topic, part = finding.stream
-        parts.append(f"{producer}/{topic}" + (f"~{part}" if part else ""))
-    if finding.first is not None and finding.last is not None:
-        first, last = finding.first, finding.last
-        span = str(first) if first == last else f"{first} to {last if last < LAST else 'the end'}"
-        parts.append(f"{span} of epoch {finding.epoch}")
-    parts += [f"at group {finding.group}"] if finding.group else []
-    parts += [f"at site {finding.site}"] if finding.site else []
-    about = " ".join(parts)
-    said = f"{meaning}: {more}" if more else meaning
-    return f"{about}: {said}" if about else said
-
-
 def table(verdict: Mapping[str, Any], limit: int = 20) -> str:
     """A summary as text, with at most `limit` lines of evidence and of findings."""
     m, evidence = verdict["messages"], verdict["evidence"]
+    through = verdict["through"]
     lines = [
-        f"verdict: {verdict['verdict']}",
+        f"verdict: {verdict['verdict']}"
+        + (f" through {through}" if through and verdict["verdict"] == "complete" else ""),
         f"  {m['enqueued']:,} messages in {verdict['streams']:,} streams, from {evidence['clients']:,} journals",
     ]
+    if through:
+        lines.append(f"  whole and without open questions through {through}: {m['proven']:,} messages")
+        lines += [
+            f"  held there by {hold['role']} {hold['client']}: {hold['why']}"
+            if "role" in hold
+            else f"  {hold['why']}"
+            for hold in verdict["held_by"]
+        ]
     lines += [f"  delivered to {group}: {count:,}" for group, count in m["delivered"].items()]
     lines.append(
         f"  lost {m['lost']:,}, declared gaps {m['declared_gaps']:,}, duplicates {m['duplicates']:,},"
@@ -199,7 +221,7 @@ def table(verdict: Mapping[str, Any], limit: int = 20) -> str:
         f"  {hop}: " + ", ".join(f"{name} {seconds:.6g} s" for name, seconds in quantiles.items())
         for hop, quantiles in verdict["latency"].items()
     ]
-    others = [f"  {f['severity']}: {f['text']}" for f in verdict["findings"] if f["kind"] not in _EVIDENCE]
+    others = [f"  {f['severity']}: {f['text']}" for f in verdict["findings"] if f["kind"] not in EVIDENCE]
     lacking = [f"  evidence: {line}" for line in (*evidence["missing"], *evidence["broken"])]
     for shown, what in ((lacking, "lines of evidence"), (others, "findings")):
         lines += shown[:limit]

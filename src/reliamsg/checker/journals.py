@@ -97,9 +97,24 @@ class Chain:
         continues in segments that have not arrived yet proves nothing."""
         return not self.broken and (self.to_the_end or self.finished or boot is not self.boots[-1])
 
-    def goes_beyond(self, wall_us: int | None) -> bool:
-        """Whether it has a row that was begun after that time, by the client's clock."""
-        return wall_us is not None and any(row.wall_us > wall_us for row in self.rows)
+    @cached_property
+    def proven_us(self) -> int:
+        """The time through which it is proven, in µs since 1970 by the client's clock, whatever may be missing before
+        its end.
+
+        A row counts from its beginning, and rows begin in the order of their numbers. So what follows the last row
+        began after it, and everything that began by then is there. The last boot of a closed file is there to its end.
+        """
+        rows = self.boots[-1].rows if self.boots else ()
+        if not rows:
+            return 0
+        if self.finished or self.to_the_end:
+            return max(max(row.wall_us, row.wall_last_us) for row in rows)
+        return rows[-1].wall_us
+
+    def reaches(self, wall_us: int | None) -> bool:
+        """Whether everything that follows is later than that time, by the client's clock."""
+        return wall_us is not None and self.proven_us >= wall_us
 
 
 def _split(rows: Iterable[JournalRow]) -> list[list[JournalRow]]:

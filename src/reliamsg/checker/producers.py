@@ -130,7 +130,7 @@ def gather_producer(
         open_from=min(map(_last_epoch, unfinished), default=None),
         continues=sound
         and bool(unfinished)
-        and (not drained if until_us is None else all(chain.goes_beyond(until_us) for chain in unfinished)),
+        and (not drained if until_us is None else all(chain.reaches(until_us) for chain in unfinished)),
         newest_epoch=max(map(_last_epoch, chains), default=0),
     )
     findings: list[Finding] = []

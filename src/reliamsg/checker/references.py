@@ -61,8 +61,8 @@ class _Journals:
         self._grows_from: int | None = None
         """The epoch of the last opening that may have more rows; None if none can."""
         self._later_from: int | None = None
-        """The epoch from which on everything is later than the period of the check, according to a journal that
-        continues after it; None if none does."""
+        """The epoch from which on everything is later than the period of the check, according to a journal that reaches
+        to its end; None if none does."""
 
     def read(self, chain: Chain, until_us: int | None) -> None:
         """Add a journal."""
@@ -77,7 +77,7 @@ class _Journals:
         for boot in chain.boots:
             name = boot.rows[0].incarnation
             self._rows[name] = max(boot.rows[-1].lsn, self._rows.get(name, 0))
-        end, later = max(own_epochs, default=0), chain.goes_beyond(until_us)
+        end, later = max(own_epochs, default=0), chain.reaches(until_us)
         if later:
             self._later_from = end if self._later_from is None else min(end, self._later_from)
         if later or not chain.finished:
@@ -101,8 +101,8 @@ class _Journals:
 def find_missing(chains: Iterable[Chain], until_us: int | None) -> list[Finding]:
     """``missing``: a line for each opening or epoch of which others refer to more than its producer's journals have.
 
-    `until_us` as in :class:`reliamsg.checker.run.Expect`: openings that may follow in a journal that continues after it
-    are not missing.
+    `until_us` as in :class:`reliamsg.checker.run.Expect`: openings that may follow in a journal that reaches to it are
+    not missing.
     """
     chains = list(chains)
     journals: dict[str, _Journals] = {}

@@ -132,11 +132,12 @@ def _check(
     by_logs = check_applications(apps, clients.producers, clients.groups, accounts.excused, expect.drained)
     findings += by_logs.findings
     unverified = _unverified(clients, apps, compared)
-    findings += _check_unverified(unverified, findings, clients, contested)
+    reported, hidden = _check_unverified(unverified, findings, clients, contested)
+    findings += reported
     findings += find_forks(chains)
     findings += [Finding("broken", problem) for problem in problems]
     now_us = time.time_ns() // 1000 if expect.now_us is None else expect.now_us
-    through = find_through(chains, findings, clients.producers, expect.until_us, now_us)
+    through = find_through(chains, [*findings, *hidden], clients.producers, expect.until_us, now_us)
     if expect.until_us is not None:
         findings += demands_at(expect.until_us, chains, now_us)
     proven = Counts(proven=accounted_by(through.us, clients.producers))
@@ -283,26 +284,33 @@ def _unverified(clients: _Clients, apps: Applications, compared: dict[str, SpanM
 
 def _check_unverified(
     unverified: Iterable[_Unverified], findings: Iterable[Finding], clients: _Clients, contested: set[Key]
-) -> list[Finding]:
+) -> tuple[list[Finding], list[Finding]]:
     """Find unverified content, unless there is a known cause.
 
     A hole prevents the comparison of the range around it, so nothing is reported if there is a worse finding. Nor is
     it reported for the epoch in whose middle a group joined or was removed, because that is no fault.
+
+    The second list has what is not reported because of questions that may be about later messages only: up to the time
+    before these, the content is unverified nevertheless.
     """
-    worse = {(finding.group, finding.stream, finding.epoch) for finding in findings}
+    worse: dict[tuple[str, Stream | None, int | None], set[str]] = {}
+    for finding in findings:
+        worse.setdefault((finding.group, finding.stream, finding.epoch), set()).add(finding.severity)
     found: list[Finding] = []
+    hidden: list[Finding] = []
     for name, key, spans in unverified:
         group, producer = clients.groups[name], clients.producers[key[0].producer]
         joined = group.joined.get(key[0], (0, 1))
         excused = producer.excused.get(name, SpanMap())[key]
-        known = key in contested or not {(name, *key), ("", *key)}.isdisjoint(worse)
+        beside = worse.get((name, *key), set()) | worse.get(("", *key), set())
+        known = key in contested or not beside <= {"unknown"}
         if known or excused or group.before_join[key] or (joined[0] == key[1] and joined[1] > 1):
             continue
-        found += [
+        (hidden if beside else found).extend(
             Finding("unverified", KINDS["unverified"][1], key[0], name, epoch=key[1], first=first, last=last)
             for first, last in spans
-        ]
-    return found
+        )
+    return found, hidden
 
 
 def _streams(clients: _Clients, apps: Applications) -> set[Stream]:

@@ -15,26 +15,15 @@ from reliamsg.checker.producers import ProducerFacts
 from reliamsg.checker.report import DEMANDS, KINDS, Ends, Finding, Hold, ProvenChain, Through, as_time
 from reliamsg.checker.spans import ENDLESS, Key, SpanMap, Spans
 
-__all__ = ["accounted_by", "demands_at", "find_through", "mixed_times", "proven_chain"]
+__all__ = ["accounted_by", "demands_at", "find_through", "mixed_times"]
 
 _MAX_HOLDS = 20
 
 
-def proven_chain(chain: Chain) -> ProvenChain:
-    """The time through which a chain is proven, whatever may be missing before its end.
-
-    A row counts from its beginning, and rows begin in the order of their numbers. So what follows the last row began
-    after it, and everything that began by then is there. The last boot of a closed file is there to its end.
-    """
-    rows = chain.boots[-1].rows if chain.boots else ()
+def _proven_chain(chain: Chain) -> ProvenChain:
+    """A chain and its time."""
     ends: Ends = "closed" if chain.finished else "open"
-    if not rows:
-        proven = 0
-    elif chain.finished or chain.to_the_end:
-        proven = max(max(row.wall_us, row.wall_last_us) for row in rows)
-    else:
-        proven = rows[-1].wall_us
-    return ProvenChain(chain.role, chain.client, chain.source, proven, ends)
+    return ProvenChain(chain.role, chain.client, chain.source, chain.proven_us, ends)
 
 
 def mixed_times(chain: Chain) -> list[tuple[int, int]]:
@@ -64,7 +53,7 @@ def find_through(
 ) -> Through:
     """`findings`: all, with those about the evidence. `now_us`: this machine's clock, µs since 1970."""
     proven = sorted(
-        map(proven_chain, chains), key=lambda each: (each.proven_us, each.role, each.client, each.source)
+        map(_proven_chain, chains), key=lambda each: (each.proven_us, each.role, each.client, each.source)
     )
     unknown = [each for each in findings if each.severity == "unknown" and each.kind not in DEMANDS]
     questions = list(_questions(unknown, producers))
@@ -96,9 +85,10 @@ def demands_at(until_us: int, chains: Iterable[Chain], now_us: int) -> Iterator[
         yield Finding("ends_early", f"{as_time(until_us)} is later than the clock of this machine")
     for chain in chains:
         name = f"{chain.source} ({chain.role} {chain.client})"
-        proven_us = proven_chain(chain).proven_us
-        if not chain.broken and proven_us < until_us:
-            yield Finding("ends_early", f"{name}: {KINDS['ends_early'][1]}: it ends at {as_time(proven_us)}")
+        if not chain.broken and not chain.reaches(until_us):
+            yield Finding(
+                "ends_early", f"{name}: {KINDS['ends_early'][1]}: it ends at {as_time(chain.proven_us)}"
+            )
         for low, high in mixed_times(chain):
             if low <= until_us < high:
                 text = f"{KINDS['mixed_clock'][1]}: from {as_time(high)} to {as_time(low)}"

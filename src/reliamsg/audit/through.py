@@ -1,0 +1,256 @@
+"""Through which time the evidence is whole: docs/reference/audit.md, "Complete through a time"."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import Any
+
+from reliamsg.audit.fold import Opening, Part, unfold
+from reliamsg.audit.found import Finding, describe
+from reliamsg.audit.kinds import KINDS
+from reliamsg.audit.numbers import History
+from reliamsg.audit.spans import LAST, pieces, size
+
+__all__ = [
+    "DEMANDS", "Proven", "Question", "Through", "as_time", "clients_as_dicts", "demands_at", "enqueued_by",
+    "find_through", "first_question", "prove", "questions",
+]  # fmt: skip
+
+DEMANDS = frozenset({"unclosed", "ends_early", "mixed_clock"})
+"""Kinds of findings about evidence that was demanded and may follow. They don't question what is there."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MAX_CLIENTS = 1_000
+_MAX_HOLDS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Proven:
+    """One history of a client's file."""
+
+    role: str
+    client: str
+    source: str
+    broken: bool
+    closed: bool
+    us: int
+    """Through this time no row is missing at its end: µs since 1970, by the client's clock."""
+    mixed: list[tuple[int, int]]
+    """Half-open periods in which the client's clock ran backwards; sorted and disjoint."""
+
+    @property
+    def ends(self) -> str:
+        return "closed" if self.closed else "open"
+
+    @property
+    def name(self) -> str:
+        return f"{self.source} ({self.role} {self.client})"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Open questions of one stream, and when the first message was enqueued that one is about."""
+
+    since_us: int
+    findings: list[Finding]
+    """Those about that message."""
+
+
+def first_question(one: Question | None, other: Question | None) -> Question | None:
+    """The questions about earlier messages, or those of both."""
+    if one is None or other is None:
+        return one or other
+    if one.since_us != other.since_us:
+        return min(one, other, key=lambda each: each.since_us)
+    both = sorted([*one.findings, *other.findings], key=describe)
+    return Question(one.since_us, both[:_MAX_HOLDS])
+
+
+def prove(
+    role: str, client: str, source: str, broken: bool, openings: Sequence[Opening], parts: Iterable[Part]
+) -> Proven:
+    """The time through which a history is proven."""
+    last = openings[-1] if openings else None
+    us = 0 if last is None else last.proven_us
+    found: list[tuple[int, int]] = []
+    latest = 0
+    for part in parts:
+        found += part.mixed
+        if part.least_us < latest:
+            found.append((part.least_us, latest))
+        latest = max(latest, part.latest_us)
+    merged: list[tuple[int, int]] = []
+    for low, high in sorted(found):
+        if merged and low <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(high, merged[-1][1]))
+        else:
+            merged.append((low, high))
+    return Proven(role, client, source, broken, last is not None and last.closed, us, merged)
+
+
+def questions(findings: Iterable[Finding], histories: Sequence[History]) -> tuple[Question | None, bool]:
+    """The open questions of a stream about the message that was enqueued first of all that any is about; and whether
+    there is one about messages that were not enqueued, whose time is unknown."""
+    by_epoch: dict[int, list[Finding]] = defaultdict(list)
+    undated = False
+    for each in findings:
+        if KINDS[each.kind][0] != "unknown":
+            continue
+        if each.epoch is None or each.first is None or each.last is None or each.last >= LAST:
+            undated = True
+        else:
+            by_epoch[each.epoch].append(each)
+    rows: dict[int, list[tuple[int, int, int]]] = {}
+    for history in histories if by_epoch else ():
+        for row in history.of_kind("enqueued"):
+            if row.epoch in by_epoch:
+                own = rows.setdefault(row.epoch, [])
+                own += [(fact.first, fact.last, fact.wall_us) for fact in unfold(row.fact)]
+    least: int | None = None
+    first: list[Finding] = []
+    for epoch, own_findings in by_epoch.items():
+        for each, since in _since(own_findings, rows.get(epoch, [])):
+            if since is None:
+                undated = True
+            elif least is None or since < least:
+                least, first = since, [each]
+            elif since == least:
+                first.append(each)
+    return None if least is None else Question(least, first[:_MAX_HOLDS]), undated
+
+
+def _since(
+    findings: Iterable[Finding], rows: Iterable[tuple[int, int, int]]
+) -> Iterator[tuple[Finding, int | None]]:
+    """For each finding, when its first message was enqueued; None if any was not."""
+    steps = [
+        (first, last, min(marks)) for first, last, marks in pieces(rows)
+    ]  # disjoint, each with the earliest row about it
+    starts = [first for first, _, _ in steps]
+    for each in findings:
+        first, last = each.first or 0, each.last or 0
+        at = max(bisect_right(starts, first) - 1, 0)
+        end, least = first - 1, None
+        while at < len(steps) and steps[at][0] <= end + 1 and end < last:
+            if steps[at][1] > end:
+                end = steps[at][1]
+                least = steps[at][2] if least is None else min(least, steps[at][2])
+            at += 1
+        yield each, least if end >= last else None
+
+
+def enqueued_by(us: int, histories: Sequence[History], until_us: int | None) -> int:
+    """The number of a stream's messages that were enqueued by a time, without those after `until_us`."""
+    by_epoch: dict[int, list[tuple[int, int, bool]]] = defaultdict(list)
+    for history in histories:
+        for row in history.of_kind("enqueued"):
+            for fact in unfold(row.fact):
+                later = until_us is not None and fact.wall_us > until_us
+                if later or fact.wall_us <= us:
+                    by_epoch[row.epoch].append((fact.first, fact.last, later))
+    return sum(
+        size(first, last) for own in by_epoch.values() for first, last, marks in pieces(own) if not any(marks)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Through:
+    """The time through which the evidence is whole and no message is open."""
+
+    us: int | None
+    """µs since 1970; None: at no time."""
+    held_by: list[dict[str, Any]]
+    """What keeps it from being later: role, client, time and reason."""
+
+
+def find_through(
+    proven: Sequence[Proven], question: Question | None, until_us: int | None, now_us: int
+) -> Through:
+    """The greatest time through which nothing is open."""
+    times = [now_us, *(each.us for each in proven)]
+    if question is not None:
+        times.append(question.since_us - 1)
+    us = min(times)
+    if until_us is not None:
+        us = min(us, until_us)
+    us, mixed = _before_mixed(us, proven)
+    held = [
+        (each.role, each.client, f"its clock ran backwards from {as_time(high)} to {as_time(low)}")
+        for each, low, high in mixed
+    ]
+    held += [
+        (
+            each.role,
+            each.client,
+            f"its journal {'was closed then' if each.closed else 'has no row after that'}",
+        )
+        for each in proven
+        if each.us == us
+    ]
+    if question is not None and question.since_us - 1 == us:
+        held += [
+            ("group" if each.group else "producer", each.group or (each.stream or ("",))[0], describe(each))
+            for each in question.findings
+        ]
+    if us == now_us:
+        held.append(("", "", "it is the time of the audit"))
+    at = as_time(us)
+    return Through(
+        us,
+        [
+            {**({"role": role, "client": client} if role else {}), "through": at, "why": why}
+            for role, client, why in held[:_MAX_HOLDS]
+        ],
+    )
+
+
+def _before_mixed(us: int, proven: Iterable[Proven]) -> tuple[int, list[tuple[Proven, int, int]]]:
+    """The last time up to `us` at which no clock ran backwards, and those that ran backwards just after it."""
+    own = [(each, low, high) for each in proven for low, high in each.mixed]
+    moved = True
+    while moved:
+        moved = False
+        for _, low, high in own:
+            if low <= us < high:
+                us, moved = low - 1, True
+    return us, [each for each in own if each[1] - 1 == us]
+
+
+def clients_as_dicts(proven: Iterable[Proven]) -> list[dict[str, str]]:
+    """The histories that are proven least."""
+    return [
+        {
+            "role": each.role,
+            "client": each.client,
+            "proven": as_time(each.us),
+            "ends": "closed" if each.closed else "open",
+        }
+        for each in islice(proven, _MAX_CLIENTS)
+    ]
+
+
+def demands_at(until_us: int, proven: Iterable[Proven], now_us: int) -> Iterator[Finding]:
+    """What questions that everything is proven through that time."""
+    if until_us > now_us:
+        yield Finding("ends_early", text=f"{as_time(until_us)} is later than the clock of this machine")
+    for each in proven:
+        if not each.broken and each.us < until_us:
+            text = f"{each.name}: {KINDS['ends_early'][1]}: it ends at {as_time(each.us)}"
+            yield Finding("ends_early", text=text)
+        for low, high in each.mixed:
+            if low <= until_us < high:
+                text = f"{each.name}: {KINDS['mixed_clock'][1]}: from {as_time(high)} to {as_time(low)}"
+                yield Finding("mixed_clock", text=text)
+
+
+def as_time(us: int) -> str:
+    """µs since 1970 in ISO 8601, UTC; numbers beyond the year 9999 as they are."""
+    try:
+        moment = _EPOCH + timedelta(microseconds=us)
+    except OverflowError:
+        return f"{us} µs"
+    return f"{moment.replace(tzinfo=None).isoformat(timespec='microseconds')}Z"

@@ -1,0 +1,82 @@
+"""Through which time journals are proven: both judges agree, and evidence that is taken away never makes it later."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from reliamsg.checker import Chain, Expect, check
+from reliamsg.store.journal import JournalRow
+from tests.audit.equality import by_audit, differences, plain
+from tests.audit.generated import Journals, journals
+from tests.chance import examples
+
+_CLEAN = "clean"
+"""Runs without changes; only ends of journals are missing, or clocks ran backwards."""
+
+
+def unfinished(seed: int) -> list[Chain]:
+    """The journals of a run of which the ends of some have not arrived, and of which some clocks ran backwards."""
+    rng = random.Random(seed)
+    run: Journals = journals(seed, "-x", clean=rng.random() < 0.7)
+    if rng.random() < 0.3:
+        run.clients = [(role, name, _set_back(rng, rows)) for role, name, rows in run.clients]
+    run.clients = [
+        (role, name, rows[: rng.randint(1, len(rows))] if rng.random() < 0.5 else rows)
+        for role, name, rows in run.clients
+    ]
+    return [replace(chain, to_the_end=False) for chain in run.chains()]
+
+
+def _set_back(rng: random.Random, rows: list[JournalRow]) -> list[JournalRow]:
+    """Set the client's clock back before some row."""
+    at, by = rng.randrange(len(rows)), rng.choice((1, 1_000, 2_000_000))
+    later = [replace(row, wall_us=row.wall_us - by, wall_last_us=row.wall_last_us - by) for row in rows[at:]]
+    return [*rows[:at], *later]
+
+
+def _times(chains: list[Chain]) -> list[int]:
+    return sorted(row.wall_us for chain in chains for row in chain.rows)
+
+
+@settings(max_examples=examples(300), deadline=None, suppress_health_check=list(HealthCheck))
+@given(seed=st.integers(0, 2**32 - 1), mode=st.sampled_from(["", "drained", "until"]))
+def test_both_judges_prove_the_same(seed: int, mode: str) -> None:
+    chains = unfinished(seed)
+    until_us = random.Random(seed + 1).choice(_times(chains)) if mode == "until" else None
+    theirs = plain(chains, Expect(drained=mode == "drained", until_us=until_us))
+    found = differences(theirs, by_audit(chains, drained=mode == "drained", until_us=until_us, seed=seed))
+    assert not found, f"unfinished({seed}), until {until_us}"
+
+
+@settings(max_examples=examples(300), deadline=None, suppress_health_check=list(HealthCheck))
+@given(seed=st.integers(0, 2**32 - 1))
+def test_the_time_is_the_greatest_at_which_everything_is_complete(seed: int) -> None:
+    """Asked for that time, the verdict is complete; asked for the next microsecond, it is not."""
+    chains = unfinished(seed)
+    report = check(chains)
+    us = report.through.us
+    if report.verdict != "complete" or us is None:
+        return
+    at = check(chains, expect=Expect(until_us=us))
+    assert (at.verdict, at.messages.enqueued) == ("complete", report.messages.proven), at.text()
+    assert at.through.us == us
+    after = check(chains, expect=Expect(until_us=us + 1))
+    assert after.verdict == "unknown", after.text()
+
+
+@settings(max_examples=examples(300), deadline=None, suppress_health_check=list(HealthCheck))
+@given(seed=st.integers(0, 2**32 - 1))
+def test_rows_that_have_not_arrived_never_make_it_later(seed: int) -> None:
+    """Nor does any loss or violation appear that is none with all rows."""
+    run = journals(seed, "-x", clean=True)
+    whole = [replace(chain, to_the_end=False) for chain in run.chains()]
+    rng = random.Random(seed)
+    partly = [replace(chain, rows=chain.rows[: rng.randint(1, len(chain.rows))]) for chain in whole]
+    report = check(partly)
+    assert report.verdict in ("complete", "unknown"), report.text()
+    if report.through.us is not None:
+        assert report.through.us <= (check(whole).through.us or 0), report.text()
