@@ -16,6 +16,7 @@ from typing import Any
 
 from benchmarks.options import Options
 from reliamsg import Consumer, JournalExport, Message, Producer
+from reliamsg.audit.expect import Expect
 from reliamsg.audit.job import audit
 from reliamsg.audit.session import make_session
 from reliamsg.testing import MemoryNetwork
@@ -73,7 +74,9 @@ def measure(messages: int, interval: float, runs: int) -> dict[str, Any]:
         seconds = []
         for run in range(runs):
             started = time.monotonic()
-            verdict = audit(spark, directory / "journals", out=directory / f"out{run}")
+            verdict = audit(
+                spark, directory / "journals", out=directory / f"out{run}", expect=Expect(drained=True)
+            )
             seconds.append(time.monotonic() - started)
         spark.stop()
         size = sum(path.stat().st_size for path in (directory / "journals").rglob("*.ndjson"))

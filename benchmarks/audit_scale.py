@@ -160,6 +160,7 @@ def _tree_bytes() -> int:
 def main(place: str, processors: int) -> None:
     """In a process of its own: audit, and print a line."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:processors])
+    from reliamsg.audit.expect import Expect
     from reliamsg.audit.job import audit
     from reliamsg.audit.session import make_session
 
@@ -167,7 +168,7 @@ def main(place: str, processors: int) -> None:
     spark = make_session(f"local[{processors}]", journals=place, settings=quiet)
     memory = _Memory()
     started = time.monotonic()
-    verdict = audit(spark, place)
+    verdict = audit(spark, place, expect=Expect(drained=True))
     seconds = time.monotonic() - started
     spark.stop()
     found = {"seconds": round(seconds, 1), "peak_mb": round(memory.peak_bytes / _MIB), "verdict": verdict}

@@ -35,7 +35,7 @@ def audit(*arguments: object, **environment: str) -> subprocess.CompletedProcess
 @pytest.mark.full  # the tests of the demo and the README start the same program, half a minute each
 def test_a_verdict_as_json_and_its_files(tmp_path: Path) -> None:
     journals, out = exported(tmp_path), tmp_path / "out"
-    done = audit(journals, "--out", out, "--json", "--master", "local[2]")
+    done = audit(journals, "--drained", "--out", out, "--json", "--master", "local[2]")
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     found = json.loads(done.stdout)
@@ -45,9 +45,9 @@ def test_a_verdict_as_json_and_its_files(tmp_path: Path) -> None:
         "chains", "findings", "latency", "ranges", "sites", "verdict.json", "report.html",
     }  # fmt: skip
     plain = check_directory(journals, Expect(drained=True)).as_dict()
-    for name in ("messages", "streams", "sites", "latency", "rows", "lost_ranges"):
+    for name in ("through", "clients", "messages", "streams", "sites", "latency", "rows", "lost_ranges"):
         assert found[name] == plain[name], name
-    assert table(found).startswith("verdict: complete\n")
+    assert table(found).startswith(f"verdict: complete through {found['through']}\n")
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def judged(spark: SparkSession, mutilated: Path, out: Path) -> dict[str, Any]:
     """All of them, and clients that are expected and absent, in one audit: starting one takes longer than
     judging them."""
-    return audit(spark, mutilated, out=out, expect=Expect(**ABSENT))
+    return audit(spark, mutilated, out=out, expect=Expect(drained=True, **ABSENT))
 
 
 @pytest.mark.timeout(900)
@@ -166,7 +166,7 @@ def test_damage_is_named_once_and_never_makes_a_verdict_better(
 ) -> None:
     name = damage.__name__
     lines = [line for line in judged["evidence"]["broken"] if f"/{name}/" in line]
-    plain = check_directory(mutilated / name, Expect(drained=True))
+    plain = check_directory(mutilated / name, PlainExpect(drained=True))
     if not says:
         assert lines == []
         assert plain.verdict == "complete", plain.text()
@@ -186,7 +186,7 @@ def test_clients_that_are_expected_and_absent(judged: dict[str, Any], out: Path)
 
 @pytest.mark.timeout(900)
 def test_no_journals_at_all(spark: SparkSession, tmp_path: Path) -> None:
-    found = audit(spark, tmp_path, expect=Expect(("nobody",)))
+    found = audit(spark, tmp_path, expect=Expect(("nobody",), drained=True))
     plain = check_directory(tmp_path, PlainExpect(drained=True, producers=["nobody"])).as_dict()
     assert found["verdict"] == plain["verdict"] == "unknown"
     assert found["evidence"]["missing"] == ["there are no journals", "no journal of producer nobody"]

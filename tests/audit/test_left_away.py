@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
+from reliamsg.audit.expect import Expect as AuditExpect
 from reliamsg.audit.job import audit
 from reliamsg.audit.tasks import MAX_FINDINGS
 from reliamsg.checker import Expect, check_directory
@@ -101,7 +102,7 @@ def test_by_spark(spark: SparkSession, tmp_path: Path, size: Callable[[int, int]
         )
         for number, (seed, (client, left)) in enumerate(ways):
             _write(place, seed, f"-{number}", client, left)
-        verdict = audit(spark, place)
+        verdict = audit(spark, place, expect=AuditExpect(drained=True))
         assert verdict["findings_total"] < MAX_FINDINGS, "not all findings are here to be compared"
         assert shared(verdict) == shared(check_directory(place, Expect(drained=True)).as_dict())
         told = {int(tag) for each in verdict["findings"] for tag in re.findall(r"-(\d+)\b", str(each))}

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from reliamsg.audit.expect import Expect as AuditExpect
 from reliamsg.audit.job import audit
 from reliamsg.checker import Expect, check_directory
 from reliamsg.simulation.journals import renamed_row
@@ -73,7 +74,7 @@ def _rename(journals: Path, target: Path, tail: str) -> None:
 
 @pytest.fixture(scope="module")
 def verdict(spark: SparkSession, renamed: Path) -> dict[str, Any]:
-    return audit(spark, renamed)
+    return audit(spark, renamed, expect=AuditExpect(drained=True))
 
 
 def test_all_are_judged_as_by_the_plain_checker(verdict: dict[str, Any], renamed: Path) -> None:

@@ -62,7 +62,7 @@ def audit(journals: Path, out: Path, report: Report, stop: StopRequest, *, keep:
         return Audit(not_run=not_run)
     out.mkdir(parents=True)
     expected = [f"producer={name}" for name in PRODUCERS] + [f"group={name}:{TOPIC}" for name in GROUPS]
-    command = [sys.executable, "-m", "reliamsg.audit", str(journals), "--json"]
+    command = [sys.executable, "-m", "reliamsg.audit", str(journals), "--drained", "--json"]
     command += ["--out", str(out / "audit")] if keep else []
     command += [part for name in expected for part in ("--expect", name)]
     started = time.monotonic()
