@@ -133,10 +133,22 @@ class _Run:
         if self.closed and self.rng.random() < 0.5:
             last = [name for boots in self.boots.values() for name, _ in boots[-1:] if name != boots[0][0]]
             self.ungiven = set(last)
+        ends: dict[str, list[object]] = {}
         for name in self.groups:
-            made.clients.append(
-                ("group", name, self._written("group", name, _Group(self, name).boots()).rows)
+            rows = self._written("group", name, _Group(self, name).boots()).rows
+            made.clients.append(("group", name, rows))
+            ends[name] = [rows[-1].boot, rows[-1].lsn]
+        made.clients = [
+            (
+                role,
+                name,
+                [
+                    replace(row, detail={"journal": ends[row.group]}) if row.kind == "consumed" else row
+                    for row in rows
+                ],
             )
+            for role, name, rows in made.clients
+        ]
         return made
 
     def _written(self, role: Role, name: str, boots: list[list[Entry]]) -> Chain:
@@ -659,10 +671,21 @@ def _day_off(rng: random.Random, rows: list[JournalRow], at: int) -> None:
     rows[:] = [replace(row, wall_us=row.wall_us + day, wall_last_us=row.wall_last_us + day) for row in rows]
 
 
+def _report(rng: random.Random, rows: list[JournalRow], at: int) -> None:
+    """Another opening of a group and another row of its journal, which may exist."""
+    reports = [number for number, row in enumerate(rows) if row.kind == "consumed"]
+    for number in rng.sample(reports, min(len(reports), rng.randint(1, 3))):
+        boot, lsn = f"{rng.choice((1, 1, 2, 3, 9)):016x}", rng.choice((0, 1, 5, 5, 12, 200))
+        detail = rng.choice(
+            (None, {}, {"journal": [boot, lsn]}, {"journal": [boot, lsn]}, {"journal": [lsn]})
+        )
+        rows[number] = replace(rows[number], detail=detail)
+
+
 _CHANGES = {
     "drop": _drop, "swap": _swap, "repeat": _repeat, "ends": _ends, "digest": _digest, "kind": _kind,
     "epoch": _epoch, "incarnation": _incarnation, "reason": _reason, "site": _site, "cut": _cut, "day off": _day_off,
-    "behind": _behind, "gone": _gone, "operated": _operated,
+    "behind": _behind, "gone": _gone, "operated": _operated, "report": _report,
 }  # fmt: skip
 _HOW = (
     "lose",
@@ -672,6 +695,8 @@ _HOW = (
     "gone",
     "operated",
     "operated",
+    "report",
+    "report",
     "ends",
     "kind",
     "swap",

@@ -198,7 +198,7 @@ def placed(digest: str, parent: str | None, boot: str, first_lsn: int, last_lsn:
     opening = Opening(boot, first_lsn, last_lsn, "opened", "0" * 16, 0, 0, None, 0)
     part = Part(
         "producer", "p", [digest], parent, first_lsn, last_lsn, [opening], [], [], set(), set(), set(), set(), set(),
-        set(), set(), {}, 0, 0, [],
+        {}, set(), set(), {}, 0, 0, [],
     )  # fmt: skip
     return Placed(ord(digest), part, "", "", "", 0)
 

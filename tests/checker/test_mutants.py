@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -200,12 +201,17 @@ def _unnamed(h: History) -> None:
         boot[0] = replace(boot[0], detail={**(boot[0].detail or {}), "groups": {}})
 
 
-def keeps(h: History) -> None:
-    """The outbox keeps messages until g has announced that they are settled; then they are released."""
+SETTLED_HERE = {"journal": [f"{2:016x}", 1]}
+"""By a row of the second boot of g's journal, which that has."""
+
+
+def keeps(h: History, settled_by: dict[str, Any] | None = SETTLED_HERE) -> None:
+    """The outbox keeps messages until g has announced that they are settled; then they are released. `settled_by`: the
+    detail of the rows about that."""
     for boot, epoch in zip(h.producers["A"], (E1, E2), strict=True):
         boot[0] = replace(boot[0], detail={**(boot[0].detail or {}), "release": "consumed"})
         end = len(boot) - (boot[-1].kind == "closed")
-        told = entry("consumed", epoch, 1, COUNT[epoch], group="g")
+        told = entry("consumed", epoch, 1, COUNT[epoch], group="g", detail=settled_by)
         boot[end:end] = [told, entry("released", epoch, 1, COUNT[epoch])]
 
 

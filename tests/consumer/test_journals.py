@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
+from reliamsg import Consumer, Producer
 from reliamsg.checker import Expect, check_directory
 from reliamsg.consumer.buffer import DeliverySlice
 from reliamsg.consumer.deliveries import GapItem
@@ -14,6 +15,7 @@ from reliamsg.lab import Mosquitto
 from reliamsg.protocol.receiver.rules import Rules
 from reliamsg.store.database import open_readonly
 from reliamsg.store.journal import JournalRow, read_journal
+from reliamsg.testing import MemoryNetwork
 from reliamsg.wire.data import CONTENT_TYPE
 from tests.consumer.tools import Bench, send, seqs
 from tests.runs.harness import SiteSpec, run_in, wait_for
@@ -151,3 +153,25 @@ def test_the_journal_says_how_gaps_are_treated(tmp_path: Path) -> None:
     report = check_directory(tmp_path, Expect(drained=True))
     assert not report.of_kind("gap_closed_early")
     assert not report.of_kind("gap_closed_late")
+
+
+def test_producers_journal_the_row_by_which_a_group_had_settled(tmp_path: Path) -> None:
+    """Of this inbox's journal, after a restart as well."""
+    network = MemoryNetwork("dc1", "dc2")
+    outbox, inbox = tmp_path / "outbox.db", tmp_path / "inbox.db"
+    with Producer("till", network.sites, outbox=outbox, groups={"sales": ["ledger"]}) as producer:
+        for end in (10, 20):
+            producer.publish_many("sales", [b"x"] * 10)
+            with Consumer("ledger", network.sites, topics=["sales"], inbox=inbox) as consumer:
+                for _ in range(10):
+                    message = consumer.get(30)
+                    assert message is not None
+                    message.ack()
+            wait_for(lambda end=end: end in {row.last for row in rows(outbox, "consumed")}, 30, "reported")
+    acknowledged = rows(inbox, "acknowledged")
+    for row in rows(outbox, "consumed"):
+        boot, lsn = (row.detail or {})["journal"]
+        settled = next(one for one in acknowledged if one.last >= row.last)
+        assert boot == settled.boot
+        assert lsn >= settled.lsn
+    assert len({row.boot for row in acknowledged}) == 2

@@ -1743,16 +1743,38 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        "inbox-gone-without-a-witness",
-        "checker/losses.py",
-        "        if group.lost_inbox or key[0] not in group.joined:",
-        "        if group.lost_inbox:",
-        "P9: what a lost inbox had settled of a stream that its successor never heard of counts as lost",
+        "report-without-its-row-proves",
+        "checker/groups.py",
+        "        return self.sound and self.rows.get(boot, 0) >= lsn > 0\n",
+        "        return self.sound\n",
+        "P9: what an inbox had settled by rows that were lost with it counts as lost, and its report as false",
         ByTest(
             "checker/test_restores.py"
-            "::test_what_a_group_has_consumed_of_a_stream_that_no_journal_joined_is_the_word_of_an_inbox_that_is_gone"
-            "[False]",
-            'assert found == {("settled_unseen", E1, 1, 30), ("settled_unseen", E2, 1, 20)}',
+            "::test_a_report_proves_what_the_journal_says_by_the_row_that_it_names[False-a row beyond its end]",
+            "assert {f.kind for f in found if f.stream == S} == kinds",
+        ),
+    ),
+    Mutant(
+        "reported-rows-not-missed",
+        "checker/references.py",
+        "        if lsn > self._rows[boot] and boot not in self._growing:\n",
+        "        if False:\n",
+        "P9: a group reported more rows than its journal has, and all is complete",
+        ByTest(
+            "checker/test_restores.py"
+            "::test_a_report_proves_what_the_journal_says_by_the_row_that_it_names[False-a row beyond its end]",
+            'assert {f.text for f in found if "of group g" in f.text} == ({line} if line else set())',
+        ),
+    ),
+    Mutant(
+        "report-names-an-older-row",
+        "consumer/control.py",
+        "shared.inbox.exported.journal.newest_lsn) if producer else None\n",
+        "1) if producer else None\n",
+        "P9: a state names a row by which its position was not settled yet",
+        ByTest(
+            "consumer/test_journals.py::test_producers_journal_the_row_by_which_a_group_had_settled",
+            "assert lsn >= settled.lsn",
         ),
     ),
     Mutant(

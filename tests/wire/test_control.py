@@ -46,7 +46,7 @@ def a_status(**changes: object) -> Status:
 def a_state(**changes: object) -> State:
     stream = StreamState("orders", 3, (90, 4), (100, 7), 90, [(100, 5, 9)], [(100, 5, 6)], [(90, 1, 3)])
     to = producer_address("gateway-7")
-    plain = State(1, "billing", "inbox-1", 9, 8, to, "gateway-7", "active", b"n" * 8, [stream])
+    plain = State(1, "billing", "inbox-1", 9, 8, to, "gateway-7", "active", b"n" * 8, [stream], 0, (5, 70))
     return msgspec.structs.replace(plain, **changes)
 
 

@@ -48,7 +48,7 @@ def runs_of(facts: Iterable[Fact]) -> list[Run]:
                 runs.append(run)
             before = run[row.first - 1]
             for point in row.points or ():
-                run[point.last] = before + point.total
+                run[point.last] = before + point.mark
             run[row.last] = before + (row.digest or 0)
             tips[fresh] = (row.last, run)
     return runs

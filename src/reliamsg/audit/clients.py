@@ -139,7 +139,7 @@ class _Gatherer:
         }  # fmt: skip
         referred = self._referred()
         cuts = self._cuts()
-        lines: set[str] = set()
+        lines: set[str] = set(self._lacking_of_groups(groups))
         producers = {}
         for (role, client), own in self._by_client.items():
             if role == "producer":
@@ -235,7 +235,40 @@ class _Gatherer:
             finished=all(each.finished for each in known),
             latest=any(detail.get("begin") == "latest" for each in known for detail in each.opened.values()),
             replaced=replaced,
+            rows=self._rows_of(own),
         )
+
+    def _rows_of(self, own: Iterable[JournalParts]) -> dict[str, int]:
+        """By opening, its last row."""
+        rows: dict[str, int] = {}
+        for each in own:
+            for opening in self._openings[each.name]:
+                rows[opening.boot] = max(opening.last_lsn, rows.get(opening.boot, 0))
+        return rows
+
+    def _lacking_of_groups(self, groups: Mapping[str, GroupContext]) -> Iterator[str]:
+        """What groups had settled by rows that their journals lack, according to producers."""
+        until = self._expect.until_us
+        later: dict[str, bool] = {}
+        growing: dict[str, set[str]] = defaultdict(set)
+        for each in self._journals:
+            if each.role == "group":
+                last = self._openings[each.name][-1:]
+                reaches = until is not None and bool(last) and last[0].proven_us >= until
+                later[each.client] = later.get(each.client, True) and reaches
+                if last and (reaches or not last[0].closed):
+                    growing[each.client].add(last[0].boot)
+        for each in self._journals:
+            for part in each.parts if each.role == "producer" else ():
+                for (group, boot), lsn in part.settled.items():
+                    client = groups.get(group)
+                    if client is None or not client.sound:
+                        continue
+                    if boot not in client.rows:
+                        if not later[group]:
+                            yield f"no journal of the opening {boot} of group {group}"
+                    elif lsn > client.rows[boot] and boot not in growing[group]:
+                        yield f"the journal of the opening {boot} of group {group} lacks rows that it had"
 
     def _producer(
         self,

@@ -9,6 +9,7 @@ import msgspec
 
 __all__ = [
     "NOBODY", "Context", "Cut", "GroupContext", "Journal", "ProducerContext", "is_incarnation", "position",
+    "settled_by",
 ]  # fmt: skip
 
 NOBODY = "0" * 16
@@ -79,6 +80,12 @@ class GroupContext(msgspec.Struct):
     """It joins streams with what arrives first, even if producers count it for earlier messages."""
     replaced: dict[str, int]
     """The histories of inboxes that continued for one that is lost with its journal, and from which boot on."""
+    rows: dict[str, int] = msgspec.field(default_factory=dict)
+    """By opening of any inbox, its last row."""
+
+    def has_row(self, boot: str, lsn: int) -> bool:
+        """Whether the journals have that row of an opening, and so all of its rows before."""
+        return self.sound and self.rows.get(boot, 0) >= lsn > 0
 
     @property
     def whole(self) -> bool:
@@ -147,3 +154,11 @@ def position(detail: Mapping[str, Any] | None, name: str) -> tuple[int, int] | N
         case [int(epoch), int(number)]:
             return epoch, number
     return None
+
+
+def settled_by(detail: Mapping[str, Any] | None) -> tuple[str, int]:
+    """The opening of an inbox, and the row of its journal, that a ``consumed`` row names; empty and 0 if none."""
+    match (detail or {}).get("journal"):
+        case [str(boot), int(lsn)]:
+            return boot, lsn
+    return "", 0

@@ -204,9 +204,7 @@ class _Judge:
             aside=not has.isdisjoint(("quarantined", "discarded")) and "received" not in has,
             held_up=self._held_at is not None and self._held_at <= place,
             pending=accounted and "published" not in has and "removed" not in has,
-            # If an inbox is lost with its journal, all announcements to producers may have come from it; they certainly
-            # did for a stream that no available journal has joined.
-            settled_unseen=bool(unseen) or ((self._replaced or joined is None) and "consumed" in has),
+            settled_unseen=bool(unseen) or "settled_unseen" in has,
         )  # fmt: skip
         if not accounted or piece.gap or piece.pending or not has.isdisjoint(("handed", "dead")):
             return piece
@@ -320,7 +318,7 @@ class _Judge:
             return
         if "said_removed" in has and self._conclusive and "removed" not in has:
             yield "unproven_removal" if self._may_lack else "false_removal"
-        if "consumed" in has and self._sound and self._finished:
+        if "settled_here" in has:
             skipped = "before_join" in has or (self._joined is not None and piece.before)
             settled = "acknowledged" in has or "dead" in has or piece.gap
             if not (skipped or settled or piece.settled_unseen):

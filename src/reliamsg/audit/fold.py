@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from reliamsg.audit.context import NOBODY
+from reliamsg.audit.context import NOBODY, settled_by
 from reliamsg.audit.segment import Line, SegmentHeader
 
 __all__ = ["Fact", "Folder", "Opening", "Part", "Point", "StreamName", "unfold"]
@@ -54,8 +54,9 @@ class Point(msgspec.Struct, array_like=True, gc=False):
     last: int
     lsn: int
     """Of the row that follows."""
-    total: int
-    """The digest sum of the fact up to there, modulo 2**64."""
+    mark: int
+    """The digest sum of the fact up to there, modulo 2**64; of what a group has consumed, the row of the group's
+    journal by which it had settled that."""
     end_us: int
     """The time at which the row was extended last."""
     wall_us: int
@@ -146,6 +147,8 @@ class Part(msgspec.Struct, array_like=True):
     """The producers in the rows of a group, except rejected frames."""
     groups: set[str]
     """The groups that sent anything, according to a producer."""
+    settled: dict[tuple[str, str], int]
+    """By group and opening of its inbox, the last row of its journal to which a producer's rows refer."""
     opened: set[str]
     """The incarnations in ``opened`` rows."""
     topics: set[str]
@@ -176,6 +179,7 @@ class Folder:
         self._own: set[tuple[int, str]] = set()
         self._producers: set[str] = set()
         self._groups: set[str] = set()
+        self._settled: dict[tuple[str, str], int] = {}
         self._opened: set[str] = set()
         self._topics: set[str] = set()
         self._latencies: dict[tuple[str, str], Counter[int]] = defaultdict(Counter)
@@ -214,7 +218,7 @@ class Folder:
         return Part(
             first.role, first.client, self._digests, first.parent, first.first_lsn, last.last_lsn, self._openings,
             self._rows, self._newest, self._identified, self._referred, self._own, self._producers, self._groups,
-            self._opened, self._topics,
+            self._settled, self._opened, self._topics,
             {hop: dict(found) for hop, found in self._latencies.items()}, self._least_us or 0, self._latest_us,
             self._mixed,
         )  # fmt: skip
@@ -228,6 +232,10 @@ class Folder:
                 counts[int(bucket)] += count
         name = (line.producer, line.topic, line.part)
         key = (kind, line.site, line.group, line.reason)
+        if kind == "consumed" and producer and line.detail is not None:
+            boot, lsn = settled_by(line.detail)
+            if boot:
+                self._settled[line.group, boot] = max(lsn, self._settled.get((line.group, boot), lsn))
         tip = self._tips.get(name, {}).get(key) if kind in _JOINED else None
         if tip is not None and self._continues(tip, line):
             self._extend(tip, line)
@@ -238,7 +246,7 @@ class Folder:
             None if line.digest is None else int(line.digest, 16), None, line.detail,
         )  # fmt: skip
         self._remember(line, fact, name, opening, producer)
-        if kind in _JOINED and line.detail is None and line.first <= line.last:
+        if kind in _JOINED and _is_plain(line) and line.first <= line.last:
             self._tips.setdefault(name, {})[key] = fact
         elif name in self._tips:
             # Something else happened to the stream: what follows is in order after it.
@@ -263,7 +271,7 @@ class Folder:
             tip.last + 1 == line.first
             and line.last >= line.first
             and tip.epoch == line.epoch
-            and line.detail is None
+            and _same_opening(tip.detail, line.detail)
             and (tip.digest is None) == (line.digest is None)
             and _padded(line.incarnation) == tip.incarnation
             and self._on_one_side(tip, line)
@@ -275,13 +283,14 @@ class Folder:
 
     @staticmethod
     def _extend(tip: Fact, line: Line) -> None:
-        if tip.kind in _WITH_POINTS:
+        if tip.kind in _WITH_POINTS or tip.detail is not None:
             if tip.points is None:
                 tip.points = []
-            tip.points.append(Point(tip.last, line.lsn, tip.digest or 0, tip.wall_last_us, line.wall_us))
+            mark = settled_by(tip.detail)[1] if tip.kind == "consumed" else tip.digest or 0
+            tip.points.append(Point(tip.last, line.lsn, mark, tip.wall_last_us, line.wall_us))
         if tip.digest is not None and line.digest is not None:
             tip.digest = (tip.digest + int(line.digest, 16)) & _MASK
-        tip.last, tip.wall_last_us = line.last, line.wall_last_us
+        tip.last, tip.wall_last_us, tip.detail = line.last, line.wall_last_us, line.detail
 
     def _remember(self, line: Line, fact: Fact, name: StreamName, opening: Opening, producer: bool) -> None:
         """Keep a row that is not joined to another one."""
@@ -325,19 +334,37 @@ class Folder:
             self._identified.add(identity)
 
 
+def _is_plain(line: Line) -> bool:
+    """Whether a row of a kind that may be joined has nothing that others lack."""
+    if line.detail is None:
+        return True
+    return line.kind == "consumed" and line.detail.keys() == {"journal"} and settled_by(line.detail)[1] > 0
+
+
+def _same_opening(one: dict[str, Any] | None, other: dict[str, Any] | None) -> bool:
+    """Whether two ``consumed`` rows name the same opening of an inbox, and later rows of its journal come later. All
+    other rows that may be joined have no detail."""
+    if one is None or other is None:
+        return one is other
+    (boot, lsn), (other_boot, other_lsn) = settled_by(one), settled_by(other)
+    return other.keys() == {"journal"} and boot == other_boot and 0 < lsn <= other_lsn
+
+
 def unfold(fact: Fact) -> Iterator[Fact]:
     """The rows of which a fact with points consists."""
     if fact.points is None:
         yield fact
         return
     first, lsn, total, wall_us = fact.first, fact.lsn, 0, fact.wall_us
-    for point in (*fact.points, Point(fact.last, 0, fact.digest or 0, fact.wall_last_us, 0)):
-        digest = None if fact.digest is None else (point.total - total) & _MASK
+    boot, settled_lsn = settled_by(fact.detail) if fact.kind == "consumed" else ("", 0)
+    end = Point(fact.last, 0, settled_lsn if boot else fact.digest or 0, fact.wall_last_us, 0)
+    for point in (*fact.points, end):
+        digest = None if fact.digest is None else (point.mark - total) & _MASK
         yield msgspec.structs.replace(
             fact, first=first, last=point.last, lsn=lsn, digest=digest, points=None, wall_us=wall_us,
-            wall_last_us=point.end_us,
+            wall_last_us=point.end_us, detail={"journal": [boot, point.mark]} if boot else fact.detail,
         )  # fmt: skip
-        first, lsn, total, wall_us = point.last + 1, point.lsn, point.total, point.wall_us
+        first, lsn, total, wall_us = point.last + 1, point.lsn, point.mark, point.wall_us
 
 
 def _padded(digits: str) -> str:

@@ -34,6 +34,7 @@ from reliamsg.audit.tasks import (
     partition_of,
     trace_streams,
 )
+from reliamsg.audit.through import demands_at
 
 __all__ = ["audit"]
 
@@ -103,7 +104,10 @@ def _judge(
     now_us = time.time_ns() // 1000 if rules.now_us is None else rules.now_us
     through = verdict.time_of(total, clients, known, rules, now_us)
     proven = _enqueued_by(through.us, total, records, partitions, numbers, context)
-    result = verdict.compose(total, clients, known, duplicated, rules, through, proven, now_us)
+    until_us = rules.until_us
+    demands = [] if until_us is None else list(demands_at(until_us, clients.proven, now_us))
+    proof = verdict.Proof(through, proven, rules.all_counts, demands)
+    result = verdict.compose(total, clients, known, duplicated, proof)
     result["seconds"] = round(time.perf_counter() - started, 3)
     if output is not None:
         output.finish(spark, result, total, clients, known, judged)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 
 from reliamsg.audit import numbers
 from reliamsg.audit.bodies import Run, compare, runs_of, runs_together
-from reliamsg.audit.context import NOBODY, Context, Journal, is_incarnation, position
+from reliamsg.audit.context import NOBODY, Context, Journal, is_incarnation, position, settled_by
 from reliamsg.audit.fates import PRODUCER, Fate, GroupView, StreamView, Tag, fates_of_group, fates_of_producer
 from reliamsg.audit.fold import Fact, StreamName, unfold
 from reliamsg.audit.found import Finding
@@ -312,6 +312,11 @@ class _Stream:
     def _tags_of(self, group: str) -> dict[int, list[tuple[int, int, Tag]]]:
         """By epoch, what the group's journals say, and what the producer's say about this group only."""
         found: dict[int, list[tuple[int, int, Tag]]] = defaultdict(list)
+        client = self.context.groups.get(group)
+
+        def has_row(report: Fact) -> bool:
+            return client is not None and client.has_row(*settled_by(report.detail))
+
         for _, facts in self.groups.get(group, ()):
             for fact in facts:
                 tag = _GROUP_TAGS.get(fact.kind)
@@ -329,6 +334,11 @@ class _Stream:
             for row in history.of_kind("consumed"):
                 if row.fact.group == group:
                     found[row.epoch].append((row.fact.first, row.fact.last, ("consumed", "")))
+                    reports = (row.fact,) if has_row(row.fact) else unfold(row.fact)
+                    found[row.epoch] += [
+                        (fact.first, fact.last, ("settled_here" if has_row(fact) else "settled_unseen", ""))
+                        for fact in reports
+                    ]
         return found
 
     def _announced(

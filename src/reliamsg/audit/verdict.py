@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from reliamsg.audit.clients import Clients
@@ -12,12 +13,24 @@ from reliamsg.audit.found import EVIDENCE, Finding, describe
 from reliamsg.audit.kinds import KINDS, PRECEDENCE
 from reliamsg.audit.lineage import Histories
 from reliamsg.audit.tasks import MAX_FINDINGS, Summary, worst_first
-from reliamsg.audit.through import DEMANDS, Through, as_time, clients_as_dicts, demands_at, find_through
+from reliamsg.audit.through import DEMANDS, Through, as_time, clients_as_dicts, find_through
 from reliamsg.terminal import printable
 
 __all__ = [
-    "HOPS", "QUANTILES", "SITE_COUNTS", "about_evidence", "as_dict", "compose", "conclude", "messages", "quantiles",
-    "status", "table", "time_of", "worst",
+    "HOPS",
+    "QUANTILES",
+    "SITE_COUNTS",
+    "Proof",
+    "about_evidence",
+    "as_dict",
+    "compose",
+    "conclude",
+    "messages",
+    "quantiles",
+    "status",
+    "table",
+    "time_of",
+    "worst",
 ]  # fmt: skip
 
 HOPS = {
@@ -68,17 +81,28 @@ def time_of(total: Summary, clients: Clients, known: Histories, rules: Expect, n
     return find_through(clients.proven, total.question, rules.until_us, now_us)
 
 
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """Up to when everything is proven, and what was asked for."""
+
+    through: Through
+    proven: int
+    """Messages that were enqueued by then."""
+    all_counts: bool
+    """Whether any open question makes the verdict ``unknown``."""
+    demands: list[Finding]
+    """What questions that everything is proven through the time that was asked for."""
+
+
 def compose(
-    total: Summary, clients: Clients, known: Histories, duplicated: int, rules: Expect, through: Through, proven: int,
-    now_us: int,
-) -> dict[str, Any]:  # fmt: skip
+    total: Summary, clients: Clients, known: Histories, duplicated: int, proof: Proof
+) -> dict[str, Any]:
     """The content of ``verdict.json``, but for the time that the audit took. `duplicated`: further copies of valid
-    segments. `proven`: messages that were enqueued by the time of `through`."""
-    evidence = about_evidence(total, clients, known)
+    segments."""
+    evidence, through = about_evidence(total, clients, known), proof.through
     if not known.journals:
         evidence.append(Finding("missing", text=_NO_JOURNALS))
-    if rules.until_us is not None:
-        evidence += demands_at(rules.until_us, clients.proven, now_us)
+    evidence += proof.demands
     kinds: Counter[str] = Counter(each.kind for each in evidence)
     for (kind, _), count in total.kinds.items():
         kinds[kind] += count
@@ -89,9 +113,9 @@ def compose(
         lines["missing"].remove(_NO_JOURNALS)
         lines["missing"].insert(0, _NO_JOURNALS)
     worst_found = worst_first([*total.findings, *evidence])
-    counts = messages(total, {each.client for each in known.journals if each.role == "group"}, proven)
+    counts = messages(total, {each.client for each in known.journals if each.role == "group"}, proof.proven)
     return {
-        "verdict": conclude(kinds, through, counts["enqueued"], proven, rules.all_counts),
+        "verdict": conclude(kinds, through, counts["enqueued"], proof.proven, proof.all_counts),
         "through": None if through.us is None else as_time(through.us),
         "held_by": through.held_by,
         "clients": clients_as_dicts(clients.proven),

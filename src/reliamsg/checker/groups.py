@@ -102,10 +102,16 @@ class GroupFacts:
     met_by_successors: set[Stream] = field(default_factory=set)
     """The streams in the rows of inboxes that continued for one without a journal."""
     topics: set[str] = field(default_factory=set)
+    rows: dict[str, int] = field(default_factory=dict)
+    """By opening of any inbox, its last row."""
     lost_inbox: bool = False
     """Whether an inbox is lost together with its journal: another one learned of positions that no journal reaches."""
     duplicates: int = 0
     out_of_order: int = 0
+
+    def has_row(self, boot: str, lsn: int) -> bool:
+        """Whether the journals have that row of an opening, and so all of its rows before."""
+        return self.sound and self.rows.get(boot, 0) >= lsn > 0
 
     def covered(self, stream: Stream, epoch: int) -> Spans:
         """Everything that the group's own rows explain."""
@@ -178,6 +184,9 @@ def gather_group(
         whole=not any(chain.broken or not (chain.to_the_end or chain.finished) for chain in chains),
         latest=any(boot.opened.get("begin") == "latest" for chain in chains for boot in chain.boots),
     )
+    for chain in chains:
+        for boot in chain.boots:
+            facts.rows[boot.name] = max(boot.rows[-1].lsn, facts.rows.get(boot.name, 0))
     findings: list[Finding] = []
     readers: list[_ChainReader] = []
     begun: dict[Stream, Position] = {}

@@ -142,6 +142,12 @@ class _GroupAccount:
         self._lost: dict[str, SpanMap] = {}
         """By place in the stream."""
         self._before_join = SpanMap()
+        self._consumed: dict[bool, SpanMap] = {True: SpanMap(), False: SpanMap()}
+        """Messages that producers journalled as consumed: those that the group had settled by a row that its journals
+        have, and all others."""
+        for producer in producers.values():
+            for key, first, last, boot, lsn in producer.reports.get(group.group, ()):
+                self._consumed[group.has_row(boot, lsn)].put(key, first, last)
 
     def account(self, key: Key, producer: ProducerFacts, pending: Spans) -> None:
         """Add one stream's epoch."""
@@ -227,14 +233,11 @@ class _GroupAccount:
         self._excuse(key, spans)
 
     def _settled_unseen(self, key: Key, producer: ProducerFacts) -> Spans:
-        """What the group announced as settled to one of its inboxes or to the producer. If an inbox is gone with its
-        journal, it may have announced everything that producers were told; and it certainly has for a stream that no
-        journal shows the group to join."""
+        """What the group announced as settled to one of its inboxes or to the producer, by rows that its journals
+        lack."""
         group = self.group
         announced = group.settled_unseen(key) | producer.settled_unseen(group.group, key)
-        if group.lost_inbox or key[0] not in group.joined:
-            announced = announced | producer.consumed.get(group.group, SpanMap())[key]
-        return announced
+        return announced | self._consumed[False][key]
 
     def _add_lost(self, key: Key, first: int, last: int, tail: bool) -> None:
         stream, epoch = key
@@ -285,17 +288,15 @@ class _GroupAccount:
                 claimed = group.removed[key] & producer.enqueued[key]
                 kind = "unproven" if self._may_lack_rows(key) else "false_removal"
                 self._put(kind, key, claimed - producer.later[key] - producer.removed[key])
-        if not (group.sound and group.finished):
-            return
-        for producer in self.producers.values():
-            for key, spans in producer.consumed.get(group.group, SpanMap()).items():
-                if key not in contested:
-                    claimed = spans & _accounted(producer, key)
-                    settled = group.acknowledged[key] | group.dead[key] | group.declared_in(key)
-                    settled = settled | group.before_join[key] | self._settled_unseen(key, producer)
-                    if key[0] in group.joined:
-                        settled = settled | self._before(key)
-                    self._put("consumed_unsettled", key, claimed - settled)
+        for key, spans in self._consumed[True].items():
+            producer = self.producers.get(key[0].producer)
+            if producer is not None and key not in contested:
+                claimed = spans & _accounted(producer, key)
+                settled = group.acknowledged[key] | group.dead[key] | group.declared_in(key)
+                settled = settled | group.before_join[key] | self._settled_unseen(key, producer)
+                if key[0] in group.joined:
+                    settled = settled | self._before(key)
+                self._put("consumed_unsettled", key, claimed - settled)
 
     def find_unacknowledged(self) -> None:
         """Find messages that were delivered and are not settled."""

@@ -14,7 +14,7 @@ from reliamsg.checker.spans import Key, Position, SpanMap, Spans, in_epoch
 from reliamsg.message import Stream
 from reliamsg.store.journal import JournalRow
 
-__all__ = ["Confirms", "ProducerFacts", "epochs_in", "gather_producer", "key_of", "stream_of"]
+__all__ = ["Confirms", "ProducerFacts", "epochs_in", "gather_producer", "key_of", "settled_by", "stream_of"]
 
 _RELEASED = frozenset({"released", "released_unsent"})
 _DECLINED = frozenset({"nacked", "returned", "refused"})
@@ -84,6 +84,9 @@ class ProducerFacts:
     """By group, messages enqueued after some journal had recorded that the group does not count any more."""
     consumed: dict[str, SpanMap] = field(default_factory=dict)
     """By group, messages that the group has announced as settled."""
+    reports: dict[str, list[tuple[Key, int, int, str, int]]] = field(default_factory=dict)
+    """The same, with the opening of the group's inbox and the row of its journal by which it had settled them; empty
+    and 0 where the row does not say."""
     settled_before_removal: dict[str, dict[Stream, list[tuple[Position, Position]]]] = field(
         default_factory=dict
     )
@@ -232,6 +235,8 @@ class _ChainReader:
             self.gone.put(key, row.first, row.last)
         elif row.kind == "consumed":
             self.consumed.setdefault(row.group, SpanMap()).put(key, row.first, row.last)
+            report = (key, row.first, row.last, *settled_by(row))
+            self.facts.reports.setdefault(row.group, []).append(report)
         elif row.kind in _RELEASED:
             self.gone.put(key, row.first, row.last)
             if keeps:
@@ -356,6 +361,14 @@ def epochs_in(rows: Iterable[JournalRow]) -> set[int]:
         moved = (row.detail or {}).get("epoch") if row.kind == "renumbered" else None
         found.update((row.epoch, moved) if isinstance(moved, int) else (row.epoch,))
     return found
+
+
+def settled_by(row: JournalRow) -> tuple[str, int]:
+    """The opening of an inbox, and the row of its journal, that a ``consumed`` row names; empty and 0 if none."""
+    match (row.detail or {}).get("journal"):
+        case [str(boot), int(lsn)]:
+            return boot, lsn
+    return "", 0
 
 
 def _last_epoch(chain: Chain) -> int:

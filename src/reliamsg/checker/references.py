@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from reliamsg.checker.journals import Chain
-from reliamsg.checker.producers import epochs_in, key_of, stream_of
+from reliamsg.checker.producers import epochs_in, key_of, settled_by, stream_of
 from reliamsg.checker.renumbered import Renumbering
 from reliamsg.checker.report import Finding
 from reliamsg.checker.spans import ENDLESS, Key, as_position
@@ -32,6 +32,35 @@ _HAD = frozenset(
 """Kinds of rows about messages that a group had, or that were announced to it, without being a finding themselves."""
 _FROM_GROUPS = frozenset({"consumed", "repaired", "surpassed"})
 """Kinds of a producer's rows that an announcement or request of a group caused."""
+
+
+class _Inboxes:
+    """The openings of one group's inboxes."""
+
+    def __init__(self) -> None:
+        self.broken = False
+        self.later = True
+        """Whether every journal reaches to the end of the period of the check, so that an unknown opening is later."""
+        self._rows: dict[str, int] = {}
+        self._growing: set[str] = set()
+
+    def read(self, chain: Chain, until_us: int | None) -> None:
+        """Add a journal."""
+        reaches = chain.reaches(until_us)
+        self.later &= reaches
+        self.broken |= bool(chain.broken)
+        for boot in chain.boots:
+            self._rows[boot.name] = max(boot.rows[-1].lsn, self._rows.get(boot.name, 0))
+        if reaches or not chain.finished:
+            self._growing.update(boot.name for boot in chain.boots[-1:])
+
+    def lacking(self, group: str, boot: str, lsn: int) -> str | None:
+        """A line if the journals lack a row that an opening had."""
+        if boot not in self._rows:
+            return None if self.later else f"no journal of the opening {boot} of group {group}"
+        if lsn > self._rows[boot] and boot not in self._growing:
+            return f"the journal of the opening {boot} of group {group} lacks rows that it had"
+        return None
 
 
 class _Reference(NamedTuple):
@@ -106,9 +135,12 @@ def find_missing(chains: Iterable[Chain], until_us: int | None) -> list[Finding]
     """
     chains = list(chains)
     journals: dict[str, _Journals] = {}
+    inboxes: dict[str, _Inboxes] = {}
     for chain in chains:
         if chain.role == "producer":
             journals.setdefault(chain.client, _Journals()).read(chain, until_us)
+        else:
+            inboxes.setdefault(chain.client, _Inboxes()).read(chain, until_us)
     openings: dict[str, set[_Reference]] = defaultdict(set)
     ends: dict[str, dict[Key, int]] = defaultdict(dict)
     for chain in chains:
@@ -118,11 +150,21 @@ def find_missing(chains: Iterable[Chain], until_us: int | None) -> list[Finding]
             for (stream, epoch), last in _ends(chain, row):
                 own = ends[stream.producer]
                 own[stream, epoch] = max(last, own.get((stream, epoch), 0))
-    lines: set[str] = set()
+    lines: set[str] = set(_lacking_of_groups(chains, inboxes))
     for producer, own_journals in journals.items():
         if not own_journals.broken:
             lines |= set(_lacking(producer, own_journals, openings[producer], ends[producer]))
     return [Finding("missing", line) for line in sorted(lines)]
+
+
+def _lacking_of_groups(chains: Iterable[Chain], inboxes: dict[str, _Inboxes]) -> Iterator[str]:
+    """What groups had settled by rows that their journals lack, according to producers."""
+    for chain in chains:
+        for row in chain.rows if chain.role == "producer" else ():
+            if row.kind == "consumed" and row.group in inboxes and not inboxes[row.group].broken:
+                boot, lsn = settled_by(row)
+                if boot and (line := inboxes[row.group].lacking(row.group, boot, lsn)):
+                    yield line
 
 
 def _lacking(

@@ -186,7 +186,7 @@ class ControlHandler:
                 # before something is published, a full outbox would never have room again.
                 self._note_surpassed(stream, group, reported)
                 position = tail
-            advanced = self._groups.on_report(stream, group, position, reported, now, known)
+            advanced = self._groups.on_report(stream, group, position, reported, now, known, state.journal)
             if fresh and known:
                 table.on_missing(stream, group, reported.missing)
             member = table.find(stream, group)

@@ -216,11 +216,13 @@ class Groups:
 
     def on_report(
         self, stream: Stream, group: str, position: Position, reported: StreamState, now: float, known: bool,
+        journal: tuple[int, int] | None,
     ) -> bool:  # fmt: skip
         """A group reported how far it is: at `position`, which may differ from its report. Returns whether it came
-        further. `known`: the epoch that it has entered is of this history."""
+        further. `known`: the epoch that it has entered is of this history. `journal`: the opening of its inbox and the
+        row of its journal by which it had settled that."""
         high_water = reported.high_water if known else 0
-        if not self._table.on_report(stream, group, position, reported.entered, now, high_water):
+        if not self._table.on_report(stream, group, position, reported.entered, now, high_water, journal):
             return False
         self.progressed = True
         self.moved.add(self._streams.by_stream[stream].row.id)
@@ -321,8 +323,13 @@ class Groups:
 
     def _consumed(self, stream: Stream, group: str, before: Position, position: Position) -> list[Entry]:
         """The journal entries for a group that came from one position to another."""
+        member = self._table.find(stream, group)
+        detail = None
+        if member is not None and member.journal is not None:
+            boot, lsn = member.journal
+            detail = {"journal": [f"{boot:016x}", lsn]}
         return [
-            Entry("consumed", stream, link.epoch, link.incarnation, first, last, group=group)
+            Entry("consumed", stream, link.epoch, link.incarnation, first, last, group=group, detail=detail)
             for link, first, last in self._streams.by_stream[stream].between(before, position)
         ]
 

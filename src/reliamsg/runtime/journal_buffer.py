@@ -14,7 +14,7 @@ __all__ = ["JournalBuffer", "MergeRules", "merge"]
 @dataclass(frozen=True, slots=True)
 class MergeRules:
     """Decides which entries become one row: an entry of one of these `kinds` extends the newest entry of its `order` if
-    :func:`~reliamsg.store.journal.joined` accepts both and their details are equal."""
+    :func:`~reliamsg.store.journal.joined` accepts both."""
 
     kinds: frozenset[str]
     order: tuple[str, ...]
@@ -89,7 +89,7 @@ def merge(entries: Iterable[Entry], rules: MergeRules) -> list[Entry]:
     for entry in entries:
         order: Hashable = ("ordered", entry.stream) if entry.kind in rules.ordered else fields(entry)
         at = newest.get(order)
-        if at is not None and entry.kind in rules.kinds and merged[at].detail == entry.detail:
+        if at is not None and entry.kind in rules.kinds:
             both = joined(merged[at], entry)
             if both is not None:
                 merged[at] = both

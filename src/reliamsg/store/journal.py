@@ -118,8 +118,11 @@ _kind_of_range = attrgetter("kind", "epoch", "incarnation", "reason")
 
 def joined(old: Entry, new: Entry) -> Entry | None:
     """Two entries of one order as one; None unless `new` begins where `old` ends, and both agree in kind, epoch,
-    incarnation and reason. The caller compares their details."""
+    incarnation, reason and detail. What a group has consumed was settled by the later one's row of its journal, if both
+    name the same opening of it."""
     if old.last + 1 != new.first or _kind_of_range(old) != _kind_of_range(new):
+        return None
+    if old.detail != new.detail and (old.kind != "consumed" or _opening(old.detail) != _opening(new.detail)):
         return None
     latency = old.latency or new.latency
     if old.latency and new.latency:
@@ -129,8 +132,13 @@ def joined(old: Entry, new: Entry) -> Entry | None:
     return Entry(
         old.kind, old.stream, old.epoch, old.incarnation, old.first, new.last, old.site, old.group, old.reason,
         None if old.digest is None else (old.digest + (new.digest or 0)) & _MASK,
-        latency, old.detail,
+        latency, new.detail,
     )  # fmt: skip
+
+
+def _opening(detail: Mapping[str, Any] | None) -> str | None:
+    """The opening of a group's inbox that a ``consumed`` entry names."""
+    return None if detail is None else detail["journal"][0]
 
 
 def _counted(old: Entry, new: Entry) -> Entry | None:
@@ -219,7 +227,7 @@ class Journal:
             elif (
                 kind in _EXTENDED
                 and tip.entry.site == entry.site
-                and entry.detail is None
+                and (entry.detail is None or kind == "consumed")
                 and (kind != "confirmed" or tip.lsn > self._announced_lsn)
             ):
                 grown = joined(tip.entry, entry)

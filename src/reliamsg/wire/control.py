@@ -193,6 +193,9 @@ class State(msgspec.Struct, array_like=True, frozen=True):
     streams: Annotated[list[StreamState], msgspec.Meta(max_length=MAX_CONTROL_STREAMS)] = []
     takeover_ms: int = 0
     """In heartbeats: the inbox's ``takeover_timeout``; 0 if unknown."""
+    journal: tuple[Incarnation, Count] | None = None
+    """In states for producers: the opening of the inbox, and the newest committed row of its journal. The journal has
+    settled everything before the positions by then. None from versions that do not name it."""
 
 
 _encode = msgspec.msgpack.Encoder().encode

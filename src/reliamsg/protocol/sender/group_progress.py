@@ -55,6 +55,8 @@ class Member:
     """When it was last sent its own position."""
     nonces: tuple[bytes, ...] = ()
     """The nonces which that answered."""
+    journal: tuple[int, int] | None = None
+    """The opening of an inbox, and the row of its journal by which the position was settled; None if not known."""
     gap: Span3 | None = None
     """Epoch, first and last number of the gap that held it up at its latest report."""
 
@@ -160,9 +162,11 @@ class GroupTable:
         entered: tuple[int, int],
         now: float,
         high_water: int = 0,
+        journal: tuple[int, int] | None = None,
     ) -> bool:
         """A group reported its state; returns whether its position increased. `high_water`: lower numbers of the
-        entered epoch may have been delivered; 0 if that is not known.
+        entered epoch may have been delivered; 0 if that is not known. `journal`: the opening of its inbox, and the row
+        of its journal by which it had settled everything before the position; None if that is not known.
 
         A position beyond the tail can't belong to this history and is ignored. So are streams that this producer does
         not have, and new groups beyond the limits.
@@ -185,7 +189,7 @@ class GroupTable:
             member.reported = max(member.reported, position)
         if position <= member.position or position > tail:
             return False
-        member.position = position
+        member.position, member.journal = position, journal
         if member.named:
             self._moved[stream, group] = position
         return True
