@@ -49,6 +49,8 @@ class ConsumerJournal:
         """When it first read a site since it was opened, as far as the journal was read; None if it did not."""
         self._accepted: list[Gap] = []
         """Gaps that were accepted, though not yet durably as far as known."""
+        self._had: dict[str, int] = {}
+        """By opening, the last row of the file that may be replaced."""
 
     # -- lookups --------------------------------------------------------------------------------------------
 
@@ -79,6 +81,7 @@ class ConsumerJournal:
         replaced."""
         if may_be_replaced or self._accepted:
             self.report()
+        self._had = self._openings() if may_be_replaced else {}
         for gap in self._accepted:
             self._oracle.acceptance_lost(self._group, self._name, gap)
         self._accepted.clear()
@@ -87,6 +90,14 @@ class ConsumerJournal:
         """The journal was replaced by an older copy."""
         self._lsn = 0
         self._growing.clear()
+        has = self._openings()
+        gone = {boot for boot, last in self._had.items() if has.get(boot, 0) < last}
+        self._incidents.inbox_rows_lost(self._group, gone)
+
+    def _openings(self) -> dict[str, int]:
+        """By opening, its last row."""
+        with self._drive.reading() as connection:
+            return {row.boot: row.lsn for row in read_journal(connection)}
 
     # -- reporting ------------------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ class Incidents:
         self._impersonated: set[str] = set()
         self._unverifiable: set[tuple[str, JournalPart, int]] = set()
         self._forged: set[bytes] = set()
+        self._lost_inbox_rows: set[tuple[str, str]] = set()
 
     # -- recording ------------------------------------------------------------------------------------------
 
@@ -41,6 +42,10 @@ class Incidents:
         self.replaced_inboxes.add(group)
         if not repairs:
             self.unrepaired_groups.add(group)
+
+    def inbox_rows_lost(self, group: str, openings: Iterable[str]) -> None:
+        """An inbox of a group was replaced, and journal rows of these openings are lost."""
+        self._lost_inbox_rows |= {(group, opening) for opening in openings}
 
     def impersonated(self, producer: str, incarnation: int) -> None:
         """Someone named an epoch far ahead, and an opening, in a producer's name."""
@@ -60,6 +65,10 @@ class Incidents:
     def is_unverifiable(self, producer: str, part: str, number: int) -> bool:
         """Whether a part of a producer's journal is lost, or never existed because an attacker forged it."""
         return (producer, part, number) in self._unverifiable
+
+    def lost_rows_of(self, group: str, opening: str) -> bool:
+        """Whether journal rows of that opening of one of the group's inboxes are lost."""
+        return (group, opening) in self._lost_inbox_rows
 
     def names_impersonated(self, text: str) -> bool:
         """Whether a text names a producer that was impersonated."""
