@@ -63,7 +63,7 @@ def foreign(journals: Path) -> None:
 
 def newer(journals: Path) -> None:
     path = of(journals, "producer")[1]
-    rewritten(path, path.read_bytes().replace(b'"version":1', b'"version":2', 1))
+    rewritten(path, path.read_bytes().replace(b'"version":2', b'"version":3', 1))
 
 
 def no_segment(journals: Path) -> None:
@@ -106,7 +106,7 @@ DAMAGE: list[tuple[Callable[[Path], None], str]] = [
     (missing_in_the_middle, " are missing"),
     (missing_at_the_end, "a journal ends without being closed"),
     (foreign, "misplaced: it is among those of group"),
-    (newer, "written by a newer version (format 2): upgrade reliamsg"),
+    (newer, "written by a newer version (format 3): upgrade reliamsg"),
     (no_segment, "neither a journal's segment nor an application's log"),
     (cloned, "a journal ends without being closed"),
     (sound, ""),

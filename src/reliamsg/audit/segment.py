@@ -16,7 +16,7 @@ import msgspec
 
 __all__ = ["Line", "Read", "SegmentHeader", "SegmentName", "owner_of", "parse_segment_name", "read_segment"]
 
-_FORMAT, _VERSION = "reliamsg.journal", 1
+_FORMAT, _VERSION = "reliamsg.journal", 2
 """The format name in a segment's header, and the latest supported version."""
 _NAME = re.compile(r"([0-9a-f]{16})-([0-9]{19})-([0-9a-f]{64})\.ndjson")
 _OWNER = re.compile(r"(?:^|/)role=(producer|group)/client=([^/]+)/")

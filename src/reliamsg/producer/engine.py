@@ -59,6 +59,7 @@ from reliamsg.store.members import RemovedRange
 from reliamsg.store.outbox import Cursors, Outbox, Row, StreamRow
 from reliamsg.store.rewriting import Taken
 from reliamsg.transport.base import Transports
+from reliamsg.version import VERSION
 
 __all__ = ["ProducerEngine"]
 
@@ -160,6 +161,7 @@ class ProducerEngine:
             "sites": [site.name for site in sites],
             "confirm": str(settings.confirm),
             "release": settings.release,
+            "version": VERSION,
         }
         opened = Entry("opened", epoch=outbox.epoch, incarnation=outbox.incarnation, detail=detail)
         proves_at = [site.name for site in sites if needs_proof(site)]
