@@ -62,6 +62,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "store.journal",
         "store.database",
         "store.segment",
+        "store.head",
         "export.target",
     },
     "audit": BASE | {"store.segment"},

@@ -142,6 +142,8 @@ class Part(msgspec.Struct, array_like=True):
     """The topics to which a producer published, or of which a group delivered messages."""
     latencies: dict[tuple[str, str], dict[int, int]]
     """By kind of row and, for confirms, site: bucket → count."""
+    old_lsn: int = 0
+    """Rows up to this one are of version 1 of the format."""
 
 
 class Folder:
@@ -198,6 +200,7 @@ class Folder:
             self._rows, self._newest, self._identified, self._referred, self._own, self._producers, self._groups,
             self._opened, self._topics,
             {hop: dict(found) for hop, found in self._latencies.items()},
+            max((header.last_lsn for header in self._headers if header.version < 2), default=0),
         )  # fmt: skip
 
     def _add(self, line: Line, opening: Opening, producer: bool) -> None:

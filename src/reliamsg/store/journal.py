@@ -277,14 +277,14 @@ class Journal:
     def settle(self, committed: bool) -> None:
         """Accept the writes since the previous call, whose transaction was committed, or forget them."""
         if committed:
-            if self._written_at is not None:
-                self.stamps.keep(*self._written_at)
             self._tips.update(self._staged)
             if (
                 len(self._tips) > MAX_TIPS
             ):  # a row without a tip is followed by another row instead of being extended
                 self._tips = dict(islice(self._tips.items(), MAX_TIPS // 2, None))
             self.newest_lsn = max(self.newest_lsn, self._last_lsn)
+            if self._written_at is not None:
+                self.stamps.keep(*self._written_at)
         else:
             self._last_lsn = self.newest_lsn
         self._staged.clear()
