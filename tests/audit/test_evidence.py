@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
@@ -20,6 +21,7 @@ from reliamsg.audit.lineage import Placed, lines
 from reliamsg.audit.tasks import MAX_FINDINGS
 from reliamsg.checker import Expect as PlainExpect
 from reliamsg.checker import check_directory
+from reliamsg.store.head import Head, encode_head, head_path
 from reliamsg.store.segment import decode, parse_name
 from tests.audit.equality import shared
 from tests.audit.generated import write_chains
@@ -84,6 +86,39 @@ def twice(journals: Path) -> None:
     shutil.copy(source, source.parent / "again" / source.name)
 
 
+def _with_head(journals: Path, data: Callable[[Head], bytes]) -> None:
+    """The producer's last segment is followed by a head."""
+    segment = of(journals, "producer")[-1]
+    header, rows = decode(segment.read_bytes())
+    name = parse_name(segment.name)
+    assert name is not None
+    head = Head(
+        role=header.role, client=header.client, boot=header.boot, lsn=header.last_lsn, digest=name.digest,
+        wall_us=rows[-1].wall_last_us + 60_000_000,
+    )  # fmt: skip
+    (segment.parent.parent / f"head-{head.boot}.json").write_bytes(data(head))
+
+
+def with_head(journals: Path) -> None:
+    _with_head(journals, encode_head)
+
+
+def damaged_head(journals: Path) -> None:
+    _with_head(journals, lambda head: encode_head(head).replace(b'"wall_us":1', b'"wall_us":2'))
+
+
+def misplaced_head(journals: Path) -> None:
+    _with_head(journals, lambda head: encode_head(msgspec.structs.replace(head, client="somebody")))
+
+
+def lonely_head(journals: Path) -> None:
+    """Of a client whose segments are gone."""
+    head = Head(role="group", client="gone", boot="9" * 16, lsn=3, digest="8" * 64, wall_us=5)
+    path = journals / head_path(head.role, head.client, head.boot)
+    path.parent.mkdir()
+    path.write_bytes(encode_head(head))
+
+
 def cloned(journals: Path) -> None:
     """A producer's file was copied after its first segment, and the copy was opened: one boot, and nothing more."""
     segment = of(journals, "producer")[0]
@@ -109,6 +144,10 @@ DAMAGE: list[tuple[Callable[[Path], None], str]] = [
     (newer, "written by a newer version (format 3): upgrade reliamsg"),
     (no_segment, "neither a journal's segment nor an application's log"),
     (cloned, "a journal ends without being closed"),
+    (damaged_head, "edited or damaged: its content does not match its checksum"),
+    (misplaced_head, "misplaced: it is among those of producer"),
+    (lonely_head, "group gone: head-9999999999999999.json: there is no segment of this client"),
+    (with_head, ""),
     (sound, ""),
     (twice, ""),
     (clock_a_day_off, ""),

@@ -81,7 +81,7 @@ class SegmentHeader(msgspec.Struct, frozen=True):
     last_lsn: int
     rows: int
     parent: str | None = None
-    version: int = 1
+    version: int = _VERSION
 
 
 class StatedIdle(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Finds segments and heads and reads them in Spark's tasks, in local directories and at URLs of Spark's file systems."""
+"""Finds and reads segments and heads, in local directories and at URLs that Spark's file systems know."""
 
 from __future__ import annotations
 
