@@ -113,7 +113,7 @@ def misplaced_head(journals: Path) -> None:
 
 def lonely_head(journals: Path) -> None:
     """Of a client whose segments are gone."""
-    head = Head(role="group", client="gone", boot="9" * 16, lsn=3, digest="8" * 64, wall_us=5)
+    head = Head(role="group", client="gone-lonely_head", boot="9" * 16, lsn=3, digest="8" * 64, wall_us=5)
     path = journals / head_path(head.role, head.client, head.boot)
     path.parent.mkdir()
     path.write_bytes(encode_head(head))
@@ -146,7 +146,7 @@ DAMAGE: list[tuple[Callable[[Path], None], str]] = [
     (cloned, "a journal ends without being closed"),
     (damaged_head, "edited or damaged: its content does not match its checksum"),
     (misplaced_head, "misplaced: it is among those of producer"),
-    (lonely_head, "group gone: head-9999999999999999.json: there is no segment of this client"),
+    (lonely_head, "group gone-lonely_head: head-9999999999999999.json: there is no segment of this client"),
     (with_head, ""),
     (sound, ""),
     (twice, ""),
@@ -204,7 +204,7 @@ def test_damage_is_named_once_and_never_makes_a_verdict_better(
     judged: dict[str, Any], mutilated: Path, damage: Callable[[Path], None], says: str
 ) -> None:
     name = damage.__name__
-    lines = [line for line in judged["evidence"]["broken"] if f"/{name}/" in line]
+    lines = [line for line in judged["evidence"]["broken"] if f"/{name}/" in line or f"-{name}: " in line]
     plain = check_directory(mutilated / name)
     if not says:
         assert lines == []
