@@ -79,6 +79,7 @@ __all__ = [
     "StoreCorrupt",
     "StoreError",
     "StoreMismatch",
+    "StoreRetired",
     "StoreTooNew",
     "StoreUnsafe",
     "TooManyStreams",
@@ -212,6 +213,10 @@ class StoreMismatch(StoreError):
 
 class StoreCorrupt(StoreError):
     """The file is not a database, or is damaged."""
+
+
+class StoreRetired(StoreError):
+    """The file was retired by ``reliamsg journal retire``; the message tells when. No client can open it any more."""
 
 
 class StoreTooNew(StoreError):

@@ -89,6 +89,11 @@ class Chain:
         return [*self.problems, *_problems_of(self.rows), *self.further]
 
     @property
+    def retired(self) -> bool:
+        """Whether its file was retired: no row can follow."""
+        return bool(self.rows) and self.rows[-1].kind == "retired"
+
+    @property
     def head(self) -> Head | None:
         """The latest of its heads."""
         return self.heads[-1] if self.heads else None

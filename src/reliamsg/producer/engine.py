@@ -166,7 +166,7 @@ class ProducerEngine:
         opened = Entry("opened", epoch=outbox.epoch, incarnation=outbox.incarnation, detail=detail)
         proves_at = [site.name for site in sites if needs_proof(site)]
         outbox.name_groups(
-            members, [*shared.journal.take(), opened, *entries], shared.clock.wall_us(), shared.clock.now_us(),
+            members, [opened, *shared.journal.take(), *entries], shared.clock.wall_us(), shared.clock.now_us(),
             {"release": settings.release, "proves_at": json.dumps(proves_at)},
         )  # fmt: skip
 

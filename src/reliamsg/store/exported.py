@@ -140,6 +140,8 @@ class Exported:
                 "SELECT lsn, boot FROM journal WHERE lsn > ? ORDER BY lsn LIMIT ?", (self._base, most_rows)
             ).fetchall()
             first, boot = found[0]
+            if first < self._v2_lsn:  # a segment has rows of one version
+                found = found[: self._v2_lsn - first]
             run = takewhile(lambda item: item[1] == (first + item[0], boot), enumerate(found))
             last = first + sum(1 for _ in run) - 1
             self.journal.freeze(

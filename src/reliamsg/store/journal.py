@@ -236,7 +236,7 @@ class Journal:
         if reading.step is not None:
             from_us, to_us = reading.step
             step = Entry("clock_step", group=self._group, detail={"from_us": from_us, "to_us": to_us})
-            entries.insert(0 if self.stamps.has_begun else 1, step)  # a boot begins with ``opened``
+            entries.insert(int(entries[0].kind == "opened"), step)  # a boot begins with ``opened``
         for entry in entries:
             kind = entry.kind
             # The order within which a row can only be extended while it is the newest.

@@ -31,11 +31,6 @@ class StampClock:
         self._offset_us: int | None = None
         """What the clock is expected to be ahead of the monotonic one; None before the first transaction."""
 
-    @property
-    def has_begun(self) -> bool:
-        """Whether a transaction of this opening was stamped."""
-        return self._offset_us is not None
-
     def read(self, wall_us: int, mono_us: int) -> Reading:
         """The stamp for these readings of the wall clock (µs since 1970) and the monotonic clock (µs), which were taken
         together. Changes nothing: see :meth:`keep`."""
