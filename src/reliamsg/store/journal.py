@@ -70,7 +70,7 @@ import msgspec
 
 from reliamsg.message import Stream
 from reliamsg.store.database import Database
-from reliamsg.store.stamps import LIVENESS_US, StampClock
+from reliamsg.store.stamps import LIVENESS_US, Reading, StampClock
 
 __all__ = ["ORDERED", "Begun", "Entry", "Journal", "JournalRow", "joined", "read_journal"]
 
@@ -179,8 +179,8 @@ class Journal:
         self.stamps = StampClock(latest_us)
         self._group = group
         """The group whose journal this is; empty for a producer's."""
-        self._written_at: tuple[int, int] | None = None
-        """The readings of both clocks for the rows that are not settled."""
+        self._reading: Reading | None = None
+        """The stamp of the rows that are not settled."""
         self.newest_lsn = newest_lsn
         """The newest committed row."""
         self._frozen_lsn = frozen_lsn
@@ -230,8 +230,7 @@ class Journal:
         if not entries:
             return
         staged = self._staged
-        self._written_at = wall_us, mono_us
-        reading = self.stamps.read(wall_us, mono_us)
+        reading = self._reading = self.stamps.read(wall_us, mono_us)
         now = Begun(reading.stamp_us, mono_us)
         if reading.step is not None:
             from_us, to_us = reading.step
@@ -283,12 +282,12 @@ class Journal:
             ):  # a row without a tip is followed by another row instead of being extended
                 self._tips = dict(islice(self._tips.items(), MAX_TIPS // 2, None))
             self.newest_lsn = max(self.newest_lsn, self._last_lsn)
-            if self._written_at is not None:
-                self.stamps.keep(*self._written_at)
+            if self._reading is not None:
+                self.stamps.keep(self._reading)
         else:
             self._last_lsn = self.newest_lsn
         self._staged.clear()
-        self._written_at = None
+        self._reading = None
 
     def begun(self, wall_us: int, mono_us: int) -> Begun:
         """When a row begins that is written with these readings."""

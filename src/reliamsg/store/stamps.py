@@ -14,12 +14,13 @@ STEP_US = 5_000_000
 
 
 class Reading(NamedTuple):
-    """The stamp of a transaction."""
+    """The stamp of a transaction, and the difference of the clocks. Times are in µs since 1970."""
 
     stamp_us: int
-    """µs since 1970."""
+    offset_us: int
+    """What the wall clock is ahead of the monotonic clock."""
     step: tuple[int, int] | None
-    """If the clock was set: what it should have shown, and what it showed, in µs since 1970."""
+    """If the clock was set: what it should have shown, and what it showed."""
 
 
 class StampClock:
@@ -34,21 +35,21 @@ class StampClock:
     def read(self, wall_us: int, mono_us: int) -> Reading:
         """The stamp for these readings of the wall clock (µs since 1970) and the monotonic clock (µs), which were taken
         together. Changes nothing: see :meth:`keep`."""
-        if self._offset_us is not None:
-            expected_us = mono_us + self._offset_us
-            is_step = abs(wall_us - expected_us) > STEP_US
-        else:
-            expected_us = self.latest_us
-            is_step = wall_us < expected_us - STEP_US
-        return Reading(max(wall_us, self.latest_us), (expected_us, wall_us) if is_step else None)
+        latest_us, known_us, offset_us = self.latest_us, self._offset_us, wall_us - mono_us
+        step = None
+        if known_us is None:
+            if wall_us < latest_us - STEP_US:
+                step = latest_us, wall_us
+        elif not -STEP_US <= offset_us - known_us <= STEP_US:
+            step = mono_us + known_us, wall_us
+        return Reading(wall_us if wall_us > latest_us else latest_us, offset_us, step)
 
-    def keep(self, wall_us: int, mono_us: int) -> None:
-        """A transaction with the stamp of these readings was committed."""
-        reading = self.read(wall_us, mono_us)
+    def keep(self, reading: Reading) -> None:
+        """A transaction with this stamp was committed."""
         self.latest_us = reading.stamp_us
         # Compared with the same reading until it is off: small steps add up.
         if self._offset_us is None or reading.step is not None:
-            self._offset_us = wall_us - mono_us
+            self._offset_us = reading.offset_us
 
     def raise_to(self, stamp_us: int) -> None:
         """No later stamp is below this."""
