@@ -19,9 +19,9 @@ MUTANTS = (
     Mutant(
         "told-durable-before-commit",
         "producer/engine.py",
-        "        rows = outbox.append(packed.batches, packed.entries, wall_us, clock.now_us())",
+        "        rows = outbox.append(packed.batches, packed.entries, wall_us, mono_us)",
         "        batch.commit.finish(None)\n"
-        "        rows = outbox.append(packed.batches, packed.entries, wall_us, clock.now_us())",
+        "        rows = outbox.append(packed.batches, packed.entries, wall_us, mono_us)",
         "P1: publish() returns before the message is committed",
         ByTest(
             "producer/test_accumulator.py::test_nothing_is_durable_before_it_is_committed",

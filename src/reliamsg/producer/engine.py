@@ -530,7 +530,7 @@ class ProducerEngine:
 
     def _store(self, batch: CommitBatch) -> list[Row]:
         clock, outbox = self.shared.clock, self._outbox
-        wall_us = clock.wall_us()
+        wall_us, mono_us = clock.wall_us(), clock.now_us()  # together: a new stream is committed first
         topics: dict[str, list[Run]] = {}
         for run in batch.runs:
             topics.setdefault(run.topic, []).append(run)
@@ -543,7 +543,7 @@ class ProducerEngine:
         # The newest message of a batch is not newer than now.
         times = (batch.wall_us, max(batch.wall_us, wall_us))
         packed = self._packer.pack(topics, streams, outbox.epoch, times)
-        rows = outbox.append(packed.batches, packed.entries, wall_us, clock.now_us())
+        rows = outbox.append(packed.batches, packed.entries, wall_us, mono_us)
         packed.stored(rows)
         return rows
 
