@@ -2609,7 +2609,8 @@ MUTANTS = (
         "P9: a journal continues after a row that says that it is over",
         ByTest(
             "export/test_retire.py::test_the_journal_ends_and_the_file_is_not_opened_again[False]",
-            r'with pytest.raises(StoreRetired, match=rf"{path.name}: this .*box was retired at 20\d\d-.*Z"):',
+            "with pytest.raises(StoreRetired, match=",
+            "Failed",
         ),
     ),
     Mutant(
