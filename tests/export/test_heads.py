@@ -17,7 +17,11 @@ from typing import Any
 import pytest
 
 from reliamsg import JournalExport
+from reliamsg.audit.fold import Folder
+from reliamsg.audit.lineage import Placed, histories
+from reliamsg.audit.segment import StatedIdle, is_head, read_head, read_segment
 from reliamsg.checker.journals import collect, collect_path
+from reliamsg.checker.segments import check_head
 from reliamsg.errors import JournalTargetError
 from reliamsg.export.exporter import Exporter
 from reliamsg.export.segments import JournalSource
@@ -30,7 +34,7 @@ from reliamsg.testing import MemoryNetwork
 from tests.consumer.tools import until
 from tests.export.tools import consumer, left, meta, producer, segments
 from tests.patience import STALL_S
-from tests.store.faults import fill, small_disk
+from tests.store.faults import fill, remount, small_disk
 
 START_US = 1_700_000_000_000_000
 
@@ -187,6 +191,28 @@ def test_copies_of_a_file_do_not_replace_each_others_heads(tmp_path: Path) -> No
     chains = collect(tmp_path / "journals").chains
     assert sorted(chain.head.boot for chain in chains if chain.head is not None) == ["a" * 16, "b" * 16]
     assert [len(chain.heads) for chain in chains] == [1, 1]
+    assert [[head.boot for head in own] for own in by_the_audit(tmp_path / "journals")] == [
+        [head.boot for head in chain.heads] for chain in chains
+    ]
+
+
+def by_the_audit(target: Path) -> list[list[StatedIdle]]:
+    """By history, the heads that the audit finds; each segment is a part."""
+    placed, stated = [], []
+    for number, path in enumerate(DirectoryTarget(target).paths(heads=True)):
+        data = (target / path).read_bytes()
+        if is_head(path.rpartition("/")[2]):
+            head = read_head(path, data)
+            assert isinstance(head, StatedIdle)
+            stated.append(head)
+            continue
+        read = read_segment(path, data)
+        assert read is not None
+        assert read.header is not None
+        folder = Folder()
+        folder.add(read.header, read.digest, read.lines or [])
+        placed.append(Placed(number, folder.part(), "", path, path, 0))
+    return [journal.heads for journal in histories(placed, [], stated).journals]
 
 
 def test_a_failed_write_leaves_the_earlier_head(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,7 +236,7 @@ def test_a_failed_write_leaves_the_earlier_head(client: Client, monkeypatch: pyt
     assert client.exporter.status().error == ""
 
 
-def test_a_full_disk_at_the_target(tmp_path: Path) -> None:
+def test_a_full_or_read_only_disk_at_the_target(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", "64k") as disk:
         client = Client(tmp_path / "out.db", disk / "journals")
         client.write("opened")
@@ -223,6 +249,11 @@ def test_a_full_disk_at_the_target(tmp_path: Path) -> None:
         assert client.heads == before
         assert "No space left" in client.exporter.status().error
         filler.unlink()
+        remount(disk, "ro")
+        client.wait(61.0)
+        assert client.heads == before
+        assert "Read-only file system" in client.exporter.status().error
+        remount(disk, "rw")
         client.wait(61.0)
         assert client.heads["1" * 16].wall_us == client.wall_us
         assert not list(disk.rglob(".head*"))
@@ -319,9 +350,6 @@ GOOD = Head(role="group", client="g/1", boot=BOOT, lsn=3, digest="a" * 64, wall_
     ],
 )  # fmt: skip
 def test_damaged_heads_are_refused_in_the_same_words(name: str, data: bytes, words: str) -> None:
-    from reliamsg.audit.segment import read_head
-    from reliamsg.checker.segments import check_head
-
     with pytest.raises(SegmentError, match=words) as raised:
         check_head(name, data)
     assert read_head(name, data) == str(raised.value)
