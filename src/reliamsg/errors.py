@@ -24,6 +24,7 @@
         │   ├── StoreMismatch     the file belongs to another producer or group, or is of another kind
         │   ├── StoreCorrupt      the file is not a database, or is damaged
         │   ├── StoreUnsafe       other users can change the file
+        │   ├── StoreRetired      the file was retired: its client needs a new one
         │   └── StoreTooNew       the file was written by a newer reliamsg
         ├── OutboxIndeterminate   an fsync failed: the state on the disk is unknown, the producer has stopped
         ├── InboxIndeterminate    the same for a consumer
