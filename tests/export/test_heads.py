@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from reliamsg import JournalExport
+from reliamsg import JournalExport, __version__
 from reliamsg.audit.fold import Folder
 from reliamsg.audit.lineage import Placed, histories
 from reliamsg.audit.segment import StatedIdle, is_head, read_head, read_segment
@@ -294,6 +294,7 @@ def test_clients_write_them(role: str, tmp_path: Path, monkeypatch: pytest.Monke
     (chain,) = collect(tmp_path / "journals").chains
     assert chain.role == role
     assert chain.sound
+    assert chain.boots[0].opened["version"] == __version__
     assert chain.head is not None
 
 
