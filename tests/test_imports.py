@@ -12,7 +12,19 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "reliamsg"
 
-BASE = {"wire", "message", "config", "policy", "errors", "forks", "keys", "terminal", "files", "arguments"}
+BASE = {
+    "wire",
+    "message",
+    "config",
+    "policy",
+    "errors",
+    "forks",
+    "keys",
+    "terminal",
+    "files",
+    "arguments",
+    "version",
+}
 MIDDLE = {"protocol", "store", "transport"}
 UPPER = {"producer", "consumer"}
 TOP = {"cli", "aio", "testing", "lab", "simulation"}
@@ -27,6 +39,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "forks": set(),
     "terminal": set(),
     "files": set(),
+    "version": set(),
     "wire": BASE,
     "protocol": {"wire", "message", "policy"},
     "store": BASE,
@@ -49,6 +62,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "store.journal",
         "store.database",
         "store.segment",
+        "store.head",
         "export.target",
     },
     "audit": BASE | {"store.segment"},

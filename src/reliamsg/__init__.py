@@ -36,6 +36,7 @@ from reliamsg.errors import (
     StoreCorrupt,
     StoreError,
     StoreMismatch,
+    StoreRetired,
     StoreTooNew,
     StoreUnsafe,
     TooManyStreams,
@@ -44,13 +45,14 @@ from reliamsg.errors import (
 from reliamsg.keys import KeyRing
 from reliamsg.message import Gap, Message, MessageId
 from reliamsg.policy import Quorum
+from reliamsg.version import VERSION
 
 if TYPE_CHECKING:
     from reliamsg.consumer.api import Consumer
     from reliamsg.producer.api import Producer
     from reliamsg.producer.receipt import Receipt
 
-__version__ = "0.1.0"
+__version__ = VERSION
 __all__ = [
     "ClosedError",
     "ConfigError",
@@ -91,6 +93,7 @@ __all__ = [
     "StoreCorrupt",
     "StoreError",
     "StoreMismatch",
+    "StoreRetired",
     "StoreTooNew",
     "StoreUnsafe",
     "TooManyStreams",

@@ -398,7 +398,8 @@ class JournalExport:
 
     ``JournalExport("/var/spool/journals")``, or with an fsspec URL, ``JournalExport("s3://bucket/prefix")`` (requires
     the extra ``remote`` and the package for the protocol). Several clients, also on several hosts, can share one
-    target. Credentials in a URL are never shown.
+    target. Credentials in a URL are never shown. While a client is idle, it replaces one small file there about once a
+    minute.
     """
 
     target: str | os.PathLike[str] = field(repr=False)

@@ -24,6 +24,7 @@
         │   ├── StoreMismatch     the file belongs to another producer or group, or is of another kind
         │   ├── StoreCorrupt      the file is not a database, or is damaged
         │   ├── StoreUnsafe       other users can change the file
+        │   ├── StoreRetired      the file was retired: its client needs a new one
         │   └── StoreTooNew       the file was written by a newer reliamsg
         ├── OutboxIndeterminate   an fsync failed: the state on the disk is unknown, the producer has stopped
         ├── InboxIndeterminate    the same for a consumer
@@ -79,6 +80,7 @@ __all__ = [
     "StoreCorrupt",
     "StoreError",
     "StoreMismatch",
+    "StoreRetired",
     "StoreTooNew",
     "StoreUnsafe",
     "TooManyStreams",
@@ -212,6 +214,10 @@ class StoreMismatch(StoreError):
 
 class StoreCorrupt(StoreError):
     """The file is not a database, or is damaged."""
+
+
+class StoreRetired(StoreError):
+    """The file was retired by ``reliamsg journal retire``; the message tells when. No client can open it any more."""
 
 
 class StoreTooNew(StoreError):

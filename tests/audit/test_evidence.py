@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
@@ -20,6 +21,7 @@ from reliamsg.audit.lineage import Placed, lines
 from reliamsg.audit.tasks import MAX_FINDINGS
 from reliamsg.checker import Expect as PlainExpect
 from reliamsg.checker import check_directory
+from reliamsg.store.head import Head, encode_head, head_path
 from reliamsg.store.segment import decode, parse_name
 from tests.audit.equality import shared
 from tests.audit.generated import write_chains
@@ -63,7 +65,7 @@ def foreign(journals: Path) -> None:
 
 def newer(journals: Path) -> None:
     path = of(journals, "producer")[1]
-    rewritten(path, path.read_bytes().replace(b'"version":1', b'"version":2', 1))
+    rewritten(path, path.read_bytes().replace(b'"version":2', b'"version":3', 1))
 
 
 def no_segment(journals: Path) -> None:
@@ -82,6 +84,39 @@ def twice(journals: Path) -> None:
     source = of(journals, "producer")[1]
     (source.parent / "again").mkdir()
     shutil.copy(source, source.parent / "again" / source.name)
+
+
+def _with_head(journals: Path, data: Callable[[Head], bytes]) -> None:
+    """The producer's last segment is followed by a head."""
+    segment = of(journals, "producer")[-1]
+    header, rows = decode(segment.read_bytes())
+    name = parse_name(segment.name)
+    assert name is not None
+    head = Head(
+        role=header.role, client=header.client, boot=header.boot, lsn=header.last_lsn, digest=name.digest,
+        wall_us=rows[-1].wall_last_us + 60_000_000,
+    )  # fmt: skip
+    (segment.parent.parent / f"head-{head.boot}.json").write_bytes(data(head))
+
+
+def with_head(journals: Path) -> None:
+    _with_head(journals, encode_head)
+
+
+def damaged_head(journals: Path) -> None:
+    _with_head(journals, lambda head: encode_head(head).replace(b'"wall_us":1', b'"wall_us":2'))
+
+
+def misplaced_head(journals: Path) -> None:
+    _with_head(journals, lambda head: encode_head(msgspec.structs.replace(head, client="somebody")))
+
+
+def lonely_head(journals: Path) -> None:
+    """Of a client whose segments are gone."""
+    head = Head(role="group", client="gone-lonely_head", boot="9" * 16, lsn=3, digest="8" * 64, wall_us=5)
+    path = journals / head_path(head.role, head.client, head.boot)
+    path.parent.mkdir()
+    path.write_bytes(encode_head(head))
 
 
 def cloned(journals: Path) -> None:
@@ -106,9 +141,13 @@ DAMAGE: list[tuple[Callable[[Path], None], str]] = [
     (missing_in_the_middle, " are missing"),
     (missing_at_the_end, "a journal ends without being closed"),
     (foreign, "misplaced: it is among those of group"),
-    (newer, "written by a newer version (format 2): upgrade reliamsg"),
+    (newer, "written by a newer version (format 3): upgrade reliamsg"),
     (no_segment, "neither a journal's segment nor an application's log"),
     (cloned, "a journal ends without being closed"),
+    (damaged_head, "edited or damaged: its content does not match its checksum"),
+    (misplaced_head, "misplaced: it is among those of producer"),
+    (lonely_head, "group gone-lonely_head: head-9999999999999999.json: there is no segment of this client"),
+    (with_head, ""),
     (sound, ""),
     (twice, ""),
     (clock_a_day_off, ""),
@@ -165,7 +204,7 @@ def test_damage_is_named_once_and_never_makes_a_verdict_better(
     judged: dict[str, Any], mutilated: Path, damage: Callable[[Path], None], says: str
 ) -> None:
     name = damage.__name__
-    lines = [line for line in judged["evidence"]["broken"] if f"/{name}/" in line]
+    lines = [line for line in judged["evidence"]["broken"] if f"/{name}/" in line or f"-{name}: " in line]
     plain = check_directory(mutilated / name, PlainExpect(drained=True))
     if not says:
         assert lines == []
@@ -198,7 +237,7 @@ def placed(digest: str, parent: str | None, boot: str, first_lsn: int, last_lsn:
     opening = Opening(boot, first_lsn, last_lsn, "opened", "0" * 16, 0, 0, None, 0)
     part = Part(
         "producer", "p", [digest], parent, first_lsn, last_lsn, [opening], [], [], set(), set(), set(), set(), set(),
-        {}, set(), set(), {}, 0, 0, [],
+        {}, set(), set(), {}, 0, 0, [], 0,
     )  # fmt: skip
     return Placed(ord(digest), part, "", "", "", 0)
 

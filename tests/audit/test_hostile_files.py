@@ -11,6 +11,8 @@ from pyspark.sql import SparkSession
 from reliamsg.audit.job import audit
 from reliamsg.audit.segment import read_segment
 from reliamsg.audit.sources import find, read_file
+from reliamsg.checker import check_directory
+from reliamsg.store.head import Head, encode_head, head_path
 from reliamsg.store.segment import decode, encode
 from tests.fuzz import seeds
 from tests.fuzz.audited import compare
@@ -71,6 +73,34 @@ def test_empty_files_are_named_wherever_they_are(spark: SparkSession, tmp_path: 
         assert f"{path.name}: edited or damaged" in broken
         assert "notes.ndjson: " in broken
         assert verdict["rows"] == verdicts[0]["rows"] == len(rows)
+
+
+def test_heads_are_read_wherever_they_are(spark: SparkSession, tmp_path: Path) -> None:
+    """A sound one is evidence; one that is damaged, empty or no regular file is named."""
+    header, rows = decode(seeds.segments()[0])
+    made = encode(header.role, header.client, rows, header.parent)
+    head = Head(
+        role=header.role, client=header.client, boot=header.boot, lsn=header.last_lsn, digest=made.digest, wall_us=2**60
+    )  # fmt: skip
+    path, own = tmp_path / "j" / made.path, tmp_path / "j" / head_path(head.role, head.client, head.boot)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(made.data)
+    own.write_bytes(encode_head(head))
+    (own.parent / f"head-{'1' * 16}.json").write_bytes(b"")
+    (own.parent / f"head-{'2' * 16}.json").write_bytes(encode_head(head).replace(b"}", b" }", 1))
+    (own.parent / "settings.json").write_bytes(b"{}")
+    for journals in (tmp_path / "j", (tmp_path / "j").as_uri(), f"file:{tmp_path}/j*"):
+        broken = audit(spark, str(journals))["evidence"]["broken"]
+        assert sorted(line.partition("head-")[2] for line in broken if "head-" in line) == [
+            f"{'1' * 16}.json: not a journal's head",
+            f"{'2' * 16}.json: edited or damaged: its content does not match its checksum",
+        ]
+        assert not any(head.boot in line or "settings" in line for line in broken)
+    os.symlink(own, own.parent / f"head-{'3' * 16}.json")
+    broken = audit(spark, tmp_path / "j")["evidence"]["broken"]
+    assert any(f"head-{'3' * 16}.json: not a file: a symbolic link" in line for line in broken)
+    plain = [str(each) for each in check_directory(tmp_path / "j").findings if each.kind == "broken"]
+    assert any(f"head-{'3' * 16}.json" in line and "not a file: a symbolic link" in line for line in plain)
 
 
 def test_a_directory_with_nothing_else(spark: SparkSession, tmp_path: Path) -> None:

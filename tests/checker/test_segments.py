@@ -168,8 +168,8 @@ def reordered(_: Path, segments: list[Path]) -> str:
 
 
 def newer(_: Path, segments: list[Path]) -> str:
-    data = segments[1].read_bytes().replace(b'"version":1', b'"version":2', 1)
-    return f"{put(segments[1], data).name}: written by a newer version (format 2): upgrade reliamsg"
+    data = segments[1].read_bytes().replace(b'"version":2', b'"version":3', 1)
+    return f"{put(segments[1], data).name}: written by a newer version (format 3): upgrade reliamsg"
 
 
 def renamed(_: Path, segments: list[Path]) -> str:

@@ -12,12 +12,14 @@ from reliamsg.checker import Expect, check_directory
 from reliamsg.consumer.buffer import DeliverySlice
 from reliamsg.consumer.deliveries import GapItem
 from reliamsg.lab import Mosquitto
+from reliamsg.message import Stream
+from reliamsg.protocol.histogram import bucket
 from reliamsg.protocol.receiver.rules import Rules
 from reliamsg.store.database import open_readonly
 from reliamsg.store.journal import JournalRow, read_journal
 from reliamsg.testing import MemoryNetwork
-from reliamsg.wire.data import CONTENT_TYPE
-from tests.consumer.tools import Bench, send, seqs
+from reliamsg.wire.data import CONTENT_TYPE, Origin, Records, encode
+from tests.consumer.tools import TOPIC, Bench, send, seqs
 from tests.runs.harness import SiteSpec, run_in, wait_for
 
 
@@ -175,3 +177,44 @@ def test_producers_journal_the_row_by_which_a_group_had_settled(tmp_path: Path) 
         assert boot == settled.boot
         assert lsn >= settled.lsn
     assert len({row.boot for row in acknowledged}) == 2
+
+
+def published(first: int, last: int, ts_first: int, ts_last: int) -> bytes:
+    bodies = [b"%d" % seq for seq in range(first, last + 1)]
+    return encode(Origin(Stream("p", TOPIC), 10, 77), first, (ts_first, ts_last), Records(bodies))
+
+
+def acknowledged(bench: Bench) -> list[tuple[int, int, dict[int, int] | None]]:
+    return [(row.first, row.last, row.latency) for row in rows(bench.path, "acknowledged")]
+
+
+def test_an_acknowledgement_has_the_time_since_publishing(tmp_path: Path) -> None:
+    """From the oldest message of a batch on; in bucket 0 where the clocks disagree; not at all without a time."""
+    bench = Bench(tmp_path / "in.db", sites=("dc1",))
+    broker = bench.network["dc1"]
+    second = 1_000_000
+    for data in (
+        published(1, 3, 30 * second, 90 * second),  # 70 s ago, by a clock that is at 100 s
+        published(4, 5, 97 * second, 97 * second),
+        published(6, 6, 500 * second, 500 * second),
+        published(7, 9, 0, 0),
+    ):
+        broker.inject(TOPIC, data, content_type=CONTENT_TYPE)
+    bench.settle()
+    assert len(bench.take()) == 9
+    ((first, last, latency),) = acknowledged(bench)
+    assert (first, last) == (1, 9)
+    assert latency == {bucket(70 * second + 50_000): 3, bucket(3 * second + 50_000): 2, 0: 1}
+    bench.close()
+
+
+def test_messages_that_are_acknowledged_one_by_one_are_counted_once(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "in.db", sites=("dc1",))
+    send(bench.network["dc1"], 1, 20)
+    bench.settle()
+    for _ in range(20):
+        (message,) = bench.take(1)
+        message.ack()  # a second time
+    bench.settle(1.0)
+    assert sum(sum((latency or {}).values()) for _, _, latency in acknowledged(bench)) == 20
+    bench.close()

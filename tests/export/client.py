@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from reliamsg import JournalExport
+from reliamsg.export import heads
 from reliamsg.lab.chaos.failpoint import Failpoint
 from reliamsg.testing import MemoryNetwork
 from tests.export.tools import TOPICS, consumer, producer
@@ -20,6 +21,7 @@ from tests.export.tools import TOPICS, consumer, producer
 
 def main(config: dict[str, Any]) -> None:
     stop = Path(config["stop"])
+    heads.LIVENESS_S = config.get("liveness", heads.LIVENESS_S)
     options: dict[str, Any] = {
         "journal": JournalExport(
             config["target"], interval=0.02, segment_rows=config.get("segment_rows", 20)
@@ -35,8 +37,9 @@ def main(config: dict[str, Any]) -> None:
         print("at work", flush=True)
         number = 0
         while not stop.exists():
-            sender.publish(TOPICS[number % 7], b"%d" % number)
-            number += 1
+            if number < config.get("messages", sys.maxsize):
+                sender.publish(TOPICS[number % 7], b"%d" % number)
+                number += 1
             message = reader.get(0)
             if message is not None:
                 message.ack()

@@ -250,4 +250,4 @@ def test_without_a_target_nothing_leaves(network: MemoryNetwork, tmp_path: Path)
         one.publish("orders", b"1")
         assert one.status().journal is None
     assert left(tmp_path / "out.db")
-    assert meta(tmp_path / "out.db") == {}
+    assert meta(tmp_path / "out.db") == {"journal_v2_lsn": "1"}

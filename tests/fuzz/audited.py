@@ -1,22 +1,24 @@
-"""The audit's reader of segments: it says the same of every file as the plain checker's, whatever the file contains.
+"""The audit's readers of segments and heads: they say the same of every file as the plain checker's, whatever the file
+contains.
 
 Each input is turned into several files: unchanged, and with headers that claim any number of rows.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator
 
 import msgspec
 
-from reliamsg.audit.segment import read_segment
-from reliamsg.checker.segments import check_segment
+from reliamsg.audit.segment import StatedIdle, read_head, read_segment
+from reliamsg.checker.segments import check_head, check_segment
 from reliamsg.store.segment import Name, SegmentError, digest_of
 from tests.fuzz import seeds
 from tests.fuzz.target import Target
 
-__all__ = ["AUDITED", "compare"]
+__all__ = ["AUDITED", "compare", "compare_heads"]
 
 CLAIMS = (0, 1, 2**31 - 3, 2**31 - 1, 2**31, 2**63 - 1, -1)
 """The number of rows that a header may claim."""
@@ -70,5 +72,37 @@ def read_segments_of_journals(raw: bytes) -> None:
     compare(raw)
 
 
-AUDITED = (Target("audit-segments", read_segments_of_journals, (), seeds.segments),)
-"""The audit's own reader of segments."""
+def compare_heads(*inputs: bytes) -> None:
+    """The audit and the checker must say the same of every head, in the same words."""
+    for raw in inputs:
+        line = raw.partition(b"\n")[0]
+        summed = line + b'\n{"sha256":"%b"}\n' % hashlib.sha256(line).hexdigest().encode()
+        boot = re.search(rb'"boot":"([0-9a-f]{16})"', line)
+        name = f"head-{boot[1].decode() if boot else '0' * 16}.json"
+        for path in (name, f"role=producer/client=p/{name}", f"role=group/client=a%2Fb/head-{'1' * 16}.json"):
+            for data in (raw, summed):
+                found = read_head(path, data)
+                stated = msgspec.structs.asdict(found) if isinstance(found, StatedIdle) else found
+                assert stated == _checked(path, data), data[:2_000]
+
+
+def _checked(path: str, data: bytes) -> dict[str, object] | str:
+    """The checker's reading of a head."""
+    try:
+        head = check_head(path, data)
+    except SegmentError as error:
+        return str(error)
+    found = msgspec.structs.asdict(head)
+    del found["format"]
+    return found
+
+
+def read_heads_of_journals(raw: bytes) -> None:
+    compare_heads(raw)
+
+
+AUDITED = (
+    Target("audit-segments", read_segments_of_journals, (), seeds.segments),
+    Target("audit-heads", read_heads_of_journals, (), seeds.heads),
+)
+"""The audit's own readers of segments and heads."""

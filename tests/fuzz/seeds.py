@@ -15,6 +15,7 @@ from pika import spec
 
 from reliamsg import KeyRing
 from reliamsg.message import Prev, Stream
+from reliamsg.store.head import Head, encode_head
 from reliamsg.store.inbox import Inbox
 from reliamsg.store.inbox_rows import Batch, DeadLetter, EpochRow, GapRow, HeldFrame, History, HistoryRow
 from reliamsg.store.inbox_rows import Quarantined as SetAside
@@ -159,6 +160,23 @@ def segments() -> list[bytes]:
             for boot in chain.boots:
                 found.append(encode_segment(chain.role, chain.client, boot.rows, None).data)
     return sorted(found, key=len)[:8]
+
+
+def heads() -> list[bytes]:
+    """Heads of a producer and a group."""
+    return [
+        encode_head(
+            Head(
+                role=role,
+                client=client,
+                boot="0" * 16,
+                lsn=7,
+                digest="ab" * 32,
+                wall_us=1_700_000_000_000_000,
+            )
+        )
+        for role, client in (("producer", "p"), ("group", "a/b"))
+    ]
 
 
 @cache

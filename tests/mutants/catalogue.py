@@ -19,9 +19,9 @@ MUTANTS = (
     Mutant(
         "told-durable-before-commit",
         "producer/engine.py",
-        "        rows = outbox.append(packed.batches, packed.entries, wall_us, clock.now_us())",
+        "        rows = outbox.append(packed.batches, packed.entries, wall_us, mono_us)",
         "        batch.commit.finish(None)\n"
-        "        rows = outbox.append(packed.batches, packed.entries, wall_us, clock.now_us())",
+        "        rows = outbox.append(packed.batches, packed.entries, wall_us, mono_us)",
         "P1: publish() returns before the message is committed",
         ByTest(
             "producer/test_accumulator.py::test_nothing_is_durable_before_it_is_committed",
@@ -2621,6 +2621,73 @@ MUTANTS = (
         ByTest(
             "consumer/test_failed_commits.py::test_the_journal_has_what_happened_before_a_commit_that_failed",
             'assert [(row.first, row.last, row.site) for row in rows(bench.path, "received")]',
+        ),
+    ),
+    Mutant(
+        "stamps-run-backwards",
+        "store/stamps.py",
+        "Reading(wall_us if wall_us > latest_us else latest_us, offset_us, step)",
+        "Reading(wall_us, offset_us, step)",
+        "P9: after a clock was set back, rows that are still to come seem to belong to a time that is accounted for",
+        ByTest(
+            "store/test_stamps.py::test_a_clock_that_was_set_back_while_the_file_was_closed",
+            "assert [row.wall_us for row in file.rows[2:]] == [latest] * 3",
+        ),
+    ),
+    Mutant(
+        "stamp-leaves-with-the-rows",
+        "store/exported.py",
+        '            put_meta(connection, "journal_stamp_us", str(self.journal.stamps.latest_us))\n',
+        "",
+        "P9: a file whose rows were exported forgets its latest stamp",
+        ByTest(
+            "store/test_stamps.py::test_the_file_keeps_its_latest_stamp_when_its_rows_have_left",
+            'assert file.kinds == ["opened", "clock_step"]',
+        ),
+    ),
+    Mutant(
+        "rows-grow-for-ever",
+        "store/journal.py",
+        "return now.stamp_us - self.stamp_us <= LIVENESS_US and now.mono_us - self.mono_us <= LIVENESS_US",
+        "return True",
+        "P9: a row that began hours ago hides when its messages were handled",
+        ByTest(
+            "store/test_stamps.py::test_no_row_is_extended_for_longer_than_a_minute",
+            "assert [(row.first, row.last) for row in rows] == [(1, 4), (5, 7)]",
+        ),
+    ),
+    Mutant(
+        "idle-with-rows-in-the-file",
+        "export/heads.py",
+        "now < self._due_at or exported.backlog or digest is None",
+        "now < self._due_at or digest is None",
+        "P9: a client states that nothing has happened, while its file has rows that say otherwise",
+        ByTest(
+            "export/test_heads.py::test_one_with_rows_that_are_not_exported_states_nothing",
+            'assert "journal_head" not in meta(tmp_path / "out.db")',
+        ),
+    ),
+    Mutant(
+        "idle-stamp-not-kept",
+        "store/exported.py",
+        '            put_meta(connection, "journal_stamp_us", str(stamp_us + 1))\n',
+        "",
+        "P9: a row of the next opening seems to belong to the time in which the client stated that it was idle",
+        ByTest(
+            "export/test_heads.py::test_neither_do_those_of_the_next_boot",
+            "assert all(row.wall_us > head.wall_us for row in rows)",
+        ),
+    ),
+    Mutant(
+        "retired-file-opened",
+        "store/database.py",
+        "            if not self._opens_retired:\n                self._check_not_retired(connection)\n",
+        "",
+        "P9: a journal continues after a row that says that it is over",
+        ByTest(
+            "export/test_retire.py::test_the_journal_ends_and_the_file_is_not_opened_again[False]",
+            "with pytest.raises(StoreRetired, match=",
+            "Failed",
         ),
     ),
     Mutant(

@@ -24,6 +24,7 @@ from reliamsg.audit.fold import Fact, Opening, Part, StreamName
 from reliamsg.audit.found import Finding
 from reliamsg.audit.kinds import KINDS
 from reliamsg.audit.numbers import names
+from reliamsg.audit.segment import StatedIdle
 from reliamsg.audit.spans import pieces
 from reliamsg.audit.through import Proven, prove
 
@@ -44,6 +45,14 @@ class JournalParts:
     parts: list[Part]
     problems: list[str] = field(default_factory=list)
     """Why rows may be missing, according to segments."""
+    heads: list[StatedIdle] = field(default_factory=list)
+    """What the client stated while it was idle, in order: heads that name one of the segments, or one of the boots. The
+    last may name a row that is not there (yet)."""
+
+    @property
+    def old_lsn(self) -> int:
+        """Rows up to this one are of version 1 of the format."""
+        return max((part.old_lsn for part in self.parts), default=0)
 
     def sketch(self) -> Journal:
         """Itself as far as it is known before the evidence is examined."""

@@ -160,6 +160,8 @@ class Part(msgspec.Struct, array_like=True):
     latest_us: int
     mixed: list[tuple[int, int]]
     """Half-open periods in which rows began that follow rows that began later."""
+    old_lsn: int
+    """Rows up to this one are of version 1 of the format."""
 
 
 class Folder:
@@ -220,7 +222,7 @@ class Folder:
             self._rows, self._newest, self._identified, self._referred, self._own, self._producers, self._groups,
             self._settled, self._opened, self._topics,
             {hop: dict(found) for hop, found in self._latencies.items()}, self._least_us or 0, self._latest_us,
-            self._mixed,
+            self._mixed, max((header.last_lsn for header in self._headers if header.version < 2), default=0),
         )  # fmt: skip
 
     def _add(self, line: Line, opening: Opening, producer: bool) -> None:

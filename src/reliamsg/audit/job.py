@@ -24,6 +24,7 @@ from reliamsg.audit.expect import Expect
 from reliamsg.audit.fold import StreamName
 from reliamsg.audit.lineage import Damaged, Histories, Placed, histories
 from reliamsg.audit.output import Output
+from reliamsg.audit.segment import StatedIdle
 from reliamsg.audit.sources import Chunk, Found, bundles, chunks, find, read_file
 from reliamsg.audit.tasks import (
     Key,
@@ -79,8 +80,8 @@ def audit(
 def _judge(
     spark: SparkSession, folded: RDD[Any], found: Found, rules: Expect, output: Output | None, started: float
 ) -> dict[str, Any]:
-    placed, damaged, duplicated = _parts(folded, found)
-    known = histories(placed, damaged)
+    placed, damaged, heads, duplicated = _parts(folded, found)
+    known = histories(placed, damaged, heads)
     older_copies(spark, known, found)
     journals = {each.name: each.sketch() for each in known.journals}
     records = folded.filter(_is_record)
@@ -176,8 +177,8 @@ def _fold_remote(spark: SparkSession, found: Found, until_us: int | None) -> RDD
     return contents.mapPartitions(read).union(context.parallelize(empty, 1).mapPartitions(nothing))
 
 
-def _parts(folded: RDD[Any], found: Found) -> tuple[list[Placed], list[Damaged], int]:
-    """Parts, unusable files, and the number of further copies of segments."""
+def _parts(folded: RDD[Any], found: Found) -> tuple[list[Placed], list[Damaged], list[StatedIdle], int]:
+    """Parts, unusable files, heads, and the number of further copies of segments."""
     placed: list[Placed] = []
     damaged = [
         Damaged(path, path.rpartition("/")[2], None, f"not a file: {what}") for path, what in found.odd
@@ -195,7 +196,8 @@ def _parts(folded: RDD[Any], found: Found) -> tuple[list[Placed], list[Damaged],
         known |= digests
         placed.append(each)
     damaged += [each for each in collected if isinstance(each, Damaged)]
-    return placed, damaged, duplicated
+    heads = [each for each in collected if isinstance(each, StatedIdle)]
+    return placed, damaged, heads, duplicated
 
 
 def _traces(

@@ -8,13 +8,14 @@ each part without a successor ends a history of its own, and histories share the
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from urllib.parse import quote
 
 from reliamsg.audit.clients import JournalParts
 from reliamsg.audit.fold import Part
+from reliamsg.audit.segment import StatedIdle
 
 __all__ = ["Damaged", "Histories", "Placed", "histories", "lines"]
 
@@ -65,7 +66,9 @@ class Histories:
         return sum(part.last_lsn - part.first_lsn + 1 for each in self.journals for part in each.parts)
 
 
-def histories(placed: Sequence[Placed], damaged: Sequence[Damaged]) -> Histories:
+def histories(
+    placed: Sequence[Placed], damaged: Sequence[Damaged], heads: Sequence[StatedIdle] = ()
+) -> Histories:
     """Put parts into histories. Each segment may be in one part only."""
     by_client: dict[tuple[str, str], list[Placed]] = defaultdict(list)
     for each in placed:
@@ -79,6 +82,14 @@ def histories(placed: Sequence[Placed], damaged: Sequence[Damaged]) -> Histories
             stray.append(f"{file.owner[0]} {file.owner[1]}: {file.name}: {file.problem}")
         else:
             stray.append(f"{file.path}: {file.problem}")
+    stated: dict[tuple[str, str], set[StatedIdle]] = defaultdict(set)
+    for head in heads:
+        stated[head.role, head.client].add(head)
+    stray += [
+        f"{role} {client}: head-{boot}.json: there is no segment of this client"
+        for role, client in sorted(stated.keys() - by_client.keys())
+        for boot in sorted({head.boot for head in stated[role, client]})
+    ]
     found = Histories([], {}, {each.number: each.path for each in placed}, stray)
     for (role, client), own in sorted(by_client.items()):
         every = lines(own)
@@ -92,10 +103,21 @@ def histories(placed: Sequence[Placed], damaged: Sequence[Damaged]) -> Histories
                 problems = ["segments of this client are damaged"]
             problems += _misfits(line)
             found.journals.append(
-                JournalParts(role, client, name, source, [each.part for each in line], problems)
-            )
+                JournalParts(
+                    role, client, name, source, [each.part for each in line], problems,
+                    _heads_of(line, stated[role, client]),
+                )
+            )  # fmt: skip
             found.numbers[name] = [each.number for each in line]
     return found
+
+
+def _heads_of(line: Sequence[Placed], heads: Iterable[StatedIdle]) -> list[StatedIdle]:
+    """The heads of a client that belong to this history."""
+    digests = {digest for each in line for digest in each.part.digests}
+    boots = {opening.boot for each in line for opening in each.part.openings}
+    own = [head for head in heads if head.digest in digests or head.boot in boots]
+    return sorted(own, key=lambda head: (head.lsn, head.wall_us, head.boot))
 
 
 def _misfits(line: Sequence[Placed]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Reads one segment strictly: every row of it, or the reason why none of it is used.
+"""Reads one segment strictly: every row of it, or the reason why none of it is used. Reads heads likewise.
 
 The plain checker has a reader of its own (``reliamsg.checker.segments``), so that the two do not share mistakes. Both
 give the same reasons in the same words, and tests compare them.
@@ -14,11 +14,16 @@ from urllib.parse import unquote
 
 import msgspec
 
-__all__ = ["Line", "Read", "SegmentHeader", "SegmentName", "owner_of", "parse_segment_name", "read_segment"]
+__all__ = [
+    "Line", "Read", "SegmentHeader", "SegmentName", "StatedIdle", "is_head", "owner_of", "parse_segment_name",
+    "read_head", "read_segment",
+]  # fmt: skip
 
-_FORMAT, _VERSION = "reliamsg.journal", 1
+_FORMAT, _VERSION = "reliamsg.journal", 2
 """The format name in a segment's header, and the latest supported version."""
 _NAME = re.compile(r"([0-9a-f]{16})-([0-9]{19})-([0-9a-f]{64})\.ndjson")
+_HEAD_FORMAT = "reliamsg.journal.head"
+_HEAD_NAME = re.compile(r"head-([0-9a-f]{16})\.json")
 _OWNER = re.compile(r"(?:^|/)role=(producer|group)/client=([^/]+)/")
 _NO_HEADER = "not a journal segment: the first line is not a header"
 _OTHER_ROWS = "its rows do not match its header"
@@ -28,6 +33,9 @@ _Long = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _Int = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 _Bucket = Annotated[str, msgspec.Meta(pattern="^[0-9]{1,9}$")]
 _Hex = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{1,16}$")]
+_Boot = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}$")]
+_Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+_Natural = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 class Line(msgspec.Struct, gc=False):
@@ -73,6 +81,21 @@ class SegmentHeader(msgspec.Struct, frozen=True):
     last_lsn: int
     rows: int
     parent: str | None = None
+    version: int = _VERSION
+
+
+class StatedIdle(msgspec.Struct, frozen=True):
+    """What a client's head states: when its clock showed `wall_us`, there was no row after `lsn`."""
+
+    version: int
+    role: str
+    client: str
+    boot: _Boot
+    lsn: _Natural
+    digest: _Digest
+    """That of the segment that ends with this row."""
+    wall_us: _Natural
+    """µs since 1970. The stamps of all later rows are greater."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,15 +152,43 @@ def read_segment(path: str, data: bytes) -> Read | None:
         problem = failure
     else:
         assert found is not None  # without a failure there is a header
-        problem = _misplaced(name, owner, found)
+        if (name.boot, name.first_lsn) != (found.boot, found.first_lsn):
+            problem = "renamed: its name and its header name different boots or rows"
+        else:
+            problem = _misplaced(owner, found)
     return Read(problem, digest, found, lines if problem is None else None)
 
 
-def _misplaced(name: SegmentName, owner: tuple[str, str] | None, header: SegmentHeader) -> str | None:
-    if (name.boot, name.first_lsn) != (header.boot, header.first_lsn):
-        return "renamed: its name and its header name different boots or rows"
-    if owner is not None and owner != (header.role, header.client):
-        return f"misplaced: it is among those of {owner[0]} {owner[1]}, but belongs to {header.role} {header.client}"
+def is_head(name: str) -> bool:
+    """Whether a file name is that of a head."""
+    return _HEAD_NAME.fullmatch(name) is not None
+
+
+def read_head(path: str, data: bytes) -> StatedIdle | str:
+    """Read the bytes of a file whose name is that of a head: what it states, or why that is not used."""
+    top, newline, rest = data.partition(b"\n")
+    found = _json_object(top)
+    if found is None or found.get("format") != _HEAD_FORMAT:
+        return "not a journal's head"
+    version = found.get("version")
+    if not isinstance(version, int) or version > _VERSION:
+        return f"written by a newer version (format {version}): upgrade reliamsg"
+    if newline + rest != b'\n{"sha256":"' + hashlib.sha256(top).hexdigest().encode() + b'"}\n':
+        return "edited or damaged: its content does not match its checksum"
+    try:
+        head = msgspec.convert(found, StatedIdle)
+    except msgspec.ValidationError:
+        return "its fields are damaged"
+    if head.role not in _ROLES:
+        return "its fields are damaged"
+    if path.rpartition("/")[2] != f"head-{head.boot}.json":
+        return "renamed: its name and its content name different boots"
+    return _misplaced(owner_of(path), head) or head
+
+
+def _misplaced(owner: tuple[str, str] | None, found: SegmentHeader | StatedIdle) -> str | None:
+    if owner is not None and owner != (found.role, found.client):
+        return f"misplaced: it is among those of {owner[0]} {owner[1]}, but belongs to {found.role} {found.client}"
     return None
 
 

@@ -1,4 +1,4 @@
-"""Finds segments, and reads them in Spark's tasks: in local directories, and at URLs that Spark's file systems know."""
+"""Finds and reads segments and heads, in local directories and at URLs that Spark's file systems know."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 from pyspark.sql import SparkSession
 
-from reliamsg.audit.segment import owner_of, parse_segment_name
+from reliamsg.audit.segment import is_head, owner_of, parse_segment_name
 from reliamsg.files import irregular, read_regular, special_kind
 
 __all__ = ["Chunk", "File", "Found", "bundles", "chunks", "find", "read_file"]
@@ -23,7 +23,7 @@ SUFFIX = ".ndjson"
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file whose name ends in ``.ndjson``."""
+    """A file whose name ends in ``.ndjson``, or is that of a head."""
 
     path: str
     size: int
@@ -88,11 +88,13 @@ def _find_local(root: str) -> Found:
         names[:] = [name for name in names if not name.startswith((".", "_"))]
         for name in entries:
             path = os.path.join(directory, name)
-            if name.endswith(SUFFIX) and not name.startswith((".", "_")):
+            if (name.endswith(SUFFIX) and not name.startswith((".", "_"))) or is_head(name):
                 state = os.lstat(path)
                 if special_kind(state.st_mode) is None:
                     files.append(File(os.path.abspath(path), state.st_size))
-    return Found(files, [(os.path.abspath(path), what) for path, what in irregular(root, (SUFFIX,))])
+    heads = [odd for odd in irregular(root, (".json",)) if is_head(os.path.basename(odd[0]))]
+    odd = sorted({*irregular(root, (SUFFIX,)), *heads})
+    return Found(files, [(os.path.abspath(path), what) for path, what in odd])
 
 
 def _find_remote(spark: SparkSession, url: str) -> Found:
@@ -113,7 +115,7 @@ def _find_remote(spark: SparkSession, url: str) -> Found:
             path = each.getPath().toString()
             below = path.removeprefix(base).strip("/")
             hidden = any(part.startswith((".", "_")) for part in below.split("/"))
-            if path.endswith(SUFFIX) and not hidden:
+            if (path.endswith(SUFFIX) or is_head(path.rpartition("/")[2])) and not hidden:
                 files.append(File(path, each.getLen()))
     return Found(files, local=False)
 

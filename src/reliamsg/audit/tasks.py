@@ -21,7 +21,7 @@ from reliamsg.audit.found import Finding
 from reliamsg.audit.kinds import KINDS, LOSSES, PRECEDENCE
 from reliamsg.audit.lineage import Damaged, Placed
 from reliamsg.audit.numbers import read_history
-from reliamsg.audit.segment import owner_of, read_segment
+from reliamsg.audit.segment import StatedIdle, is_head, owner_of, read_head, read_segment
 from reliamsg.audit.sources import Chunk
 from reliamsg.audit.spans import LAST, size
 from reliamsg.audit.streams import Account, Judged, judge
@@ -53,8 +53,8 @@ MAX_PARTS = 1 << 20
 
 def fold(
     chunk: Chunk, read: Callable[[str], bytes], until_us: int | None
-) -> Iterator[tuple[Key, bytes] | Placed | Damaged]:
-    """Fold the segments of a chunk: parts, and the facts of each stream in each part."""
+) -> Iterator[tuple[Key, bytes] | Placed | Damaged | StatedIdle]:
+    """Fold the segments of a chunk: parts, and the facts of each stream in each part. Heads are read only."""
     return _Folding(chunk, read, until_us).run()
 
 
@@ -67,8 +67,16 @@ class _Folding:
         self._place = ("", "", "")
         self._parts = 0
 
-    def run(self) -> Iterator[tuple[Key, bytes] | Placed | Damaged]:
+    def run(self) -> Iterator[tuple[Key, bytes] | Placed | Damaged | StatedIdle]:
         for file in self._chunk.files:
+            if is_head(file.name):
+                head = read_head(file.path, self._read(file.path))
+                yield (
+                    Damaged(file.path, file.name, owner_of(file.path), head)
+                    if isinstance(head, str)
+                    else head
+                )
+                continue
             found = read_segment(file.path, self._read(file.path))
             if found is None:
                 continue

@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from reliamsg.checker.lineage import Piece, lines, misfits, rows_of
-from reliamsg.checker.segments import check_segment, claims_to_be_segment, owner_by_path
+from reliamsg.checker.segments import check_head, check_segment, claims_to_be_segment, owner_by_path
 from reliamsg.checker.spans import Spans
 from reliamsg.errors import JournalTargetError, StoreCorrupt
 from reliamsg.export.target import SUFFIX, DirectoryTarget, Target, open_target
 from reliamsg.files import irregular, read_regular
 from reliamsg.store.database import reading
+from reliamsg.store.head import Head, boot_of_head
 from reliamsg.store.journal import JournalRow, read_journal
 from reliamsg.store.segment import SegmentError
 
@@ -68,6 +69,11 @@ class Chain:
     """The number of segments that it was read from."""
     further: tuple[str, ...] = ()
     """Why rows may be missing, as was found by comparing it with others."""
+    heads: tuple[Head, ...] = ()
+    """What the client stated while it was idle, in order: heads that name one of the segments, or one of the boots. The
+    last may name a row that is not there (yet)."""
+    old_lsn: int = 0
+    """Rows up to this one are of version 1 of the format."""
 
     @cached_property
     def boots(self) -> Sequence[Boot]:
@@ -81,6 +87,16 @@ class Chain:
     def broken(self) -> Sequence[str]:
         """Why rows may be missing; empty if none is."""
         return [*self.problems, *_problems_of(self.rows), *self.further]
+
+    @property
+    def retired(self) -> bool:
+        """Whether its file was retired: no row can follow."""
+        return bool(self.rows) and self.rows[-1].kind == "retired"
+
+    @property
+    def head(self) -> Head | None:
+        """The latest of its heads."""
+        return self.heads[-1] if self.heads else None
 
     @property
     def finished(self) -> bool:
@@ -264,6 +280,7 @@ class _Client:
     segments: dict[str, Piece] = field(default_factory=dict)
     """By digest."""
     damaged: list[str] = field(default_factory=list)
+    heads: list[Head] = field(default_factory=list)
 
     def chains(self, role: Role, name: str) -> list[Chain]:
         """Its chains: several if its file was copied or restored at some time."""
@@ -280,7 +297,8 @@ class _Client:
             damaged = (
                 self.damaged if number == 0 else ["segments of this client are damaged"] * bool(self.damaged)
             )
-            found.append(replace(chain, further=(*chain.further, *damaged)))
+            heads = _heads_of(line, self.heads)
+            found.append(replace(chain, further=(*chain.further, *damaged), heads=heads))
         return found
 
 
@@ -299,17 +317,28 @@ class _Collected:
 
     def add_segments(self, place: Target, root: str) -> None:
         """Add all segments at a target; `root` is shown before their paths."""
-        for path in place.paths():
+        for path in place.paths(heads=True):
             full = f"{root}/{path}"
+            is_head = boot_of_head(path.rpartition("/")[2]) is not None
             try:
-                data = _segment_bytes(place, path, full)
+                data = place.read(path) if is_head else _segment_bytes(place, path, full)
             except (JournalTargetError, OSError) as error:
                 self._add_damaged(full, f"it can't be read: {error}")
                 continue
             if data is None:
                 self._others.append(full)
+            elif is_head:
+                self._add_head(full, data)
             else:
                 self.add_segment(full, data)
+
+    def _add_head(self, path: str, data: bytes) -> None:
+        try:
+            head = check_head(path, data)
+        except SegmentError as error:
+            self._add_damaged(path, str(error))
+        else:
+            self._client(head.role, head.client).heads.append(head)
 
     def add_segment(self, path: str, data: bytes) -> None:
         """Add a segment, damaged or not."""
@@ -323,7 +352,14 @@ class _Collected:
         if segment.digest in known:
             self._duplicated += 1
         else:
-            known[segment.digest] = Piece(path, segment.digest, header.parent, header.first_lsn, segment.rows)
+            known[segment.digest] = Piece(
+                path,
+                segment.digest,
+                header.parent,
+                header.first_lsn,
+                segment.rows,
+                header.last_lsn if header.version < 2 else 0,
+            )
 
     def found(self) -> Found:
         """The chains of all clients."""
@@ -333,7 +369,10 @@ class _Collected:
             own = client.chains(role, name)
             chains += own
             if not own:
-                problems += [f"{role} {name}: {line}" for line in client.damaged]
+                alone = [
+                    f"head-{head.boot}.json: there is no segment of this client" for head in client.heads
+                ]
+                problems += [f"{role} {name}: {line}" for line in (*client.damaged, *dict.fromkeys(alone))]
         return Found(chains, problems, self._duplicated, self._others)
 
     def _client(self, role: Role, name: str) -> _Client:
@@ -347,6 +386,14 @@ class _Collected:
         else:
             own = self._client(cast(Role, owner[0]), owner[1])
             own.damaged.append(f"{path.rpartition('/')[2]}: {why}")
+
+
+def _heads_of(line: Sequence[Piece], heads: Iterable[Head]) -> tuple[Head, ...]:
+    """The heads of a client that belong to this line."""
+    digests = {piece.digest for piece in line}
+    boots = {piece.rows[0].boot for piece in line if piece.rows}
+    own = {head for head in heads if head.digest in digests or head.boot in boots}
+    return tuple(sorted(own, key=lambda head: (head.lsn, head.wall_us, head.boot)))
 
 
 def _read_file(path: str | os.PathLike[str]) -> _File:
@@ -372,7 +419,9 @@ def _read_file(path: str | os.PathLike[str]) -> _File:
         problems.append("it does not record how much of its journal was exported")
     if rows and first == 1:
         first = rows[0].lsn
-    piece = Piece(str(path), None, meta.get("journal_parent"), first, rows)
+    v2_lsn = meta.get("journal_v2_lsn", "")
+    old_lsn = int(v2_lsn) - 1 if v2_lsn.isdecimal() else rows[-1].lsn if rows else 0
+    piece = Piece(str(path), None, meta.get("journal_parent"), first, rows, old_lsn=old_lsn)
     return _File(role, meta.get("owner", ""), piece, tuple(problems))
 
 
@@ -398,6 +447,7 @@ def _chain(end_of_line: _File, before: list[Piece], problems: list[str], alone: 
     chain = Chain(
         end_of_line.role, end_of_line.client, source, rows, (*problems, *end_of_line.problems, *misfits(line)),
         to_the_end=last.digest is None, segments=sum(piece.digest is not None for piece in line),
+        old_lsn=max(piece.old_lsn for piece in line),
     )  # fmt: skip
     if last.last_lsn > end:
         chain = replace(chain, further=(f"rows {end + 1} to {last.last_lsn} are missing",))

@@ -29,6 +29,8 @@ class Piece:
     first_lsn: int
     """Where it begins, even if it has no row."""
     rows: Sequence[JournalRow]
+    old_lsn: int = 0
+    """Rows up to this one are of version 1 of the format."""
 
     @property
     def last_lsn(self) -> int:

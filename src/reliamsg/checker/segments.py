@@ -1,4 +1,4 @@
-"""Reads single segments, and decides whether each is valid evidence.
+"""Reads single segments and heads, and decides whether each is valid evidence.
 
 A segment is valid if its bytes have the digest in its name, if they are a complete segment of a known version, and if
 its name and directories agree with its header. Nothing of an invalid segment is used: it counts as missing, and one
@@ -13,6 +13,7 @@ from urllib.parse import unquote
 
 import msgspec
 
+from reliamsg.store.head import Head, boot_of_head, decode_head
 from reliamsg.store.journal import JournalRow
 from reliamsg.store.segment import (
     FORMAT,
@@ -24,7 +25,7 @@ from reliamsg.store.segment import (
     parse_name,
 )
 
-__all__ = ["Sound", "check_segment", "claims_to_be_segment", "owner_by_path"]
+__all__ = ["Sound", "check_head", "check_segment", "claims_to_be_segment", "owner_by_path"]
 
 _OWNER = re.compile(r"(?:^|.*/)role=(?P<role>producer|group)/client=(?P<client>[^/]+)/(?:[^/]+/)*[^/]*")
 
@@ -82,9 +83,25 @@ def check_segment(path: str, data: bytes) -> Sound:
         raise failure or AssertionError("decoding gives a header or an error")
     if (name.boot, name.first_lsn) != (header.boot, header.first_lsn):
         raise SegmentError("renamed: its name and its header name different boots or rows")
-    owner = owner_by_path(path)
-    if owner is not None and owner != (header.role, header.client):
-        raise SegmentError(
-            f"misplaced: it is among those of {owner[0]} {owner[1]}, but belongs to {header.role} {header.client}"
-        )
+    _check_owner(path, header)
     return Sound(path, name.digest, header, rows)
+
+
+def check_head(path: str, data: bytes) -> Head:
+    """Read a head that was found at `path`, whose name is that of a head.
+
+    Raises :class:`SegmentError`, whose message does not name the file.
+    """
+    head = decode_head(data)
+    if boot_of_head(path.rpartition("/")[2]) != head.boot:
+        raise SegmentError("renamed: its name and its content name different boots")
+    _check_owner(path, head)
+    return head
+
+
+def _check_owner(path: str, found: Header | Head) -> None:
+    owner = owner_by_path(path)
+    if owner is not None and owner != (found.role, found.client):
+        raise SegmentError(
+            f"misplaced: it is among those of {owner[0]} {owner[1]}, but belongs to {found.role} {found.client}"
+        )

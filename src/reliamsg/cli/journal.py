@@ -1,9 +1,9 @@
-"""``reliamsg journal``: exports journals, prints them, and verifies that they are complete."""
+"""``reliamsg journal``: exports journals, prints them, verifies that they are complete, and ends them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ __all__ = ["journal"]
 
 @click.group()
 def journal() -> None:
-    """Export, print and verify journals, the evidence for an audit."""
+    """Export, print, verify and end journals, the evidence for an audit."""
 
 
 @journal.command(epilog=SEE_EXIT_CODES)
@@ -48,6 +48,37 @@ def export(files: tuple[str, ...], target: str, as_json: bool) -> int:
             say_json({"file": file, "segments": segments})
         else:
             say(f"{file}: {counted(segments, 'segment')}")
+    return Status.OK
+
+
+@journal.command(epilog=SEE_EXIT_CODES)
+@click.argument("file", metavar="FILE")
+@click.option(
+    "--to", "target", metavar="TARGET", help="Export the rest of the journal to a directory or an fsspec URL."
+)
+@click.option("--abandon", is_flag=True, help="Retire FILE even if it holds messages, or was not closed.")
+@json_option
+def retire(file: str, target: str | None, abandon: bool, as_json: bool) -> int:
+    """End the journal of a client that will never run again.
+
+    FILE is an outbox or inbox that no client has open. A last row says that it was retired. After that, no client can
+    open it. Refuses an outbox with messages that are not confirmed or that a named group has not settled, an inbox with
+    messages that its application has not settled, and a file that was not closed, unless --abandon is given; the row
+    records that.
+    """
+    from reliamsg.export.retire import NotRetired, retire_file
+
+    _check_there(file)
+    try:
+        retired = retire_file(file, target, abandon=abandon)
+    except NotRetired as error:
+        raise Failure(Status.INCOMPLETE, f"{error} (--abandon retires it nevertheless)") from None
+    if as_json:
+        say_json({"file": file, **asdict(retired)})
+        return Status.OK
+    pending = f", with {counted(retired.pending, 'abandoned message')}" if retired.pending else ""
+    exported = f"; {counted(retired.segments, 'segment')}" if target is not None else ""
+    say(f"{file}: retired{pending}{exported}")
     return Status.OK
 
 

@@ -133,7 +133,7 @@ class Consumer:
     nothing more is delivered, and ``status()`` shows it.
 
     Raises :class:`ConfigError`, :class:`InboxLocked`, :class:`StoreMismatch`, :class:`StoreCorrupt`,
-    :class:`StoreTooNew` or :class:`InboxWriteError`.
+    :class:`StoreTooNew`, :class:`StoreRetired` or :class:`InboxWriteError`.
 
     Threads: all methods may be called from any thread. Messages may be acknowledged on any thread. A consumer
     can't be used in a child process after ``fork()`` (:class:`ForkedError`). The next call that asks for messages

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import Protocol
 
@@ -20,6 +20,7 @@ from reliamsg import forks
 from reliamsg.consumer.journalling import ConsumerJournal
 from reliamsg.errors import ForkedError
 from reliamsg.message import Message, Settler, Stream, digest, digest_sum
+from reliamsg.protocol.histogram import bucket
 from reliamsg.protocol.receiver.group import GroupReceiver
 from reliamsg.protocol.receiver.redelivery import Offer
 from reliamsg.protocol.receiver.stream import StreamReceiver
@@ -235,6 +236,18 @@ class StreamBuffer:
                 yield batches[i]
             i += 1
 
+    def latency(self, epoch: int, first: int, last: int, wall_us: int) -> dict[int, int]:
+        """The histogram of the times from publishing messages to `wall_us`, of those whose frames are in memory and say
+        when they were published."""
+        found: dict[int, int] = {}
+        for batch in self.overlapping(epoch, first, last):
+            published_us = batch.contents.frame.envelope.ts_first
+            if published_us:
+                number = bucket(wall_us - published_us)
+                count = min(last, batch.last) - max(first, batch.first) + 1
+                found[number] = found.get(number, 0) + count
+        return found
+
     def prune(self, epoch: int, position: int) -> int:
         """Drop frames below `position`; returns how many of their bytes counted as cached."""
         batches = self._batches.get(epoch)
@@ -387,11 +400,19 @@ class DeliverySlice:
 class StreamBuffers:
     """The buffers of a consumer. Everything under the consumer's lock."""
 
-    def __init__(self, core: GroupReceiver, inbox: Inbox, journal: ConsumerJournal, changed: Waiters) -> None:
+    def __init__(
+        self,
+        core: GroupReceiver,
+        inbox: Inbox,
+        journal: ConsumerJournal,
+        changed: Waiters,
+        wall_us: Callable[[], int],
+    ) -> None:
         self._core = core
         self._inbox = inbox
         self._journal = journal
         self._changed = changed
+        self._wall_us = wall_us
         self._listener: SettlementListener | None = None
         self.by_stream: dict[Stream, StreamBuffer] = {}
         self.ready: OrderedDict[StreamBuffer, None] = OrderedDict()
@@ -466,10 +487,12 @@ class StreamBuffers:
     def settle(self, now: float) -> None:
         """Tell the core what the application acknowledged, in ranges."""
         queue = self.acknowledged
+        wall_us = self._wall_us() if queue else 0
         while queue:
             buffer = queue.popleft()
             for epoch, first, last in buffer.take_acks():
-                buffer.state.acknowledge(epoch, first, last, now)
+                latency = buffer.latency(epoch, first, last, wall_us)
+                buffer.state.acknowledge(epoch, first, last, now, latency)
                 self.prune(buffer, epoch)
 
     def settled_elsewhere(self, stream: Stream) -> None:

@@ -231,7 +231,8 @@ class Committer:
             kept.append(open_frame(held.frame))
         try:
             before = partial(self._probe, "spill") if spills else None
-            left = shared.inbox.commit(plan.batch, shared.wall_us(), microseconds(now), before)
+            # Both clocks are read now: a step may take long, and the clock was not set meanwhile.
+            left = shared.inbox.commit(plan.batch, shared.wall_us(), microseconds(shared.clock()), before)
         except InboxWriteError as error:
             self._failed(plan, error)
             return False

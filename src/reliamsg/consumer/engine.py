@@ -45,6 +45,7 @@ from reliamsg.store.inbox import Inbox
 from reliamsg.store.inbox_rows import Batch
 from reliamsg.store.quarantine import Selection
 from reliamsg.transport.base import Binding, Transports
+from reliamsg.version import VERSION
 from reliamsg.wire.address import topic_address
 
 __all__ = ["ConsumerEngine", "EngineSettings"]
@@ -149,6 +150,7 @@ class ConsumerEngine:
             "gap_timeout": shared.core.rules.gap_timeout,
             "on_gap": self.settings.on_gap,
             "inbox": shared.inbox.id,
+            "version": VERSION,
         }
         shared.journal.note("opened", detail=detail)
         with shared.lock:
@@ -337,7 +339,7 @@ class ConsumerEngine:
         try:
             batch = self._forgetting(free, what)
             if batch.forgotten:
-                shared.inbox.commit(batch, shared.wall_us(), microseconds(now))
+                shared.inbox.commit(batch, shared.wall_us(), microseconds(shared.clock()))
         except FatalError as error:
             shared.health.fail(error)
             raise

@@ -69,7 +69,7 @@ class ConsumerJournal(JournalBuffer):
         self.add(
             Entry(
                 kind, note.stream, note.epoch, note.incarnation, note.first, note.last,
-                note.site, self.group, note.reason, detail=note.detail,
+                note.site, self.group, note.reason, latency=note.latency, detail=note.detail,
             )
         )  # fmt: skip
 

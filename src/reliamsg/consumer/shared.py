@@ -80,7 +80,7 @@ def share(
     durability = Durability(inbox, lock, changed, health, agenda)
     journal = ConsumerJournal(group)
     quarantine = Quarantine(inbox.quarantine, max_quarantine_bytes)
-    buffers = StreamBuffers(core, inbox, journal, changed)
+    buffers = StreamBuffers(core, inbox, journal, changed, environment.clock.wall_us)
     return Shared(
         group, environment.clock.now, environment.clock.wall_us, environment.calls, lock, changed,
         core, inbox, health, agenda,

@@ -25,6 +25,7 @@ from tenacity import (
 
 from reliamsg.config import JournalExport
 from reliamsg.errors import FatalError, JournalTargetError, ReliamsgError
+from reliamsg.export.heads import HeadWriter
 from reliamsg.export.segments import JournalSource, check_client, make_segment
 from reliamsg.export.target import open_target
 from reliamsg.store.exported import Cut
@@ -62,7 +63,8 @@ class Exporter:
     """Exports one client's journal. For the writer thread, except :meth:`status`, :attr:`full` and :attr:`why_full`.
 
     `wake` is called on another thread to request a call of :meth:`step`. `probe` is called with ``journal_cut``,
-    ``journal_written`` (on another thread) and ``journal_recorded``.
+    ``journal_written`` (on another thread), ``journal_recorded``, ``journal_idle`` and ``journal_head`` (on another
+    thread).
 
     The constructor raises :class:`ConfigError` if there is no package for the target's protocol, or if the client's
     name can't be the name of a directory.
@@ -106,6 +108,7 @@ class Exporter:
         """When the next segment is cut, unless it becomes urgent earlier."""
         self._retry_at = now
         """No access to the client's file before this time."""
+        self._heads = HeadWriter(self._target, source, wake=self._request_step, now=now, probe=self._probe)
         backlog = exported.backlog
         self._excused = backlog if backlog > export.max_backlog_rows else 0
         """Rows from before the opening, which do not count until they are exported or the target fails."""
@@ -123,6 +126,7 @@ class Exporter:
         try:
             self._advance(now)
             self._bound(wall_us, mono_us)
+            self._state_idle(now, wall_us, mono_us)
         except FatalError:
             raise
         except ReliamsgError as error:
@@ -135,12 +139,22 @@ class Exporter:
         self._record(now)
         self._start(now)
 
+    def _state_idle(self, now: float, wall_us: int, mono_us: int) -> None:
+        """Write a head if it is time."""
+        if self._heads.collect():
+            self.error = self._heads.error
+        if now >= self._retry_at and not self._closing.is_set():
+            self._heads.step(now, wall_us, mono_us)
+
     def _deadline(self) -> float | None:
         if self._writing is not None:
             return None
         if self._done is not None or self._exported.cut_pending is not None or self._urgent:
             return self._retry_at
-        return max(self._retry_at, self._next_at) if self._exported.backlog else None
+        if self._exported.backlog:
+            return max(self._retry_at, self._next_at)
+        head_at = self._heads.deadline
+        return None if head_at is None else max(self._retry_at, head_at)
 
     @property
     def _urgent(self) -> bool:
@@ -173,6 +187,7 @@ class Exporter:
         assert self._segment is not None  # made before it was written
         self._exported.finish(self._done, self._segment.digest)
         self._done = self._segment = None
+        self._heads.exported(now)
         if self._exported.backlog <= self._export.max_backlog_rows:
             self._excused = 0
         self._probe("journal_recorded")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 
 from reliamsg.errors import ConfigError
-from reliamsg.export.segments import JournalSource, check_client, make_segment
-from reliamsg.export.target import open_target
+from reliamsg.export.segments import JournalSource, Role, check_client, make_segment
+from reliamsg.export.target import Target, open_target
 from reliamsg.store.database import Database, get_meta, kind_of, reading
 from reliamsg.store.exported import Exported
 
-__all__ = ["export_file"]
+__all__ = ["export_file", "export_rest"]
 
 
 def export_file(
@@ -29,16 +29,24 @@ def export_file(
     with reading(path) as connection:
         kind, client = kind_of(connection), get_meta(connection, "owner", "")
     check_client(client)
-    database = Database(path, kind, client)
+    database = Database(path, kind, client, retired=True)
     try:
-        exported = Exported(database, boot="")  # not used: no rows are written
-        source = JournalSource("producer" if kind == "outbox" else "group", client, database.path, exported)
-        count = 0
-        while (cut := exported.cut(segment_rows)) is not None:
-            segment = make_segment(source, cut)
-            destination.write(segment.path, segment.data)
-            exported.finish(cut, segment.digest)
-            count += 1
-        return count
+        # The boot is not used: no rows are written.
+        return export_rest(database, Exported(database, boot=""), destination, segment_rows)
     finally:
         database.close()
+
+
+def export_rest(
+    database: Database, exported: Exported, destination: Target, segment_rows: int = 10_000
+) -> int:
+    """Export all rows of an open file; returns the number of segments. Raises as :func:`export_file` does."""
+    role: Role = "producer" if database.kind == "outbox" else "group"
+    source = JournalSource(role, database.owner, database.path, exported)
+    count = 0
+    while (cut := exported.cut(segment_rows)) is not None:
+        segment = make_segment(source, cut)
+        destination.write(segment.path, segment.data)
+        exported.finish(cut, segment.digest)
+        count += 1
+    return count

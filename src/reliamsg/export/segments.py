@@ -52,6 +52,6 @@ def make_segment(source: JournalSource, cut: Cut) -> Segment:
             raise StoreCorrupt(
                 f"{path}: rows {cut.first_lsn} to {cut.last_lsn} of the journal are incomplete"
             )
-        return encode(source.role, source.client, rows, cut.parent)
+        return encode(source.role, source.client, rows, cut.parent, cut.version)
     except (sqlite3.Error, ValueError) as error:
         raise StoreCorrupt(f"{path}: the journal can't be read: {error}") from error

@@ -1,7 +1,8 @@
 """Targets of segments: directories, and all file systems that fsspec supports.
 
 A segment's name contains the digest of its content, so each name is written only once: an existing file of the same
-name must have the same content. A different file is an error, and is not replaced.
+name must have the same content. A different file is an error, and is not replaced. Heads are the only files that are
+replaced.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from urllib.parse import unquote, urlsplit
 from reliamsg.config import is_remote, shown_target
 from reliamsg.errors import ConfigError, JournalTargetError
 from reliamsg.files import create_private, make_directories, read_regular
+from reliamsg.store.head import boot_of_head
 
 __all__ = ["DirectoryTarget", "RemoteTarget", "Target", "open_target"]
 
@@ -49,8 +51,17 @@ class Target(ABC):
         """
 
     @abstractmethod
-    def paths(self) -> Iterator[str]:
-        """The relative paths of all files that end in ``.ndjson``, sorted, without hidden files and directories."""
+    def replace(self, path: str, data: bytes) -> None:
+        """Write a file durably and atomically to `path`, in place of an existing one."""
+
+    @abstractmethod
+    def remove(self, path: str) -> None:
+        """Remove a file if it exists."""
+
+    @abstractmethod
+    def paths(self, *, heads: bool = False) -> Iterator[str]:
+        """The relative paths of all files that end in ``.ndjson``, sorted, without hidden files and directories. With
+        `heads`, also those of heads."""
 
     @abstractmethod
     def read(self, path: str) -> bytes:
@@ -127,6 +138,30 @@ class DirectoryTarget(Target):
         except OSError as error:
             raise self._failed("written", error) from error
 
+    def replace(self, path: str, data: bytes) -> None:
+        final = self._root / path
+        try:
+            make_directories(final.parent)
+            aside = final.with_name(f".{final.name}.{secrets.token_hex(4)}")
+            try:
+                self._write_aside(aside, data)
+                os.replace(aside, final)
+            finally:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(aside)
+            self._sync_directories(final.parent)
+            self._sweep(final)
+        except OSError as error:
+            raise self._failed("written", error) from error
+
+    def remove(self, path: str) -> None:
+        try:
+            os.unlink(self._root / path)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise self._failed("removed", error) from error
+
     def _same(self, final: Path, data: bytes, path: str) -> bool:
         """Whether the file exists; raises if its content differs."""
         try:
@@ -183,7 +218,7 @@ class DirectoryTarget(Target):
                 return
             directory = directory.parent
 
-    def paths(self) -> Iterator[str]:
+    def paths(self, *, heads: bool = False) -> Iterator[str]:
         found: list[str] = []
         try:
             if not self._root.is_dir():
@@ -191,7 +226,7 @@ class DirectoryTarget(Target):
             for directory, names, files in os.walk(self._root, onerror=_reraise):
                 names[:] = [name for name in names if not name.startswith(".")]
                 base = Path(directory).relative_to(self._root)
-                found += [(base / name).as_posix() for name in files if _listed(name)]
+                found += [(base / name).as_posix() for name in files if _listed(name, heads)]
         except OSError as error:
             raise self._failed("read", error) from error
         yield from sorted(found)
@@ -237,6 +272,32 @@ class RemoteTarget(Target):
                 with contextlib.suppress(FileNotFoundError):
                     files.rm_file(aside)
 
+    def replace(self, path: str, data: bytes) -> None:
+        with self._translated("written"):
+            files, root = self._open()
+            final = f"{root}/{path}"
+            if self._whole:
+                files.pipe_file(final, data)
+                return
+            directory, _, name = final.rpartition("/")
+            aside = f"{directory}/.{name}.{secrets.token_hex(4)}"
+            files.makedirs(directory, exist_ok=True)
+            try:
+                files.pipe_file(aside, data)
+                try:
+                    files.mv(aside, final)
+                except FileExistsError:  # no rename there replaces a file
+                    files.rm_file(final)
+                    files.mv(aside, final)
+            finally:
+                with contextlib.suppress(FileNotFoundError):
+                    files.rm_file(aside)
+
+    def remove(self, path: str) -> None:
+        with self._translated("removed"), contextlib.suppress(FileNotFoundError):
+            files, root = self._open()
+            files.rm_file(f"{root}/{path}")
+
     def _same(self, files: Any, final: str, data: bytes, path: str) -> bool:
         try:
             found = files.cat_file(final)
@@ -246,7 +307,7 @@ class RemoteTarget(Target):
             raise self._damaged(path)
         return True
 
-    def paths(self) -> Iterator[str]:
+    def paths(self, *, heads: bool = False) -> Iterator[str]:
         with self._translated("read"):
             files, root = self._open()
             files.invalidate_cache()
@@ -256,7 +317,8 @@ class RemoteTarget(Target):
         yield from sorted(
             name
             for name in inside
-            if _listed(name.rpartition("/")[2]) and not any(part.startswith(".") for part in name.split("/"))
+            if _listed(name.rpartition("/")[2], heads)
+            and not any(part.startswith(".") for part in name.split("/"))
         )
 
     def read(self, path: str) -> bytes:
@@ -304,8 +366,8 @@ def _secrets(url: str) -> list[str]:
     return sorted(filter(None, found), key=len, reverse=True)
 
 
-def _listed(name: str) -> bool:
-    return name.endswith(SUFFIX) and not name.startswith(".")
+def _listed(name: str, heads: bool) -> bool:
+    return (name.endswith(SUFFIX) and not name.startswith(".")) or (heads and boot_of_head(name) is not None)
 
 
 def _reraise(error: OSError) -> None:

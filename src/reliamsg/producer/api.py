@@ -112,7 +112,7 @@ class Producer:
 
     Raises at construction: :class:`ConfigError` for invalid arguments, :class:`OutboxLocked` if another process or
     object has opened this outbox, :class:`StoreMismatch` if it belongs to another producer, :class:`StoreCorrupt`,
-    :class:`StoreTooNew`, and :class:`OutboxWriteError` if the file can't be written.
+    :class:`StoreTooNew`, :class:`StoreRetired`, and :class:`OutboxWriteError` if the file can't be written.
     """
 
     def __init__(

@@ -59,6 +59,7 @@ from reliamsg.store.members import RemovedRange
 from reliamsg.store.outbox import Cursors, Outbox, Row, StreamRow
 from reliamsg.store.rewriting import Taken
 from reliamsg.transport.base import Transports
+from reliamsg.version import VERSION
 
 __all__ = ["ProducerEngine"]
 
@@ -160,11 +161,12 @@ class ProducerEngine:
             "sites": [site.name for site in sites],
             "confirm": str(settings.confirm),
             "release": settings.release,
+            "version": VERSION,
         }
         opened = Entry("opened", epoch=outbox.epoch, incarnation=outbox.incarnation, detail=detail)
         proves_at = [site.name for site in sites if needs_proof(site)]
         outbox.name_groups(
-            members, [*shared.journal.take(), opened, *entries], shared.clock.wall_us(), shared.clock.now_us(),
+            members, [opened, *shared.journal.take(), *entries], shared.clock.wall_us(), shared.clock.now_us(),
             {"release": settings.release, "proves_at": json.dumps(proves_at)},
         )  # fmt: skip
 
@@ -528,7 +530,7 @@ class ProducerEngine:
 
     def _store(self, batch: CommitBatch) -> list[Row]:
         clock, outbox = self.shared.clock, self._outbox
-        wall_us = clock.wall_us()
+        wall_us, mono_us = clock.wall_us(), clock.now_us()  # together: a new stream is committed first
         topics: dict[str, list[Run]] = {}
         for run in batch.runs:
             topics.setdefault(run.topic, []).append(run)
@@ -541,7 +543,7 @@ class ProducerEngine:
         # The newest message of a batch is not newer than now.
         times = (batch.wall_us, max(batch.wall_us, wall_us))
         packed = self._packer.pack(topics, streams, outbox.epoch, times)
-        rows = outbox.append(packed.batches, packed.entries, wall_us, clock.now_us())
+        rows = outbox.append(packed.batches, packed.entries, wall_us, mono_us)
         packed.stored(rows)
         return rows
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from reliamsg.config import JournalExport
 from reliamsg.export.exporter import Exporter, JournalStatus
 from reliamsg.export.segments import JournalSource
-from reliamsg.runtime.clock import microseconds
 from reliamsg.runtime.environment import Environment
 
 __all__ = ["CLOSING_EXPORT_S", "ExportStep", "JournalSource", "Stepped"]
@@ -49,7 +48,7 @@ class ExportStep:
         if exporter is None:
             return NOTHING
         was_full = exporter.full
-        deadline = exporter.step(now, self._clock.wall_us(), microseconds(now))
+        deadline = exporter.step(now, self._clock.wall_us(), self._clock.now_us())
         return Stepped(deadline, exporter.full != was_full)
 
     def finish(self, deadline: float) -> None:

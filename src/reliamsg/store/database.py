@@ -14,6 +14,7 @@ import os
 import sqlite3
 import stat
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
 from typing import Literal
@@ -31,6 +32,7 @@ from reliamsg.errors import (
     ReliamsgError,
     StoreCorrupt,
     StoreMismatch,
+    StoreRetired,
     StoreTooNew,
     StoreUnsafe,
 )
@@ -93,20 +95,27 @@ class Database:
     created with 0700) and migrates its schema.
 
     Raises :class:`OutboxLocked`/:class:`InboxLocked`, :class:`StoreMismatch`, :class:`StoreCorrupt`,
-    :class:`StoreTooNew`, :class:`StoreUnsafe`, or :class:`OutboxWriteError`/:class:`InboxWriteError` when the
-    directory is not writable.
+    :class:`StoreTooNew`, :class:`StoreUnsafe`, :class:`StoreRetired` unless `retired`, or
+    :class:`OutboxWriteError`/:class:`InboxWriteError` when the directory is not writable.
 
     `connect` is for simulated disks.
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], kind: Kind, owner: str, connect: Connect = sqlite3.connect
+        self,
+        path: str | os.PathLike[str],
+        kind: Kind,
+        owner: str,
+        connect: Connect = sqlite3.connect,
+        *,
+        retired: bool = False,
     ) -> None:
         # The lock file is named after the real path, so that a symbolic link does not open a second outbox.
         self.path = Path(os.path.realpath(path))
         self.kind: Kind = kind
         self.owner = owner
         self._connect = connect
+        self._opens_retired = retired
         self._name, self._wal_name = str(self.path), f"{self.path}-wal"
         self._broken: FatalError | None = None
         """The error after which nothing may be written any more."""
@@ -290,6 +299,8 @@ class Database:
             connection.execute("PRAGMA foreign_keys = ON")
             self._migrate(connection)
             self._check_owner(connection)
+            if not self._opens_retired:
+                self._check_not_retired(connection)
         except BaseException:
             connection.close()
             raise
@@ -333,6 +344,14 @@ class Database:
             whose = "producer" if self.kind == "outbox" else "group"
             raise StoreMismatch(
                 f"{self.path}: this {self.kind} belongs to {whose} {owner!r}, not {self.owner!r}"
+            )
+
+    def _check_not_retired(self, connection: sqlite3.Connection) -> None:
+        retired_us = int(get_meta(connection, "retired_us", "0"))
+        if retired_us:
+            when = datetime.fromtimestamp(retired_us / 1e6, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            raise StoreRetired(
+                f"{self.path}: this {self.kind} was retired at {when}; its client needs a new file"
             )
 
 

@@ -6,8 +6,11 @@
    rows.
 
 After a crash between 1 and 3 the cut still exists, so that the same segment is written again, byte for byte. The state
-is stored in the table ``meta``: ``journal_exported_lsn``, ``journal_parent`` (the digest of the latest segment) and
-``journal_cut_lsn`` while a cut is pending.
+is stored in the table ``meta``: ``journal_exported_lsn``, ``journal_parent`` (the digest of the latest segment),
+``journal_cut_lsn`` while a cut is pending, ``journal_v2_lsn`` (rows from this one on are of version 2 of the format),
+``journal_stamp_us`` (no later stamp is below this; rows that are still in the file may have later ones),
+``journal_last_boot`` and ``journal_last_kind`` (of the newest row that was exported), and ``journal_head`` (the boot
+that wrote the latest head).
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ import msgspec
 
 from reliamsg.errors import StoreCorrupt
 from reliamsg.store.database import Database, put_meta, reading
-from reliamsg.store.journal import Entry, Journal, JournalRow, read_journal
+from reliamsg.store.journal import Begun, Entry, Journal, JournalRow, read_journal
 
 __all__ = ["Cut", "Exported", "read_cut"]
 
@@ -34,10 +37,21 @@ class Cut(msgspec.Struct, frozen=True):
     last_lsn: int
     parent: str | None
     """The digest of the previous segment; None for the first one."""
+    version: int = 2
+    """The version of the format in which the rows were written."""
 
     @property
     def rows(self) -> int:
         return self.last_lsn - self.first_lsn + 1
+
+
+class _Truncated(msgspec.Struct, frozen=True):
+    """A row that records a truncation."""
+
+    lsn: int
+    first_lsn: int
+    """The first row that it covers."""
+    begun: Begun
 
 
 class Exported:
@@ -53,6 +67,11 @@ class Exported:
             self.exported_lsn = int(meta.get("journal_exported_lsn", "0"))
             """Every row up to this one is in a segment at its target."""
             self.parent: str | None = meta.get("journal_parent")
+            self._v2_lsn = int(meta.get("journal_v2_lsn", "1"))
+            self.earlier_head: str | None = meta.get("journal_head")
+            """The earlier boot that wrote the latest head; None if there is none."""
+            stamp_us = int(meta.get("journal_stamp_us", "0"))
+            latest = connection.execute("SELECT max(wall_last_us) FROM journal").fetchone()[0]
             found = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'journal'").fetchone()
             newest = int(found[0]) if found is not None else 0
             self.cut_pending: Cut | None = None
@@ -63,15 +82,18 @@ class Exported:
                     raise StoreCorrupt(
                         f"{database.path}: journal rows that were about to be exported are missing"
                     )
-                self.cut_pending = Cut(first, int(meta["journal_cut_lsn"]), self.parent)
+                self.cut_pending = self._cut(first, int(meta["journal_cut_lsn"]))
             first = self._first_after(connection, self._frozen)
         self._below = newest if first is None else first - 1
         """Rows up to this one, above the frozen ones, were truncated."""
         self._earlier_lsn = newest
         """Rows up to this one belong to earlier boots."""
-        self._truncated_row: tuple[int, int] | None = None
-        """The lsn of the row that records the truncation, and the first lsn that it covers."""
-        self.journal = Journal(boot, newest, self._frozen)
+        self._truncated_row: _Truncated | None = None
+        """The row that records the truncation, while it may be extended."""
+        self.journal = Journal(
+            boot, newest, self._frozen, max(stamp_us, latest or 0),
+            database.owner if database.kind == "inbox" else "",
+        )  # fmt: skip
 
     @property
     def _frozen(self) -> int:
@@ -98,6 +120,9 @@ class Exported:
         found = connection.execute("SELECT min(lsn) FROM journal WHERE lsn > ?", (lsn,)).fetchone()[0]
         return None if found is None else int(found)
 
+    def _cut(self, first: int, last: int) -> Cut:
+        return Cut(first, last, self.parent, 2 if first >= self._v2_lsn else 1)
+
     # -- the steps ------------------------------------------------------------------------------------------
 
     def cut(self, most_rows: int) -> Cut | None:
@@ -115,13 +140,15 @@ class Exported:
                 "SELECT lsn, boot FROM journal WHERE lsn > ? ORDER BY lsn LIMIT ?", (self._base, most_rows)
             ).fetchall()
             first, boot = found[0]
+            if first < self._v2_lsn:  # a segment has rows of one version
+                found = found[: self._v2_lsn - first]
             run = takewhile(lambda item: item[1] == (first + item[0], boot), enumerate(found))
             last = first + sum(1 for _ in run) - 1
             self.journal.freeze(
                 last
             )  # harmless if the transaction is rolled back: the rows are just not extended
             put_meta(connection, "journal_cut_lsn", str(last))
-        self.cut_pending = Cut(first, last, self.parent)
+        self.cut_pending = self._cut(first, last)
         return self.cut_pending
 
     def finish(self, cut: Cut, digest: str) -> None:
@@ -134,9 +161,29 @@ class Exported:
         with self._database.transaction() as connection:
             put_meta(connection, "journal_exported_lsn", str(cut.last_lsn))
             put_meta(connection, "journal_parent", digest)
+            newest = connection.execute(
+                "SELECT boot, kind FROM journal WHERE lsn = ?", (cut.last_lsn,)
+            ).fetchone()
+            if newest is not None:
+                put_meta(connection, "journal_last_boot", newest[0])
+                put_meta(connection, "journal_last_kind", newest[1])
+            put_meta(connection, "journal_stamp_us", str(self.journal.stamps.latest_us))
             connection.execute("DELETE FROM meta WHERE name = 'journal_cut_lsn'")
             connection.execute("DELETE FROM journal WHERE lsn <= ?", (cut.last_lsn,))
         self.exported_lsn, self.parent, self.cut_pending = cut.last_lsn, digest, None
+
+    def note_idle(self, wall_us: int, mono_us: int) -> int:
+        """Record durably that no row is waiting now, and return the stamp of this moment: all later rows have greater
+        stamps, also those of later openings. Call this if :attr:`backlog` is 0.
+
+        Raises as :meth:`cut` does.
+        """
+        stamp_us = self.journal.stamps.read(wall_us, mono_us).stamp_us
+        with self._database.transaction() as connection:
+            put_meta(connection, "journal_stamp_us", str(stamp_us + 1))
+            put_meta(connection, "journal_head", self.journal.boot)
+        self.journal.stamps.raise_to(stamp_us + 1)
+        return stamp_us
 
     def truncate(self, keep: int, entry: Entry, wall_us: int, mono_us: int) -> int:
         """Delete the oldest rows that are not frozen, so that the backlog is at most `keep`, and write `entry` (of kind
@@ -150,8 +197,9 @@ class Exported:
             return 0
         first = self._frozen + 1  # an earlier truncation ended where this one begins
         detail = {"first_lsn": first, "last_lsn": last}
+        now = self.journal.begun(wall_us, mono_us)
         row = self._truncated_row
-        if row is not None and (row[0] <= last or row[1] != first):
+        if row is not None and (row.lsn <= last or row.first_lsn != first or not row.begun.is_young(now)):
             row = None
         entries: list[Entry] = []
         with self.journal.transaction(self._database, entries, wall_us, mono_us) as connection:
@@ -159,13 +207,14 @@ class Exported:
             # Earlier truncations that only the deleted rows record are recorded again.
             details = self._truncations(connection, base, last, first)
             connection.execute("DELETE FROM journal WHERE lsn > ? AND lsn <= ?", (base, last))
+            put_meta(connection, "journal_stamp_us", str(now.stamp_us))
             if row is not None:
-                self.journal.amend(connection, row[0], detail, wall_us)
+                self.journal.amend(connection, row.lsn, detail, now)
             else:
                 details.append(detail)
             entries += [replace(entry, detail=each) for each in details]
         if row is None:
-            self._truncated_row = (self.journal.newest_lsn, first)
+            self._truncated_row = _Truncated(self.journal.newest_lsn, first, now)
         self._below = last
         return last - base
 

@@ -12,7 +12,7 @@ import msgspec
 
 from reliamsg.errors import StoreMismatch
 from reliamsg.message import Stream
-from reliamsg.store.database import migrations, reading
+from reliamsg.store.database import reading
 from reliamsg.store.inbox_rows import DeadLetter, GapRow
 from reliamsg.store.quarantine import QuarantinedDelivery, Selection, read_quarantined
 
@@ -21,6 +21,8 @@ __all__ = [
     "page_streams", "read_dead_letters", "summarize_inbox",
 ]  # fmt: skip
 
+TABLES_VERSION = 5
+"""The latest version of the schema that changed tables."""
 PAGE_STREAMS = 500
 """Streams per page; a request with this number of streams fits into its file."""
 
@@ -126,7 +128,7 @@ def _left(connection: sqlite3.Connection, stream_id: int, stream: Stream, gap: G
 @contextlib.contextmanager
 def _reading_inbox(path: str | os.PathLike[str]) -> Iterator[sqlite3.Connection]:
     with reading(path, "inbox") as connection:
-        if connection.execute("PRAGMA user_version").fetchone()[0] < len(migrations("inbox")):
+        if connection.execute("PRAGMA user_version").fetchone()[0] < TABLES_VERSION:
             raise StoreMismatch(
                 f"{path}: this inbox was written by an older version; open it once with the current version"
             )

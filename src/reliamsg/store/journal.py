@@ -1,20 +1,22 @@
 """The journal: a record of this client's actions, in ranges of sequence numbers.
 
 A row is written in the same transaction as the state that it describes. It is extended in place only by its direct
-successor, only while it is the newest of its kind (and site, group, stream and epoch), and never after it was exported.
-Rows about deliveries to a group's application share one order per group and stream: a ``delivered`` row is only
-extended while no other of them follows it, so that a row can't hide messages out of order.
+successor, only while it is the newest of its kind (and site, group, stream and epoch), only within the liveness
+interval (:data:`~reliamsg.store.stamps.LIVENESS_S`) after it began, and never after it was exported. Rows about
+deliveries to a group's application share one order per group and stream: a ``delivered`` row is only extended while no
+other of them follows it, so that a row can't hide messages out of order.
 
 Columns (see ``sql/*/0001.sql``): `lsn` increases with every row of a file; `boot` identifies one opening of it (16 hex
-digits); `wall_us`/`wall_last_us` are the writer's clock in µs since 1970 at the first and latest change, `mono_us` is
-its monotonic clock at the first change; `first`/`last` are inclusive; `incarnation` is 16 hex digits;
-`digest` is the sum of :func:`reliamsg.message.digest` over the range modulo 2**64 as 16 hex digits; `latency` is the
-histogram of a hop as a JSON object, see :mod:`reliamsg.protocol.histogram`; `detail` is a JSON object.
+digits); `wall_us`/`wall_last_us` are stamps (:mod:`reliamsg.store.stamps`): the writer's clock in µs since 1970 at the
+first and latest change, which never runs backwards; `mono_us` is its monotonic clock at the first change;
+`first`/`last` are inclusive; `incarnation` is 16 hex digits; `digest` is the sum of :func:`reliamsg.message.digest`
+over the range modulo 2**64 as 16 hex digits; `latency` is the histogram of a hop as a JSON object, see
+:mod:`reliamsg.protocol.histogram`; `detail` is a JSON object.
 
-Kinds of a producer: ``opened`` (detail: groups, sites, confirm, release), ``epoch`` (the first row of a stream's epoch;
-detail: prev), ``enqueued`` (digest; latency publish→durable), ``connected``, ``disconnected`` (site, reason),
-``confirmed`` (site; latency durable→confirmed), ``nacked``, ``returned``, ``refused`` (site, reason), ``parked``,
-``resumed`` (site), ``published`` (confirm policy met), ``repaired`` (site, group; resent on its request),
+Kinds of a producer: ``opened`` (detail: groups, sites, confirm, release, version), ``epoch`` (the first row of a
+stream's epoch; detail: prev), ``enqueued`` (digest; latency publish→durable), ``connected``, ``disconnected`` (site,
+reason), ``confirmed`` (site; latency durable→confirmed), ``nacked``, ``returned``, ``refused`` (site, reason),
+``parked``, ``resumed`` (site), ``published`` (confirm policy met), ``repaired`` (site, group; resent on its request),
 ``consumed`` (group; it announced that it has settled the range), ``released``, ``released_unsent`` (site), ``removed``,
 ``group_added``, ``group_removed`` (group; epoch and first: the position from which it counts or counted; detail of the
 latter: position, its last known position), ``renumbered`` (the range in the old epoch; detail: epoch, the new one, and
@@ -22,33 +24,34 @@ first, its number there; incarnations stay), ``surpassed`` (group; its position 
 detail: position, entered, known), ``site_forgotten`` (site; detail: unconfirmed), ``fenced`` (detail: epoch and
 incarnation of the live owner), ``closed`` (detail: pending).
 
-Kinds of a consumer: ``opened`` (detail: topics, sites, inbox, begin, gap_timeout in seconds, on_gap), ``took_over``
-(from another inbox of the group; detail: from, the name of that inbox, streams, the number of adopted streams, and
-inbox, its own name), ``joined`` (first position of a stream; detail: unheard, where its producer had announced
-nothing), ``behind`` (its group had settled everything before; detail: from, existed), ``connected`` (site; detail:
-session_present), ``disconnected``, ``received`` (site; in that site's order, whether or not it was the first copy;
-reason ``repair`` where a producer resent it on request), ``asked`` (a producer was asked to resend the range),
+Kinds of a consumer: ``opened`` (detail: topics, sites, inbox, begin, gap_timeout in seconds, on_gap, version),
+``took_over`` (from another inbox of the group; detail: from, the name of that inbox, streams, the number of adopted
+streams, and inbox, its own name), ``joined`` (first position of a stream; detail: unheard, where its producer had
+announced nothing), ``behind`` (its group had settled everything before; detail: from, existed), ``connected`` (site;
+detail: session_present), ``disconnected``, ``received`` (site; in that site's order, whether or not it was the first
+copy; reason ``repair`` where a producer resent it on request), ``asked`` (a producer was asked to resend the range),
 ``heard`` (a producer's status; topic ""; detail: epoch, and lsn, up to which its journal was committed; only the newest
 before a ``drained`` row), ``duplicate`` (site; already received, and not next in that site's order), ``buffered``,
 ``delivered`` (digest; latency received→delivered), ``redelivered`` (the same, with the redelivery flag; reason
 ``unjournalled`` where no row records the first delivery because the process terminated before the commit),
-``acknowledged``, ``gap_opened``, ``gap_held`` (its timeout has expired, and it holds its stream; reason),
-``gap_closed`` (reason: filled, superseded…), ``declared`` (a gap was declared lost and passed; reason; detail: elapsed,
-the reading of its clock in seconds; until_epoch and extent, where its end is not known), ``before_join``, ``late``,
-``dead_lettered`` (reason), ``replayed``, ``quarantined`` (site, reason; a whole delivery was put into quarantine, and
-its broker may forget it), ``let_go`` (site; a delivery behind a held gap was left to its producer, which retains it for
-the group, and its broker may forget it), ``quarantine_discarded`` (an operator discarded it there), ``forgotten`` (an
-operator had the stream forgotten; the position that is remembered; reason ``forged`` where higher epochs were forged,
-with detail: dropped_epoch, or ``unremembered``), ``rejected`` (site, reason; detail: count, which is increased in
-place), ``conflict`` (reason; detail: known, the position up to which more was known than at opening, as epoch,
-incarnation and number, and entered), ``drained`` (site: its queue was seen empty; detail: count, as above; heard, for
-each producer with a ``heard`` row since the last ``drained`` row, its lsn and the incarnation of its boot), ``closed``.
-A ``connected`` row without a present session has ``heard`` too.
+``acknowledged`` (latency publish→acknowledged), ``gap_opened``, ``gap_held`` (its timeout has expired, and it holds its
+stream; reason), ``gap_closed`` (reason: filled, superseded…), ``declared`` (a gap was declared lost and passed; reason;
+detail: elapsed, the reading of its clock in seconds; until_epoch and extent, where its end is not known),
+``before_join``, ``late``, ``dead_lettered`` (reason), ``replayed``, ``quarantined`` (site, reason; a whole delivery was
+put into quarantine, and its broker may forget it), ``let_go`` (site; a delivery behind a held gap was left to its
+producer, which retains it for the group, and its broker may forget it), ``quarantine_discarded`` (an operator discarded
+it there), ``forgotten`` (an operator had the stream forgotten; the position that is remembered; reason ``forged`` where
+higher epochs were forged, with detail: dropped_epoch, or ``unremembered``), ``rejected`` (site, reason; detail: count,
+which is increased in place), ``conflict`` (reason; detail: known, the position up to which more was known than at
+opening, as epoch, incarnation and number, and entered), ``drained`` (site: its queue was seen empty; detail: count, as
+above; heard, for each producer with a ``heard`` row since the last ``drained`` row, its lsn and the incarnation of its
+boot), ``closed``. A ``connected`` row without a present session has ``heard`` too.
 
 Kinds of both: ``truncated``. With detail first_lsn and last_lsn: these rows were deleted before they could be exported,
 because the journal's target was unavailable for too long (``when_full="truncate"``); the same row is extended until it
-is exported itself. With detail rows: this number of rows was discarded before they were written, because the file was
-not writable for too long.
+is exported itself, or is too old. With detail rows: this number of rows was discarded before they were written, because
+the file was not writable for too long. ``clock_step`` (the clock was set; detail: from_us and to_us). ``retired`` (the
+last row of a file that is not opened any more; detail: pending, unclosed).
 """
 
 from __future__ import annotations
@@ -67,8 +70,9 @@ import msgspec
 
 from reliamsg.message import Stream
 from reliamsg.store.database import Database
+from reliamsg.store.stamps import LIVENESS_US, Reading, StampClock
 
-__all__ = ["ORDERED", "Entry", "Journal", "JournalRow", "joined", "read_journal"]
+__all__ = ["ORDERED", "Begun", "Entry", "Journal", "JournalRow", "joined", "read_journal"]
 
 _Parsed = TypeVar("_Parsed")
 
@@ -150,18 +154,41 @@ def _counted(old: Entry, new: Entry) -> Entry | None:
     return replace(old, detail=detail)
 
 
+class Begun(msgspec.Struct, frozen=True):
+    """When a row began."""
+
+    stamp_us: int
+    mono_us: int
+
+    def is_young(self, now: Begun) -> bool:
+        """Whether the row may be extended now. Either clock may stand still, or be set."""
+        return now.stamp_us - self.stamp_us <= LIVENESS_US and now.mono_us - self.mono_us <= LIVENESS_US
+
+
 class _Tip(msgspec.Struct, frozen=True):
     """The newest row of one order: the only one that may be extended."""
 
     lsn: int
     entry: Entry
+    begun: Begun
 
 
 class Journal:
-    """Writes the journal table of one file, within the caller's transactions. Not thread-safe."""
+    """Writes the journal table of one file, within the caller's transactions. Not thread-safe.
 
-    def __init__(self, boot: str, newest_lsn: int = 0, frozen_lsn: int = 0) -> None:
+    `latest_us`: the latest stamp of earlier openings. Wherever the wall clock and the monotonic clock are passed, both
+    readings must have been taken together.
+    """
+
+    def __init__(
+        self, boot: str, newest_lsn: int = 0, frozen_lsn: int = 0, latest_us: int = 0, group: str = ""
+    ) -> None:
         self.boot = boot
+        self.stamps = StampClock(latest_us)
+        self._group = group
+        """The group whose journal this is; empty for a producer's."""
+        self._reading: Reading | None = None
+        """The stamp of the rows that are not settled."""
         self.newest_lsn = newest_lsn
         """The newest committed row."""
         self._frozen_lsn = frozen_lsn
@@ -207,7 +234,16 @@ class Journal:
         self, connection: sqlite3.Connection, entries: Iterable[Entry], wall_us: int, mono_us: int
     ) -> None:
         """Append or extend rows, in order. The caller must call :meth:`settle` after the transaction."""
+        entries = list(entries)
+        if not entries:
+            return
         staged = self._staged
+        reading = self._reading = self.stamps.read(wall_us, mono_us)
+        now = Begun(reading.stamp_us, mono_us)
+        if reading.step is not None:
+            from_us, to_us = reading.step
+            step = Entry("clock_step", group=self._group, detail={"from_us": from_us, "to_us": to_us})
+            entries.insert(int(entries[0].kind == "opened"), step)  # a boot begins with ``opened``
         for entry in entries:
             kind = entry.kind
             # The order within which a row can only be extended while it is the newest.
@@ -220,7 +256,7 @@ class Journal:
                 order = (kind, entry.stream, entry.site, entry.group)
             tip = staged.get(order) or self._tips.get(order)
             grown: Entry | None = None
-            if tip is None or tip.lsn <= self._frozen_lsn:
+            if tip is None or tip.lsn <= self._frozen_lsn or not tip.begun.is_young(now):
                 pass
             elif kind in _COUNTED:
                 grown = _counted(tip.entry, entry)
@@ -232,14 +268,14 @@ class Journal:
             ):
                 grown = joined(tip.entry, entry)
             if tip is None or grown is None:
-                staged[order] = self._append(connection, entry, wall_us, mono_us)
+                staged[order] = self._append(connection, entry, now)
                 continue
-            staged[order] = _Tip(tip.lsn, grown)
+            staged[order] = _Tip(tip.lsn, grown, tip.begun)
             digest, latency, detail = grown.digest, grown.latency, grown.detail
             connection.execute(
                 "UPDATE journal SET last = ?, wall_last_us = ?, digest = ?, latency = ?, detail = ? WHERE lsn = ?",
                 (
-                    grown.last, wall_us, None if digest is None else f"{digest:016x}",
+                    grown.last, now.stamp_us, None if digest is None else f"{digest:016x}",
                     msgspec.json.encode(latency).decode() if latency else None,
                     _encode_json(detail) if detail else None, tip.lsn,
                 ),
@@ -254,27 +290,32 @@ class Journal:
             ):  # a row without a tip is followed by another row instead of being extended
                 self._tips = dict(islice(self._tips.items(), MAX_TIPS // 2, None))
             self.newest_lsn = max(self.newest_lsn, self._last_lsn)
+            if self._reading is not None:
+                self.stamps.keep(self._reading)
         else:
             self._last_lsn = self.newest_lsn
         self._staged.clear()
+        self._reading = None
 
-    def amend(
-        self, connection: sqlite3.Connection, lsn: int, detail: Mapping[str, Any], wall_us: int
-    ) -> None:
+    def begun(self, wall_us: int, mono_us: int) -> Begun:
+        """When a row begins that is written with these readings."""
+        return Begun(self.stamps.read(wall_us, mono_us).stamp_us, mono_us)
+
+    def amend(self, connection: sqlite3.Connection, lsn: int, detail: Mapping[str, Any], now: Begun) -> None:
         """Replace the detail of a row that is not exported."""
         connection.execute(
             "UPDATE journal SET wall_last_us = ?, detail = ? WHERE lsn = ?",
-            (wall_us, _encode_json(detail), lsn),
+            (now.stamp_us, _encode_json(detail), lsn),
         )
 
-    def _append(self, connection: sqlite3.Connection, entry: Entry, wall_us: int, mono_us: int) -> _Tip:
+    def _append(self, connection: sqlite3.Connection, entry: Entry, now: Begun) -> _Tip:
         digest, latency, detail = entry.digest, entry.latency, entry.detail
         lsn = connection.execute(
             "INSERT INTO journal (boot, kind, wall_us, wall_last_us, mono_us, producer, topic, part, epoch,"
             " incarnation, first, last, site, grp, reason, digest, latency, detail)"
             " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
-                self.boot, entry.kind, wall_us, wall_us, mono_us, *(entry.stream or ("", "", 0)),
+                self.boot, entry.kind, now.stamp_us, now.stamp_us, now.mono_us, *(entry.stream or ("", "", 0)),
                 entry.epoch, f"{entry.incarnation:016x}", entry.first, entry.last,
                 entry.site, entry.group, entry.reason, None if digest is None else f"{digest & _MASK:016x}",
                 msgspec.json.encode(latency).decode() if latency else None, _encode_json(detail) if detail else None,
@@ -284,7 +325,7 @@ class Journal:
         self._last_lsn = lsn
         if entry.kind == "fenced":  # no later event may be recorded in a row before it
             self.freeze(lsn)
-        return _Tip(lsn, entry)
+        return _Tip(lsn, entry, now)
 
 
 @dataclass(frozen=True, slots=True)

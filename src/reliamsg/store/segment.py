@@ -37,8 +37,9 @@ __all__ = [
 
 FORMAT = "reliamsg.journal"
 """The format name in a header."""
-VERSION = 1
-"""The format version. A reader rejects higher versions."""
+VERSION = 2
+"""The format version. A reader rejects higher versions. Version 1 has the same form; its rows are less reliable, see
+``docs/reference/journal.md``."""
 Role = Literal["producer", "group"]
 _MAX_LSN_DIGITS = 19  # of 2**63
 _UNREADABLE = (ValueError, RecursionError)
@@ -99,10 +100,12 @@ class Segment:
     ``role=…/client=…/date=YYYY-MM-DD/BOOT-FIRST_LSN-DIGEST.ndjson``. The date (UTC) is that of its first row."""
 
 
-def encode(role: Role, client: str, rows: Sequence[JournalRow], parent: str | None) -> Segment:
-    """Encode at least one row, consecutive and of one boot.
+def encode(
+    role: Role, client: str, rows: Sequence[JournalRow], parent: str | None, version: int = VERSION
+) -> Segment:
+    """Encode at least one row, consecutive and of one boot. `version`: that in which the rows were written.
 
-    The same rows and parent result in the same bytes.
+    The same arguments result in the same bytes.
     """
     first, last = rows[0], rows[-1]
     if any(row.boot != first.boot for row in rows) or last.lsn - first.lsn + 1 != len(rows):
@@ -110,7 +113,8 @@ def encode(role: Role, client: str, rows: Sequence[JournalRow], parent: str | No
     if _BOOT.fullmatch(first.boot) is None:  # it becomes part of the file's name
         raise ValueError("a boot must have 16 hexadecimal digits")
     header = Header(
-        role=role, client=client, boot=first.boot, first_lsn=first.lsn, last_lsn=last.lsn, rows=len(rows), parent=parent
+        version=version, role=role, client=client, boot=first.boot, first_lsn=first.lsn, last_lsn=last.lsn,
+        rows=len(rows), parent=parent,
     )  # fmt: skip
     lines = [msgspec.json.encode(header), *(msgspec.json.encode(row_as_dict(row)) for row in rows)]
     data = b"".join(line + b"\n" for line in lines)

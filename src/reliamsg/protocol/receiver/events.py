@@ -30,6 +30,8 @@ class Note(msgspec.Struct, frozen=True):
     site: str = ""
     reason: str = ""
     detail: Mapping[str, Any] | None = None
+    latency: Mapping[int, int] | None = None
+    """Histogram, see :mod:`reliamsg.protocol.histogram`."""
 
 
 class Deliverable(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ every change. It finds what holds up the stream, and watches that gap; it passes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -577,11 +577,14 @@ class StreamReceiver:
             self.advance(now)
         self._context.touch(self.stream)
 
-    def acknowledge(self, epoch: int, first: int, last: int, now: float) -> None:
-        """The application acknowledged `first` to `last`. Durable with the next commit."""
+    def acknowledge(
+        self, epoch: int, first: int, last: int, now: float, latency: Mapping[int, int] | None = None
+    ) -> None:
+        """The application acknowledged `first` to `last`. Durable with the next commit. `latency`: the histogram of all
+        of them, which is only journalled if none was settled before."""
         known = self.epochs.live.get(epoch)
         if known is not None and (done := known.acknowledge(first, last)):
-            self._settled(known, "acknowledged", done, "", now)
+            self._settled(known, "acknowledged", done, "", now, latency if done == [(first, last)] else None)
 
     def bury(self, epoch: int, seq: int, reason: str, now: float) -> bool:
         """A message becomes a dead letter, which counts as acknowledged. False if it was settled before."""
@@ -593,9 +596,14 @@ class StreamReceiver:
         self._context.mark(self.stream, urgent=True)
         return True
 
-    def _settled(self, known: ReorderBuffer, kind: str, done: list[Span], reason: str, now: float) -> None:
+    def _settled(
+        self, known: ReorderBuffer, kind: str, done: list[Span], reason: str, now: float,
+        latency: Mapping[int, int] | None = None,
+    ) -> None:  # fmt: skip
         for span in done:
-            self._context.emit(Note(kind, self.stream, known.epoch, known.incarnation, *span, reason=reason))
+            self._context.emit(
+                Note(kind, self.stream, known.epoch, known.incarnation, *span, reason=reason, latency=latency)
+            )
             if self.redelivery.counts:
                 self.redelivery.settled(known.epoch, span)
         self._context.mark(self.stream)
