@@ -131,13 +131,14 @@ def _add(found: dict[Place, Spans], place: Place, first: int | None, last: int |
 
 
 def by_audit(
-    chains: Sequence[Chain], *, drained: bool = True, until_us: int | None = None, seed: int = 0
-) -> Outcome:
+    chains: Sequence[Chain], *, drained: bool = True, until_us: int | None = None, now_us: int | None = None,
+    seed: int = 0,
+) -> Outcome:  # fmt: skip
     """The audit's judgement, in this process and without files; damaged segments are tested elsewhere.
 
     `seed`: the journals are divided into segments, and these into parts, at random.
     """
-    expect = AuditExpect(drained=drained, until_us=until_us)
+    expect = AuditExpect(drained=drained, until_us=until_us, now_us=now_us)
     known = mark_abandoned(merge_copies(chains))
     clients, streams, histories = judged_streams(known, expect, seed)
     through, proven, verdict = _conclude(clients, streams, histories, expect)

@@ -30,7 +30,7 @@ def test_a_million_messages_in_order() -> None:
     report = check(chains, expect=Expect(drained=True))
     assert report.verdict == "complete", report.text()
     assert report.messages.delivered == {"g": million}
-    assert report.rows < 20
+    assert report.rows < 2_020, "two rows with digests for every thousand messages, and few others"
     assert time.process_time() - started < 5.0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from contextlib import closing
+from itertools import accumulate, cycle, islice
 from pathlib import Path
 
 from reliamsg import Consumer, Producer
@@ -218,3 +219,35 @@ def test_messages_that_are_acknowledged_one_by_one_are_counted_once(tmp_path: Pa
     bench.settle(1.0)
     assert sum(sum((latency or {}).values()) for _, _, latency in acknowledged(bench)) == 20
     bench.close()
+
+
+def test_both_journals_have_sums_up_to_common_numbers(tmp_path: Path) -> None:
+    """Whatever the sizes of batches, and with keys and headers as well."""
+    network = MemoryNetwork("dc1", "dc2")
+    outbox, inbox = tmp_path / "outbox.db", tmp_path / "inbox.db"
+    with (
+        Producer("till", network.sites, outbox=outbox, groups={"sales": ["ledger"]}) as producer,
+        Consumer("ledger", network.sites, topics=["sales"], inbox=inbox) as consumer,
+    ):
+        for number in range(7):
+            key, headers = ("k" if number % 2 else None), ({"n": str(number)} if number % 3 else None)
+            producer.publish_many("sales", [b"%d" % n for n in range(370)], key=key, headers=headers)
+        taken = 0
+        for size in cycle((1, 90, 611)):
+            if taken >= 7 * 370:
+                break
+            for message in islice(consumer, min(size, 7 * 370 - taken)):
+                message.ack()
+                taken += 1
+    sums = [_sums(path, kind) for path, kind in ((outbox, "enqueued"), (inbox, "delivered"))]
+    assert {1000, 2000} <= sums[0].keys() & sums[1].keys()
+    assert sums[0][1000] == sums[1][1000]
+    assert sums[0][2000] == sums[1][2000]
+
+
+def _sums(path: Path, kind: str) -> dict[int, int]:
+    """By the last number of each row, the sum of all digests up to there."""
+    found = accumulate(
+        ((row.last, row.digest or 0) for row in rows(path, kind)), lambda one, two: (two[0], one[1] + two[1])
+    )
+    return {last: total % 2**64 for last, total in found}

@@ -2537,12 +2537,45 @@ MUTANTS = (
     Mutant(
         "open-journal-proven-to-its-last-change",
         "checker/journals.py",
-        "        return rows[-1].wall_us\n",
+        "        return max(idle, tip.wall_us)\n",
         "        return max(max(row.wall_us, row.wall_last_us) for row in rows)\n",
         "P9: complete through a time by which rows began that have not arrived",
         ByTest(
             "checker/test_until.py::test_an_open_journal_is_proven_to_the_beginning_of_its_last_row",
             'assert (report.verdict, report.through.us) == ("complete", T - 300)',
+        ),
+    ),
+    Mutant(
+        "head-of-an-earlier-row-proves",
+        "checker/journals.py",
+        "if (head.boot, head.lsn) == (tip.boot, tip.lsn)), default=0\n",
+        "if head.boot == tip.boot), default=0\n",
+        "P9: a head from before the journal's last row proves the time up to it, although rows may follow",
+        ByTest(
+            "checker/test_until.py::test_a_head_proves_the_time_until_which_nothing_had_followed",
+            "assert check([writer, replace(reader, heads=(early,))]).through.us == T - 150",
+        ),
+    ),
+    Mutant(
+        "clock-step-ignored",
+        "checker/through.py",
+        '        if row.kind == "clock_step":\n',
+        "        if False:\n",
+        "P9: complete through a time that a client's clock skipped or showed twice",
+        ByTest(
+            "checker/test_until.py::test_no_time_is_in_a_step_of_a_clock",
+            "assert report.through.us == us",
+        ),
+    ),
+    Mutant(
+        "rows-with-digests-never-end",
+        "store/journal.py",
+        "    if new.digest is not None and old.last % SUMMED == 0:\n",
+        "    if False:\n",
+        "P9: contents of a stream that never pauses can't be compared",
+        ByTest(
+            "store/test_journal.py::test_rows_with_a_digest_end_at_common_numbers",
+            "assert ends == [1000, 2000, 2500]",
         ),
     ),
     Mutant(

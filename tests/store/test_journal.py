@@ -9,7 +9,7 @@ import pytest
 
 from reliamsg.message import Stream
 from reliamsg.store.database import Database
-from reliamsg.store.journal import Entry, Journal, JournalRow, read_journal
+from reliamsg.store.journal import Entry, Journal, JournalRow, read_journal, summed_parts
 
 ONE, TWO = Stream("p", "one"), Stream("p", "two")
 
@@ -187,3 +187,32 @@ def test_what_comes_after_a_fence_does_not_hide(writer: Writer) -> None:
     writer.write(enqueued(6, 9))
     writer.write(enqueued(10, 11))
     assert writer.spans == [("enqueued", 1, 5), ("fenced", 0, 0), ("enqueued", 6, 11)]
+
+
+def test_rows_with_a_digest_end_at_common_numbers(tmp_path: Path) -> None:
+    """Wherever they began; others do not."""
+    writer = Writer(tmp_path / "outbox.db")
+    for first in range(1, 2_501, 100):
+        for start, end in summed_parts(first, first + 99):
+            writer.write(Entry("enqueued", ONE, 7, 1, start, end, digest=1))
+            writer.write(Entry("confirmed", ONE, 7, 1, start, end, site="dc1"))
+    ends = [row.last for row in writer.rows if row.kind == "enqueued"]
+    assert ends == [1000, 2000, 2500]
+    assert [row.last for row in writer.rows if row.kind == "confirmed"] == [2500]
+    writer.db.close()
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "parts"),
+    [
+        (1, 999, [(1, 999)]),
+        (1, 1000, [(1, 1000)]),
+        (1000, 1001, [(1000, 1000), (1001, 1001)]),
+        (950, 3100, [(950, 1000), (1001, 2000), (2001, 3000), (3001, 3100)]),
+        (5, 4, []),
+    ],
+)
+def test_ranges_are_divided_where_rows_have_to_end(
+    first: int, last: int, parts: list[tuple[int, int]]
+) -> None:
+    assert list(summed_parts(first, last)) == parts

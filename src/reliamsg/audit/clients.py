@@ -74,7 +74,7 @@ class JournalParts:
                     known = found[-1]
                     found[-1] = msgspec.structs.replace(
                         known, last_lsn=each.last_lsn, last_us=max(known.last_us, each.last_us), begun_us=each.begun_us,
-                        changed_us=max(known.changed_us, each.changed_us),
+                        changed_us=max(known.changed_us, each.changed_us), retired=each.retired,
                         closed=known.closed or each.closed, published=known.published or each.published,
                         end=max(known.end, each.end), entered=known.entered | (each.entered - {each.epoch})
                         | ({each.epoch} if each.kind == "epoch" else set()),
@@ -174,11 +174,21 @@ class _Gatherer:
         findings += [Finding("missing", text=line) for line in sorted(lines)]
         return Clients(context, findings, self._latencies(), self._proven())
 
+    def _proven_us(self, each: JournalParts) -> int:
+        """The time through which a history is proven: by its last row, or by a head that states when nothing had
+        followed that."""
+        openings = self._openings[each.name]
+        if not openings:
+            return 0
+        tip = openings[-1]
+        idle = (head.wall_us for head in each.heads if (head.boot, head.lsn) == (tip.boot, tip.last_lsn))
+        return max(tip.proven_us, *idle, 0)
+
     def _proven(self) -> list[Proven]:
         found = [
             prove(
-                each.role, each.client, each.source, bool(self._problems[each.name]), self._openings[each.name],
-                each.parts,
+                each.role, each.client, each.source, bool(self._problems[each.name]), self._proven_us(each),
+                self._openings[each.name], each.parts,
             )
             for each in self._journals
         ]  # fmt: skip
@@ -263,7 +273,7 @@ class _Gatherer:
         for each in self._journals:
             if each.role == "group":
                 last = self._openings[each.name][-1:]
-                reaches = until is not None and bool(last) and last[0].proven_us >= until
+                reaches = until is not None and self._proven_us(each) >= until
                 later[each.client] = later.get(each.client, True) and reaches
                 if last and (reaches or not last[0].closed):
                     growing[each.client].add(last[0].boot)
@@ -299,7 +309,7 @@ class _Gatherer:
             openings = self._openings[each.name]
             for opening in openings:
                 rows[opening.incarnation] = max(opening.last_lsn, rows.get(opening.incarnation, 0))
-            later = until is not None and bool(openings) and openings[-1].proven_us >= until
+            later = until is not None and self._proven_us(each) >= until
             end = max((opening.end for opening in openings), default=0)
             if later:
                 later_ends.append(end)

@@ -21,7 +21,7 @@ import msgspec
 from reliamsg.audit.context import NOBODY, settled_by
 from reliamsg.audit.segment import Line, SegmentHeader
 
-__all__ = ["Fact", "Folder", "Opening", "Part", "Point", "StreamName", "unfold"]
+__all__ = ["FOREVER_US", "Fact", "Folder", "Opening", "Part", "Point", "StreamName", "unfold"]
 
 StreamName = tuple[str, str, int]
 """Producer, topic and partition."""
@@ -36,6 +36,8 @@ _JOINED = frozenset(
 _WITH_POINTS = frozenset({"enqueued", "delivered", "confirmed", "acknowledged"})
 """Kinds of which the boundaries between joined rows matter."""
 _MASK = 2**64 - 1
+FOREVER_US = 2**63 - 1
+"""Later than every time, in µs since 1970."""
 _HOPS = frozenset({"enqueued", "confirmed", "delivered"})
 _CLAIMED = frozenset({"rejected", "conflict", "quarantined", "quarantine_discarded", "let_go"})
 """Kinds whose identity is that claimed by a frame, not accepted by the client."""
@@ -113,11 +115,15 @@ class Opening(msgspec.Struct, array_like=True):
     """The time at which the last row began."""
     changed_us: int = 0
     """The latest time in any row."""
+    retired: bool = False
+    """Whether the file was retired, so that nothing follows at any time."""
 
     @property
     def proven_us(self) -> int:
-        """If it is the last of its journal, the time through which that is proven: what follows an open journal began
-        after its last row."""
+        """If it is the last of its journal, the time through which that is proven by rows: what follows an open journal
+        began after its last row."""
+        if self.retired:
+            return FOREVER_US
         return self.changed_us if self.closed else self.begun_us
 
 
@@ -159,7 +165,7 @@ class Part(msgspec.Struct, array_like=True):
     """The earliest and the latest time at which a row began, µs since 1970."""
     latest_us: int
     mixed: list[tuple[int, int]]
-    """Half-open periods in which rows began that follow rows that began later."""
+    """Half-open periods over which the clock was set, or in which rows began that follow rows that began later."""
     old_lsn: int
     """Rows up to this one are of version 1 of the format."""
 
@@ -267,6 +273,14 @@ class Folder:
         else:
             self._mixed.append((began, self._latest_us))
 
+    def _add_step(self, line: Line) -> None:
+        """The period over which the client's clock was set."""
+        detail = line.detail or {}
+        match detail.get("from_us"), detail.get("to_us"):
+            case int(one), int(other) if one != other:
+                # Before the others: the last of them may still be extended.
+                self._mixed.insert(0, (min(one, other), max(one, other)))
+
     def _continues(self, tip: Fact, line: Line) -> bool:
         """Whether the client could have extended the fact by the row."""
         return (
@@ -303,8 +317,11 @@ class Folder:
             self._rows.append((name, fact))
         if kind in ("enqueued", "delivered", "redelivered") and fact.first <= fact.last:
             self._topics.add(line.topic)
-        if kind == "closed":
+        if kind in ("closed", "retired"):
             opening.closed = True
+            opening.retired |= kind == "retired"
+        elif kind == "clock_step":
+            self._add_step(line)
         elif kind == "opened":
             self._opened.add(fact.incarnation)
         elif kind == "fenced":  # the order of everything after it is evidence

@@ -74,7 +74,7 @@ KINDS: dict[str, tuple[Severity, str]] = {
     "broken": ("unknown", "evidence is damaged"),
     "unclosed": ("unknown", "a journal ends without being closed"),
     "ends_early": ("unknown", "a journal ends before the time up to which messages are to be accounted for"),
-    "mixed_clock": ("unknown", "a client's clock ran backwards around that time"),
+    "mixed_clock": ("unknown", "a client's clock was set around that time"),
     # Remarks, which do not affect the verdict
     "fork": ("remark", "a producer with two histories, since its outbox was restored or copied"),
 }

@@ -26,6 +26,7 @@ DEMANDS = frozenset({"unclosed", "ends_early", "mixed_clock"})
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MAX_CLIENTS = 1_000
 _MAX_HOLDS = 20
+_ENDS = {"closed": "was closed then", "open": "has no row after that", "retired": "was retired"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +37,12 @@ class Proven:
     client: str
     source: str
     broken: bool
-    closed: bool
+    ends: str
+    """``open``, ``closed`` or ``retired``."""
     us: int
     """Through this time no row is missing at its end: µs since 1970, by the client's clock."""
     mixed: list[tuple[int, int]]
-    """Half-open periods in which the client's clock ran backwards; sorted and disjoint."""
-
-    @property
-    def ends(self) -> str:
-        return "closed" if self.closed else "open"
+    """Half-open periods over which the client's clock was set, or in which it ran backwards; sorted and disjoint."""
 
     @property
     def name(self) -> str:
@@ -71,11 +69,10 @@ def first_question(one: Question | None, other: Question | None) -> Question | N
 
 
 def prove(
-    role: str, client: str, source: str, broken: bool, openings: Sequence[Opening], parts: Iterable[Part]
-) -> Proven:
-    """The time through which a history is proven."""
+    role: str, client: str, source: str, broken: bool, us: int, openings: Sequence[Opening], parts: Iterable[Part]
+) -> Proven:  # fmt: skip
+    """A history that is proven through `us`."""
     last = openings[-1] if openings else None
-    us = 0 if last is None else last.proven_us
     found: list[tuple[int, int]] = []
     latest = 0
     for part in parts:
@@ -89,7 +86,8 @@ def prove(
             merged[-1] = (merged[-1][0], max(high, merged[-1][1]))
         else:
             merged.append((low, high))
-    return Proven(role, client, source, broken, last is not None and last.closed, us, merged)
+    ends = "open" if last is None or not last.closed else "retired" if last.retired else "closed"
+    return Proven(role, client, source, broken, ends, us, merged)
 
 
 def questions(findings: Iterable[Finding], histories: Sequence[History]) -> tuple[Question | None, bool]:
@@ -179,14 +177,14 @@ def find_through(
         us = min(us, until_us)
     us, mixed = _before_mixed(us, proven)
     held = [
-        (each.role, each.client, f"its clock ran backwards from {as_time(high)} to {as_time(low)}")
+        (each.role, each.client, f"its clock was set between {as_time(low)} and {as_time(high)}")
         for each, low, high in mixed
     ]
     held += [
         (
             each.role,
             each.client,
-            f"its journal {'was closed then' if each.closed else 'has no row after that'}",
+            f"its journal {_ENDS[each.ends]}",
         )
         for each in proven
         if each.us == us
@@ -220,14 +218,14 @@ def _before_mixed(us: int, proven: Iterable[Proven]) -> tuple[int, list[tuple[Pr
     return us, [each for each in own if each[1] - 1 == us]
 
 
-def clients_as_dicts(proven: Iterable[Proven]) -> list[dict[str, str]]:
+def clients_as_dicts(proven: Iterable[Proven]) -> list[dict[str, str | None]]:
     """The histories that are proven least."""
     return [
         {
             "role": each.role,
             "client": each.client,
-            "proven": as_time(each.us),
-            "ends": "closed" if each.closed else "open",
+            "proven": None if each.ends == "retired" else as_time(each.us),
+            "ends": each.ends,
         }
         for each in islice(proven, _MAX_CLIENTS)
     ]
@@ -243,7 +241,7 @@ def demands_at(until_us: int, proven: Iterable[Proven], now_us: int) -> Iterator
             yield Finding("ends_early", text=text)
         for low, high in each.mixed:
             if low <= until_us < high:
-                text = f"{each.name}: {KINDS['mixed_clock'][1]}: from {as_time(high)} to {as_time(low)}"
+                text = f"{each.name}: {KINDS['mixed_clock'][1]}: between {as_time(low)} and {as_time(high)}"
                 yield Finding("mixed_clock", text=text)
 
 

@@ -27,13 +27,15 @@ from reliamsg.store.journal import JournalRow, read_journal
 from reliamsg.store.segment import SegmentError
 
 __all__ = [
-    "Boot", "Chain", "Found", "Role", "collect", "collect_path", "find_journals", "is_other_database",
+    "FOREVER_US", "Boot", "Chain", "Found", "Role", "collect", "collect_path", "find_journals", "is_other_database",
     "mark_abandoned", "merge_copies", "read_chain",
 ]  # fmt: skip
 
 Role = Literal["producer", "group"]
 
 _ROLE: dict[int, Role] = {0x524D4F31: "producer", 0x524D4931: "group"}
+FOREVER_US = 2**63 - 1
+"""Later than every time, in µs since 1970."""
 _HEAD_BYTES = 4096
 """Longer than any segment's first line: a client's name has at most 255 bytes."""
 
@@ -49,7 +51,8 @@ class Boot:
 
     @cached_property
     def closed(self) -> bool:
-        return any(row.kind == "closed" for row in self.rows)
+        """Whether no row can follow in it: it was closed, or its file retired."""
+        return any(row.kind in ("closed", "retired") for row in self.rows)
 
 
 @dataclass(frozen=True)
@@ -120,13 +123,20 @@ class Chain:
 
         A row counts from its beginning, and rows begin in the order of their numbers. So what follows the last row
         began after it, and everything that began by then is there. The last boot of a closed file is there to its end.
+        Nothing follows in a retired file. A head states when nothing had followed its row.
         """
         rows = self.boots[-1].rows if self.boots else ()
         if not rows:
             return 0
+        if self.retired:
+            return FOREVER_US
+        tip = rows[-1]
+        idle = max(
+            (head.wall_us for head in self.heads if (head.boot, head.lsn) == (tip.boot, tip.lsn)), default=0
+        )
         if self.finished or self.to_the_end:
-            return max(max(row.wall_us, row.wall_last_us) for row in rows)
-        return rows[-1].wall_us
+            return max(idle, *(max(row.wall_us, row.wall_last_us) for row in rows))
+        return max(idle, tip.wall_us)
 
     def reaches(self, wall_us: int | None) -> bool:
         """Whether everything that follows is later than that time, by the client's clock."""

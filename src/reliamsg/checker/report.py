@@ -87,7 +87,7 @@ KINDS: dict[str, tuple[Severity, str]] = {
     "broken": ("unknown", "evidence is damaged"),
     "unclosed": ("unknown", "a journal ends without being closed"),
     "ends_early": ("unknown", "a journal ends before the time up to which messages are to be accounted for"),
-    "mixed_clock": ("unknown", "a client's clock ran backwards around that time"),
+    "mixed_clock": ("unknown", "a client's clock was set around that time"),
     # Worth knowing, without influence on the verdict
     "fork": ("remark", "a producer with two histories, since its outbox was restored or copied"),
 }
@@ -234,7 +234,7 @@ _MAX_CLIENTS = 1_000
 """The most histories of clients in a report as data."""
 DEMANDS = frozenset({"unclosed", "ends_early", "mixed_clock"})
 """Kinds of findings about evidence that was demanded and may follow. They don't question what is there."""
-Ends = Literal["open", "closed"]
+Ends = Literal["open", "closed", "retired"]
 
 
 @dataclass(frozen=True)
@@ -245,14 +245,15 @@ class ProvenChain:
     client: str
     source: str
     proven_us: int
-    """µs since 1970, by the client's clock: no row that began by then is missing at its end."""
+    """µs since 1970, by the client's clock: no row that began by then is missing at its end. Later than every time if
+    its file was retired."""
     ends: Ends
 
     def as_dict(self) -> dict[str, Any]:
         return {
             "role": self.role,
             "client": self.client,
-            "proven": as_time(self.proven_us),
+            "proven": None if self.ends == "retired" else as_time(self.proven_us),
             "ends": self.ends,
         }
 

@@ -14,6 +14,7 @@ from reliamsg.checker.journals import Chain
 from reliamsg.checker.producers import ProducerFacts
 from reliamsg.checker.report import DEMANDS, KINDS, Ends, Finding, Hold, ProvenChain, Through, as_time
 from reliamsg.checker.spans import ENDLESS, Key, SpanMap, Spans
+from reliamsg.store.journal import JournalRow
 
 __all__ = ["accounted_by", "demands_at", "find_through", "mixed_times"]
 
@@ -22,16 +23,18 @@ _MAX_HOLDS = 20
 
 def _proven_chain(chain: Chain) -> ProvenChain:
     """A chain and its time."""
-    ends: Ends = "closed" if chain.finished else "open"
+    ends: Ends = "retired" if chain.retired else "closed" if chain.finished else "open"
     return ProvenChain(chain.role, chain.client, chain.source, chain.proven_us, ends)
 
 
 def mixed_times(chain: Chain) -> list[tuple[int, int]]:
-    """Half-open periods, in µs since 1970, in which the client's clock ran backwards: some rows that began in them
-    follow rows that began later. Sorted and disjoint."""
+    """Half-open periods, in µs since 1970, in which the client's clock was set, or ran backwards: some rows that began
+    in them follow rows that began later. Sorted and disjoint."""
     found: list[tuple[int, int]] = []
     latest = 0
     for row in chain.rows:
+        if row.kind == "clock_step":
+            found += _step(row)
         if row.wall_us < latest:
             found.append((row.wall_us, latest))
         latest = max(latest, row.wall_us)
@@ -42,6 +45,14 @@ def mixed_times(chain: Chain) -> list[tuple[int, int]]:
         else:
             merged.append((low, high))
     return merged
+
+
+def _step(row: JournalRow) -> Iterator[tuple[int, int]]:
+    """The period over which a clock was set."""
+    detail = row.detail or {}
+    match detail.get("from_us"), detail.get("to_us"):
+        case int(one), int(other) if one != other:
+            yield min(one, other), max(one, other)
 
 
 def find_through(
@@ -91,7 +102,7 @@ def demands_at(until_us: int, chains: Iterable[Chain], now_us: int) -> Iterator[
             )
         for low, high in mixed_times(chain):
             if low <= until_us < high:
-                text = f"{KINDS['mixed_clock'][1]}: from {as_time(high)} to {as_time(low)}"
+                text = f"{KINDS['mixed_clock'][1]}: between {as_time(low)} and {as_time(high)}"
                 yield Finding("mixed_clock", f"{name}: {text}")
 
 
@@ -110,7 +121,9 @@ def accounted_by(us: int | None, producers: Mapping[str, ProducerFacts]) -> int:
     return count
 
 
-_ENDS: dict[Ends, str] = {"closed": "was closed then", "open": "has no row after that"}
+_ENDS: dict[Ends, str] = {
+    "closed": "was closed then", "open": "has no row after that", "retired": "was retired",
+}  # fmt: skip
 
 
 def _questions(
@@ -147,6 +160,6 @@ def _before_mixed(us: int, chains: Sequence[Chain]) -> tuple[int, list[Hold]]:
             for low, high in own:
                 if low <= us < high:
                     us, moved = low - 1, True
-                    text = f"its clock ran backwards from {as_time(high)} to {as_time(low)}"
+                    text = f"its clock was set between {as_time(low)} and {as_time(high)}"
                     holds.append(Hold(chain.role, chain.client, us, text))
     return us, [each for each in holds if each.through_us == us]

@@ -27,7 +27,7 @@ from reliamsg.protocol.receiver.stream import StreamReceiver
 from reliamsg.runtime.wakeup import Waiters
 from reliamsg.store.inbox import Inbox
 from reliamsg.store.inbox_rows import HeldFrame
-from reliamsg.store.journal import Entry
+from reliamsg.store.journal import Entry, summed_parts
 from reliamsg.wire.data import FLAG_MOVED, Frame, FrameError, Records, open_frame, piece
 
 __all__ = ["BufferedBatch", "DeliverySlice", "SettlementListener", "StreamBuffer", "StreamBuffers", "fail"]
@@ -375,14 +375,24 @@ class DeliverySlice:
         """No more messages are taken from it."""
         self.done = True
 
-    def report(self) -> tuple[int, int, int] | None:
-        """(first, last, digest sum) of what was delivered since the last call."""
+    def report(self) -> Iterator[tuple[int, int, int]]:
+        """(first, last, digest sum) of what was delivered since the last call, divided where a journal row ends."""
         seq, total = self.progress
         first, before = self._reported
         if seq == first:
-            return None
+            return
         self._reported = (seq, total)
-        return first, seq - 1, total - before
+        for start, end in summed_parts(first, seq - 1):
+            some = total - before if end == seq - 1 else self._sum(start, end)
+            total -= some
+            yield start, end, some
+
+    def _sum(self, first: int, last: int) -> int:
+        """The digest sum of some messages."""
+        some = slice(first - self.base, last - self.base + 1)
+        keys = None if self._keys is None else self._keys[some]
+        headers = None if self._headers is None else self._headers[some]
+        return digest_sum(first, self._bodies[some], keys, headers)
 
     def abandon(self) -> None:
         """Deliver nothing more of it."""
@@ -510,12 +520,9 @@ class StreamBuffers:
 
     def report(self, portion: DeliverySlice) -> None:
         """Journal what was delivered of a slice so far."""
-        done = portion.report()
-        if done is None:
-            return
-        first, last, total = done
         offer = portion.offer
-        self._journal.add(
+        for first, last, total in portion.report():
+            self._journal.add(
             Entry(
                 "redelivered" if offer.redelivered else "delivered", portion.buffer.state.stream, offer.epoch,
                 offer.incarnation, first, last, "", self._journal.group,

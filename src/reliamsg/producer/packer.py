@@ -9,8 +9,8 @@ from itertools import accumulate
 from reliamsg.message import digest_sum
 from reliamsg.producer.commit import Run
 from reliamsg.producer.settings import Settings
-from reliamsg.protocol.histogram import Histogram, bucket
-from reliamsg.store.journal import Entry
+from reliamsg.protocol.histogram import bucket
+from reliamsg.store.journal import Entry, summed_parts
 from reliamsg.store.outbox import NewBatch, Row, StreamRow
 from reliamsg.wire.data import Origin, Records, encode
 
@@ -31,6 +31,13 @@ class _Builder:
         self.keys: list[str | None] | None = None
         self.headers: list[dict[str, str] | None] | None = None
         self.size = 0
+
+    def digest(self, seq: int, first: int, last: int) -> int:
+        """The digest sum of some of the batch's messages; `seq` is the number of its first."""
+        some = slice(first - seq, last - seq + 1)
+        keys = None if self.keys is None else self.keys[some]
+        headers = None if self.headers is None else self.headers[some]
+        return digest_sum(first, self.bodies[some], keys, headers)
 
     def take(self, run: Run, at: int, settings: Settings) -> int:
         """Append as many of the run's messages, from the one `at` on, as there is room for, to an empty batch at least
@@ -162,12 +169,13 @@ class Packer:
             packed.entries.append(
                 Entry("epoch", stream.stream, epoch, self._incarnation, detail={"prev": prev})
             )
-        latency: Histogram = {bucket(times[1] - times[0]): count}
         packed.batches.append(NewBatch(stream, seq, count, frame))
-        packed.entries.append(
+        hop = bucket(times[1] - times[0])
+        packed.entries += [
             Entry(
-                "enqueued", stream.stream, epoch, self._incarnation, seq, seq + count - 1,
-                digest=digest_sum(seq, builder.bodies, builder.keys, builder.headers), latency=latency,
+                "enqueued", stream.stream, epoch, self._incarnation, first, last,
+                digest=builder.digest(seq, first, last), latency={hop: last - first + 1},
             )
-        )  # fmt: skip
+            for first, last in summed_parts(seq, seq + count - 1)
+        ]  # fmt: skip
         return seq + count

@@ -71,8 +71,8 @@ class Comparison:
         return all(map(self._oracle.declarations[finding.group].was_blind, _messages(finding)))
 
     def is_journal_gone(self, finding: Finding) -> bool:
-        """Whether a part of a journal to which others refer was lost with an outbox's or inbox's disk, or was forged: in
-        a group's quarantine, forged messages can't be distinguished from messages without a journal."""
+        """Whether a part of a journal to which others refer was lost with an outbox's or inbox's disk, or was forged.
+        In a group's quarantine, forged messages can't be distinguished from messages without a journal."""
         if inbox := re.search(r"opening (\S+) of group (\S+)", finding.text):
             return self._incidents.lost_rows_of(inbox[2], inbox[1])
         named = re.search(r"(opening|epoch) (\S+) of producer (\S+)", finding.text)

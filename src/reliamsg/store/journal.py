@@ -72,7 +72,17 @@ from reliamsg.message import Stream
 from reliamsg.store.database import Database
 from reliamsg.store.stamps import LIVENESS_US, Reading, StampClock
 
-__all__ = ["ORDERED", "Begun", "Entry", "Journal", "JournalRow", "joined", "read_journal"]
+__all__ = [
+    "ORDERED",
+    "SUMMED",
+    "Begun",
+    "Entry",
+    "Journal",
+    "JournalRow",
+    "joined",
+    "read_journal",
+    "summed_parts",
+]
 
 _Parsed = TypeVar("_Parsed")
 
@@ -87,6 +97,9 @@ _EXTENDED = frozenset(
         "delivered", "redelivered", "acknowledged", "late", "repaired", "consumed", "let_go",
     }
 )  # fmt: skip
+SUMMED = 1_000
+"""Rows with a digest end at numbers that are divisible by this. So the journals of a producer and of a group have sums
+that can be compared, even if neither client ever pauses."""
 MAX_TIPS = 20_000
 """Orders whose newest row is kept in memory."""
 _COUNTED = frozenset({"rejected", "drained"})
@@ -122,9 +135,11 @@ _kind_of_range = attrgetter("kind", "epoch", "incarnation", "reason")
 
 def joined(old: Entry, new: Entry) -> Entry | None:
     """Two entries of one order as one; None unless `new` begins where `old` ends, and both agree in kind, epoch,
-    incarnation, reason and detail. What a group has consumed was settled by the later one's row of its journal, if both
-    name the same opening of it."""
+    incarnation, reason and detail. Entries with a digest are not joined where a row has to end (:data:`SUMMED`). What a
+    group has consumed was settled by the later one's row of its journal, if both name the same opening of it."""
     if old.last + 1 != new.first or _kind_of_range(old) != _kind_of_range(new):
+        return None
+    if new.digest is not None and old.last % SUMMED == 0:
         return None
     if old.detail != new.detail and (old.kind != "consumed" or _opening(old.detail) != _opening(new.detail)):
         return None
@@ -138,6 +153,14 @@ def joined(old: Entry, new: Entry) -> Entry | None:
         None if old.digest is None else (old.digest + (new.digest or 0)) & _MASK,
         latency, new.detail,
     )  # fmt: skip
+
+
+def summed_parts(first: int, last: int) -> Iterator[tuple[int, int]]:
+    """A range, divided where a row with a digest has to end."""
+    while first <= last:
+        end = min(last, first + (-first) % SUMMED)
+        yield first, end
+        first = end + 1
 
 
 def _opening(detail: Mapping[str, Any] | None) -> str | None:
