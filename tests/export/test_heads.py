@@ -144,6 +144,23 @@ def test_later_rows_have_later_stamps_even_if_the_clock_is_set_back(client: Clie
     assert all(row.wall_us > head.wall_us for row in left(tmp_path / "out.db"))
 
 
+@pytest.mark.parametrize("change", [-3_000_000_000, 3_000_000_000])
+def test_one_whose_clock_was_set_while_it_was_idle(client: Client, change: int) -> None:
+    """That is a row before it states anything."""
+    client.write("opened")
+    client.wait(2.0)
+    client.wall_us += change
+    client.wait(61.0)
+    assert client.heads == {}
+    client.wait(2.0)
+    rows = segments(client.target)[-1].rows
+    assert [row.kind for row in rows] == ["clock_step"]
+    assert client.heads == {}
+    client.wait(61.0)
+    assert client.heads["1" * 16].lsn == 2
+    assert client.heads["1" * 16].wall_us >= rows[0].wall_us
+
+
 def test_neither_do_those_of_the_next_boot(tmp_path: Path) -> None:
     client = Client(tmp_path / "out.db", tmp_path / "journals")
     client.write("opened")

@@ -75,9 +75,12 @@ class HeadWriter:
         if self._writing is not None or now < self._due_at or exported.backlog or digest is None:
             return
         self._due_at = now + LIVENESS_S
+        stamp_us = exported.note_idle(wall_us, mono_us)
+        if stamp_us is None:  # there is a row to export first
+            return
         head = Head(
             role=self._source.role, client=self._source.client, boot=exported.journal.boot, lsn=exported.exported_lsn,
-            digest=digest, wall_us=exported.note_idle(wall_us, mono_us),
+            digest=digest, wall_us=stamp_us,
         )  # fmt: skip
         self._probe("journal_idle")
         self._writing = Future()

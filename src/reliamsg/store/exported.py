@@ -172,12 +172,17 @@ class Exported:
             connection.execute("DELETE FROM journal WHERE lsn <= ?", (cut.last_lsn,))
         self.exported_lsn, self.parent, self.cut_pending = cut.last_lsn, digest, None
 
-    def note_idle(self, wall_us: int, mono_us: int) -> int:
+    def note_idle(self, wall_us: int, mono_us: int) -> int | None:
         """Record durably that no row is waiting now, and return the stamp of this moment: all later rows have greater
-        stamps, also those of later openings. Call this if :attr:`backlog` is 0.
+        stamps, also those of later openings. If the clock was set, writes a row about that instead, and returns None.
+        Call this if :attr:`backlog` is 0.
 
         Raises as :meth:`cut` does.
         """
+        step = self.journal.clock_step(wall_us, mono_us)
+        if step is not None:
+            with self.journal.transaction(self._database, [step], wall_us, mono_us):
+                return None
         stamp_us = self.journal.stamps.read(wall_us, mono_us).stamp_us
         with self._database.transaction() as connection:
             put_meta(connection, "journal_stamp_us", str(stamp_us + 1))

@@ -263,9 +263,8 @@ class Journal:
         staged = self._staged
         reading = self._reading = self.stamps.read(wall_us, mono_us)
         now = Begun(reading.stamp_us, mono_us)
-        if reading.step is not None:
-            from_us, to_us = reading.step
-            step = Entry("clock_step", group=self._group, detail={"from_us": from_us, "to_us": to_us})
+        if reading.step is not None and entries[0].kind != "clock_step":
+            step = self._step_entry(*reading.step)
             entries.insert(int(entries[0].kind == "opened"), step)  # a boot begins with ``opened``
         for entry in entries:
             kind = entry.kind
@@ -319,6 +318,14 @@ class Journal:
             self._last_lsn = self.newest_lsn
         self._staged.clear()
         self._reading = None
+
+    def clock_step(self, wall_us: int, mono_us: int) -> Entry | None:
+        """The row about the clock, if it was set since rows were written last. Other rows are preceded by it anyway."""
+        step = self.stamps.read(wall_us, mono_us).step
+        return None if step is None else self._step_entry(*step)
+
+    def _step_entry(self, from_us: int, to_us: int) -> Entry:
+        return Entry("clock_step", group=self._group, detail={"from_us": from_us, "to_us": to_us})
 
     def begun(self, wall_us: int, mono_us: int) -> Begun:
         """When a row begins that is written with these readings."""
