@@ -202,6 +202,15 @@ def test_rows_with_a_digest_end_at_common_numbers(tmp_path: Path) -> None:
     writer.db.close()
 
 
+def test_rows_of_slow_streams_end_more_often(tmp_path: Path) -> None:
+    """At one message in a fifth of a second; the first hundred take 20 s."""
+    writer = Writer(tmp_path / "outbox.db")
+    for number in range(1, 221):
+        writer.write(Entry("delivered", ONE, 7, 1, number, number, digest=1), at=number * 200_000)
+    assert [row.last for row in writer.rows] == [100, 200, 220]
+    writer.db.close()
+
+
 @pytest.mark.parametrize(
     ("first", "last", "parts"),
     [

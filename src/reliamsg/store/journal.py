@@ -100,6 +100,9 @@ _EXTENDED = frozenset(
 SUMMED = 1_000
 """Rows with a digest end at numbers that are divisible by this. So the journals of a producer and of a group have sums
 that can be compared, even if neither client ever pauses."""
+_SUMMED_LATER = 100
+"""The same of rows that are older than this many µs, for streams of few messages."""
+_LATER_US = 10_000_000
 MAX_TIPS = 20_000
 """Orders whose newest row is kept in memory."""
 _COUNTED = frozenset({"rejected", "drained"})
@@ -195,6 +198,13 @@ class _Tip(msgspec.Struct, frozen=True):
     entry: Entry
     begun: Begun
 
+    def may_grow(self, now: Begun) -> bool:
+        """Whether it is young enough, and does not end at a number at which rows of its age do."""
+        if not self.begun.is_young(now):
+            return False
+        old = now.stamp_us - self.begun.stamp_us >= _LATER_US
+        return not (old and self.entry.digest is not None and self.entry.last % _SUMMED_LATER == 0)
+
 
 class Journal:
     """Writes the journal table of one file, within the caller's transactions. Not thread-safe.
@@ -278,7 +288,7 @@ class Journal:
                 order = (kind, entry.stream, entry.site, entry.group)
             tip = staged.get(order) or self._tips.get(order)
             grown: Entry | None = None
-            if tip is None or tip.lsn <= self._frozen_lsn or not tip.begun.is_young(now):
+            if tip is None or tip.lsn <= self._frozen_lsn or not tip.may_grow(now):
                 pass
             elif kind in _COUNTED:
                 grown = _counted(tip.entry, entry)
