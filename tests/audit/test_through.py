@@ -29,7 +29,22 @@ def unfinished(seed: int) -> list[Chain]:
         for role, name, rows in run.clients
     ]
     run.clients = [(role, name, _with_operations(rng, role, name, rows)) for role, name, rows in run.clients]
+    if rng.random() < 0.2:
+        role, name, rows = run.clients[0]
+        run.clients.append((role, name, _begun_anew(rng, rows)))
     return [replace(chain, to_the_end=False) for chain in run.chains()]
+
+
+def _begun_anew(rng: random.Random, rows: list[JournalRow]) -> list[JournalRow]:
+    """Another file of the same producer: in later or earlier epochs, begun before or after."""
+    by, epochs = rng.choice((-1, 1)) * 10_000_000, rng.choice((-1, 1)) * 1_000
+    return [
+        replace(
+            row, boot=f"c{row.boot[1:]}", epoch=row.epoch and row.epoch + epochs, incarnation=row.incarnation ^ 0xFF,
+            wall_us=row.wall_us + by, wall_last_us=row.wall_last_us + by,
+        )
+        for row in rows
+    ]  # fmt: skip
 
 
 def _set_back(rng: random.Random, rows: list[JournalRow]) -> list[JournalRow]:

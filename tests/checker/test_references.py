@@ -13,7 +13,7 @@ import pytest
 from reliamsg.checker import Expect, Report, check
 from reliamsg.message import Stream
 from reliamsg.store.journal import Entry
-from tests.checker.histories import History
+from tests.checker.histories import History, write
 from tests.checker.test_mutants import E1, E2, INC, add_after, entry, given, history
 
 E3 = E2 + 10
@@ -169,3 +169,28 @@ def test_of_a_producer_whose_journal_shows_that_it_lacks_rows_nothing_more_is_sa
     report = check(chains, expect=Expect(drained=True))
     assert not report.of_kind("missing")
     assert report.of_kind("broken")
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_the_end_of_a_file_that_another_one_replaced(closed: bool) -> None:
+    """A disk failed, and the outbox began anew: what had not been exported is gone."""
+    h = sound()
+    first, second = h.boots("A")
+    if closed:
+        first.append(Entry("closed"))
+    chains = [
+        replace(write(("producer", "A"), [first]), to_the_end=False),
+        replace(write(("producer", "A"), [second], first_boot=9), to_the_end=False),
+    ]
+    later = [
+        replace(row, wall_us=row.wall_us + 10**6, wall_last_us=row.wall_last_us + 10**6)
+        for row in chains[1].rows
+    ]
+    chains[1] = replace(chains[1], rows=later)
+    chains += [replace(chain, to_the_end=False) for chain in h.chains() if chain.role == "group"]
+    found = {f.text for f in check(chains, expect=Expect(drained=False)).of_kind("missing")}
+    line = (
+        "the end of the journal 0000000000000001 of producer A: it was not closed, and another file of this producer"
+        " began after it"
+    )
+    assert (line in found) != closed, found

@@ -2546,6 +2546,17 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "dead-disk-under-the-same-name",
+        "checker/references.py",
+        "            if chain.rows[0].boot != newest and not chain.finished\n",
+        "            if False\n",
+        "P9: what an outbox had not exported when its disk failed is not missed once another one has its name",
+        ByTest(
+            "checker/test_references.py::test_the_end_of_a_file_that_another_one_replaced[False]",
+            "assert (line in found) != closed, found",
+        ),
+    ),
+    Mutant(
         "head-of-an-earlier-row-proves",
         "checker/journals.py",
         "if (head.boot, head.lsn) == (tip.boot, tip.lsn)), default=0\n",

@@ -148,7 +148,7 @@ class _Gatherer:
         }  # fmt: skip
         referred = self._referred()
         cuts = self._cuts()
-        lines: set[str] = set(self._lacking_of_groups(groups))
+        lines: set[str] = {*self._lacking_of_groups(groups), *self._unfinished(journals)}
         producers = {}
         for (role, client), own in self._by_client.items():
             if role == "producer":
@@ -288,6 +288,22 @@ class _Gatherer:
                             yield f"no journal of the opening {boot} of group {group}"
                     elif lsn > client.rows[boot] and boot not in growing[group]:
                         yield f"the journal of the opening {boot} of group {group} lacks rows that it had"
+
+    def _unfinished(self, journals: Mapping[str, Journal]) -> Iterator[str]:
+        """Ends of producers' journals that were followed by another file's, and never closed."""
+        for (role, client), own in self._by_client.items():
+            first = {
+                each.name: self._openings[each.name][0]
+                for each in own
+                if role == "producer" and each.parts and each.parts[0].first_lsn == 1
+            }
+            newest = max((opening.first_us, opening.boot) for opening in first.values()) if first else None
+            for name, opening in first.items():
+                if (opening.first_us, opening.boot) != newest and not journals[name].finished:
+                    yield (
+                        f"the end of the journal {opening.boot} of producer {client}: it was not closed, and another"
+                        " file of this producer began after it"
+                    )
 
     def _producer(
         self,

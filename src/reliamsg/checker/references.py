@@ -23,7 +23,7 @@ from reliamsg.checker.report import Finding
 from reliamsg.checker.spans import ENDLESS, Key, as_position
 from reliamsg.store.journal import JournalRow
 
-__all__ = ["find_missing", "groups_named_in", "producers_named_in"]
+__all__ = ["find_missing", "find_unfinished", "groups_named_in", "producers_named_in"]
 
 _INCARNATION = re.compile("[0-9a-f]{16}")
 _HAD = frozenset(
@@ -32,6 +32,7 @@ _HAD = frozenset(
 """Kinds of rows about messages that a group had, or that were announced to it, without being a finding themselves."""
 _FROM_GROUPS = frozenset({"consumed", "repaired", "surpassed"})
 """Kinds of a producer's rows that an announcement or request of a group caused."""
+_REPLACED = "it was not closed, and another file of this producer began after it"
 
 
 class _Inboxes:
@@ -188,6 +189,26 @@ def _lacking(
                 yield f"no journal of epoch {epoch} of producer {producer}"
         elif last > journals.last.get(key, 0) and not journals.may_grow(epoch):
             yield f"the journal of epoch {epoch} of producer {producer} lacks messages to which others refer"
+
+
+def find_unfinished(chains: Iterable[Chain]) -> list[Finding]:
+    """``missing``: the ends of producers' journals that were followed by another file's, and never closed. A disk may
+    have failed, with rows that had not been exported."""
+    by_producer: dict[str, list[Chain]] = defaultdict(list)
+    for chain in chains:
+        if chain.role == "producer" and chain.rows and chain.rows[0].lsn == 1:
+            by_producer[chain.client].append(chain)
+    found: list[Finding] = []
+    for producer, own in sorted(by_producer.items()):
+        newest = max(own, key=lambda chain: (chain.rows[0].wall_us, chain.rows[0].boot)).rows[0].boot
+        found += [
+            Finding(
+                "missing", f"the end of the journal {chain.rows[0].boot} of producer {producer}: {_REPLACED}"
+            )
+            for chain in own
+            if chain.rows[0].boot != newest and not chain.finished
+        ]
+    return list(dict.fromkeys(found))
 
 
 def producers_named_in(chain: Chain) -> set[str]:

@@ -22,7 +22,7 @@ from reliamsg.checker.journals import Chain, collect, mark_abandoned, merge_copi
 from reliamsg.checker.latency import summarize
 from reliamsg.checker.losses import account, beyond
 from reliamsg.checker.producers import ProducerFacts, gather_producer
-from reliamsg.checker.references import find_missing, groups_named_in, producers_named_in
+from reliamsg.checker.references import find_missing, find_unfinished, groups_named_in, producers_named_in
 from reliamsg.checker.renumbered import Renumbering
 from reliamsg.checker.report import KINDS, Counts, Finding, Report
 from reliamsg.checker.restores import find_cuts
@@ -240,7 +240,7 @@ def _check_evidence(
             Finding("missing", f"no journal of any producer of topic {topic}")
             for topic in sorted(set(named) - published)
         ]
-    return findings + find_missing(chains, expect.until_us)
+    return findings + find_missing(chains, expect.until_us) + find_unfinished(chains)
 
 
 def _check_drained(chains: Iterable[Chain], expect: Expect) -> Iterator[Finding]:
