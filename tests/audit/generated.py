@@ -671,6 +671,17 @@ def _day_off(rng: random.Random, rows: list[JournalRow], at: int) -> None:
     rows[:] = [replace(row, wall_us=row.wall_us + day, wall_last_us=row.wall_last_us + day) for row in rows]
 
 
+def _said(rng: random.Random, rows: list[JournalRow], at: int) -> None:
+    """What a group declared was removed, according to its producer: by a row of its journal that may exist."""
+    declared = [number for number, row in enumerate(rows) if row.kind == "declared"]
+    for number in rng.sample(declared, min(len(declared), 2)):
+        incarnation = f"{rng.choice(rows).incarnation:016x}"
+        detail = rng.choice(
+            (None, {"heard": [rng.choice((0, 1, 3, 300)), incarnation]}, {"heard": incarnation})
+        )
+        rows[number] = replace(rows[number], reason="removed", detail=detail)
+
+
 def _report(rng: random.Random, rows: list[JournalRow], at: int) -> None:
     """Another opening of a group and another row of its journal, which may exist."""
     reports = [number for number, row in enumerate(rows) if row.kind == "consumed"]
@@ -685,7 +696,7 @@ def _report(rng: random.Random, rows: list[JournalRow], at: int) -> None:
 _CHANGES = {
     "drop": _drop, "swap": _swap, "repeat": _repeat, "ends": _ends, "digest": _digest, "kind": _kind,
     "epoch": _epoch, "incarnation": _incarnation, "reason": _reason, "site": _site, "cut": _cut, "day off": _day_off,
-    "behind": _behind, "gone": _gone, "operated": _operated, "report": _report,
+    "behind": _behind, "gone": _gone, "operated": _operated, "report": _report, "said": _said,
 }  # fmt: skip
 _HOW = (
     "lose",
@@ -697,6 +708,7 @@ _HOW = (
     "operated",
     "report",
     "report",
+    "said",
     "ends",
     "kind",
     "swap",

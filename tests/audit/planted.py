@@ -28,6 +28,7 @@ from tests.checker.test_mutants import (
     given,
     history,
     keeps,
+    name_openings,
     second_inbox,
     swap_out,
 )
@@ -221,7 +222,8 @@ def _fenced(run: History) -> None:
 def _removed_in_words(run: History) -> None:
     """Declared as removed, although it was not."""
     _declared_instead()(run)
-    change("g", "declared", E1, 21, reason="removed")(run)
+    change("g", "declared", E1, 21, reason="removed", detail={"heard": [1, f"{INC[E2]:016x}"]})(run)
+    name_openings(run)
 
 
 def _restored_outbox(run: History) -> None:

@@ -215,6 +215,26 @@ def keeps(h: History, settled_by: dict[str, Any] | None = SETTLED_HERE) -> None:
         boot[end:end] = [told, entry("released", epoch, 1, COUNT[epoch])]
 
 
+def _declared_as_removed(detail: dict[str, Any] | None) -> Callable[[History], None]:
+    """Although the producer did not remove them. `detail`: by which row of its journal it had said so."""
+    return quiet(
+        both(
+            swap_out(
+                "g", "delivered", E1, 21, given("declared", E1, 21, 22, reason="removed", detail=detail),
+                given("delivered", E1, 23, 30),
+            ),
+            swap_out("g", "acknowledged", E1, 16, given("acknowledged", E1, 16, 20), given("acknowledged", E1, 23, 30)),
+            name_openings,
+        )
+    )  # fmt: skip
+
+
+def name_openings(h: History) -> None:
+    """The producer's openings name their epochs and incarnations, as real ones do."""
+    for boot, epoch in zip(h.producers["A"], (E1, E2), strict=True):
+        boot[0] = replace(boot[0], epoch=epoch, incarnation=INC[epoch])
+
+
 MUTANTS: dict[str, tuple[Callable[[History], None], set[str], Verdict]] = {
     # Order and number of deliveries to a group
     "first message never delivered": (
@@ -353,10 +373,12 @@ MUTANTS: dict[str, tuple[Callable[[History], None], set[str], Verdict]] = {
         quiet(both(keeps, change("g", "acknowledged", E2, 1, last=18))),
         {"consumed_unsettled", "unacknowledged"}, "violated"),
     "declared as removed by mistake": (
-        quiet(both(swap_out("g", "delivered", E1, 21, given("declared", E1, 21, 22, reason="removed"),
-                            given("delivered", E1, 23, 30)),
-                   swap_out("g", "acknowledged", E1, 16, given("acknowledged", E1, 16, 20),
-                            given("acknowledged", E1, 23, 30)))), {"false_removal", "declared_gap"}, "violated"),
+        _declared_as_removed({"heard": [1, f"{INC[E2]:016x}"]}), {"false_removal", "declared_gap"}, "violated"),
+    "the same, by a row that has not arrived": (
+        _declared_as_removed({"heard": [1000, f"{INC[E2]:016x}"]}), {"unproven", "declared_gap"}, "lost"),
+    "the same, by an opening without a journal": (
+        _declared_as_removed({"heard": [1, "00000000000000c0"]}), {"unproven", "declared_gap"}, "lost"),
+    "the same, by nothing": (_declared_as_removed(None), {"unproven", "declared_gap"}, "lost"),
     "removed, and declared as that": (
         quiet(both(add_after("A", "published", E1, 21, entry("removed", E1, 21, 22)),
                    swap_out("g", "delivered", E1, 21, given("declared", E1, 21, 22, reason="removed"),

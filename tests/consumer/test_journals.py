@@ -251,3 +251,27 @@ def _sums(path: Path, kind: str) -> dict[int, int]:
         ((row.last, row.digest or 0) for row in rows(path, kind)), lambda one, two: (two[0], one[1] + two[1])
     )
     return {last: total % 2**64 for last, total in found}
+
+
+def test_what_was_removed_names_the_row_by_which_its_producer_said_so(tmp_path: Path) -> None:
+    network = MemoryNetwork("dc1")
+    outbox, inbox = tmp_path / "outbox.db", tmp_path / "inbox.db"
+    with Producer("till", network.sites, outbox=outbox, groups={"sales": ["ledger"]}) as producer:
+        producer.publish("sales", b"kept").wait(30)
+        network["dc1"].down()
+        gone = producer.publish("sales", b"removed")
+        assert gone.id is not None
+        producer.remove(gone.id)
+        network["dc1"].up()
+        producer.publish("sales", b"kept").wait(30)
+        with Consumer("ledger", network.sites, topics=["sales"], inbox=inbox, gap_timeout=20.0) as consumer:
+            for _ in range(2):
+                message = consumer.get(30)
+                assert message is not None
+                message.ack()
+    (declared,) = rows(inbox, "declared")
+    (removed,) = rows(outbox, "removed")
+    lsn, incarnation = (declared.detail or {})["heard"]
+    assert declared.reason == "removed"
+    assert int(incarnation, 16) == removed.incarnation
+    assert lsn >= removed.lsn

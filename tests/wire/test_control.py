@@ -39,7 +39,9 @@ def a_status(**changes: object) -> Status:
     chain = [ChainEpoch(90, 5, 91, 90), ChainEpoch(100, 2**64 - 1, 40, 60)]
     stream = StreamStatus("orders", 3, chain, [(90, 1, 3)], {"billing": (90, 1)}, ((91, 4), (92, 7)))
     to = status_address("orders", 3)
-    plain = Status(1, "gateway-7", 100, 7, 12, 345, 6, 1000, True, to, [stream], ("inbox-1", 9), [b"n" * 4])
+    plain = Status(
+        1, "gateway-7", 100, 7, 12, 345, 6, 1000, True, to, [stream], ("inbox-1", 9), [b"n" * 4], 350
+    )
     return msgspec.structs.replace(plain, **changes)
 
 
@@ -82,20 +84,21 @@ class TestRoundTrip:
     def test_a_frame_without_the_fields_that_were_added_last(self) -> None:
         body = bytearray(one(a_status())[11:])
         body[0] = 0x9B
-        del body[-len(b"\x91\xc4\x04nnnn") :]
+        del body[-len(b"\x91\xc4\x04nnnn\xcd\x01\x5e") :]
         body[body.index(b"\x96\xa6orders")] = 0x95
         del body[-len(b"\x92\xa7inbox-1\x09") - 7 :]
         opened = open_control(forge(bytes(body)), a_status().to)
         assert isinstance(opened, Status)
         assert opened.heard is None
         assert opened.nonces == []
+        assert opened.committed == 0
         assert opened.streams[0] == msgspec.structs.replace(a_status().streams[0], reached=None)
 
     def test_the_form_does_not_change_between_releases(self) -> None:
         assert one(a_status()).hex() == (
-            "524d433101007677dbef269d01a9676174657761792d3764070ccd015906cd03e8c3b872656c69616d73673a737461747573"
+            "524d4331010079e9bf4cf09e01a9676174657761792d3764070ccd015906cd03e8c3b872656c69616d73673a737461747573"
             "3a6f72646572737e339196a66f72646572730392945a055b5a9464cfffffffffffffffff283c91935a010381a762696c6c69"
-            "6e67925a0192925b04925c0792a7696e626f782d310991c4046e6e6e6e"
+            "6e67925a0192925b04925c0792a7696e626f782d310991c4046e6e6e6ecd015e"
         )
 
     def test_who_has_no_keys_reads_signed_frames(self) -> None:

@@ -352,7 +352,7 @@ class _Gatherer:
             sound,
             open_from=min(opened_ends, default=None),
             continues=sound and bool(opened_ends) and (not self._expect.drained if until is None else excused),
-            cuts=cuts, epochs=epochs, absent=absent,
+            cuts=cuts, epochs=epochs, absent=absent, rows=rows,
             grows_from=min([*opened_ends, *later_ends], default=None), later_from=later_from,
         )  # fmt: skip
         return context, lines

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 __all__ = [
-    "NOBODY", "Context", "Cut", "GroupContext", "Journal", "ProducerContext", "is_incarnation", "position",
-    "settled_by",
+    "NOBODY", "Context", "Cut", "GroupContext", "Journal", "ProducerContext", "heard", "is_incarnation",
+    "position", "settled_by",
 ]  # fmt: skip
 
 NOBODY = "0" * 16
@@ -109,11 +109,12 @@ class ProducerContext(msgspec.Struct):
     """The epoch from which on rows are missing that may follow, or are later than the audit covers; None if none is."""
     later_from: int | None
     """The epoch from which on openings are later than the audit covers; None if none is."""
+    rows: dict[str, int] = msgspec.field(default_factory=dict)
+    """By incarnation of an opening, its last row."""
 
-    @property
-    def conclusive(self) -> bool:
-        """Whether its last openings were closed, so that they have no further rows."""
-        return self.sound and self.open_from is None
+    def has_row(self, incarnation: str, lsn: int) -> bool:
+        """Whether the journals have that row of an opening, and so all of its rows before."""
+        return self.sound and self.rows.get(incarnation, 0) >= lsn > 0
 
     def may_follow(self, epoch: int) -> bool:
         """Whether rows about the epoch may follow in an open journal."""
@@ -161,4 +162,13 @@ def settled_by(detail: Mapping[str, Any] | None) -> tuple[str, int]:
     match (detail or {}).get("journal"):
         case [str(boot), int(lsn)]:
             return boot, lsn
+    return "", 0
+
+
+def heard(detail: Mapping[str, Any] | None) -> tuple[str, int]:
+    """The opening of a producer, and the row of its journal, by which a ``declared`` row says that it had removed the
+    messages; empty and 0 if none."""
+    match (detail or {}).get("heard"):
+        case [int(lsn), str(incarnation)] if is_incarnation(incarnation):
+            return incarnation, lsn
     return "", 0

@@ -169,7 +169,6 @@ class _Judge:
         self._latest = client is not None and client.latest
         self._replaced = client is not None and bool(client.replaced)
         producer = view.producer
-        self._conclusive = producer is not None and producer.conclusive
         self._has_all = producer is not None and producer.has_all_of(epoch)
         self._continues = producer is not None and producer.continues and producer.may_follow(epoch)
         cuts = producer.cuts if producer is not None else []
@@ -316,8 +315,11 @@ class _Judge:
             yield "unproven_gap" if self._cut else "phantom_gap"
         if "enqueued" not in has or "after" in has or self._view.contested:
             return
-        if "said_removed" in has and self._conclusive and "removed" not in has:
-            yield "unproven_removal" if self._may_lack else "false_removal"
+        if "removed" not in has:
+            if "said_removed" in has and not self._may_lack:
+                yield "false_removal"
+            if "perhaps_removed" in has or ("said_removed" in has and self._may_lack):
+                yield "unproven_removal"
         if "settled_here" in has:
             skipped = "before_join" in has or (self._joined is not None and piece.before)
             settled = "acknowledged" in has or "dead" in has or piece.gap

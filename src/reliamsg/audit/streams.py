@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 
 from reliamsg.audit import numbers
 from reliamsg.audit.bodies import Run, compare, runs_of, runs_together
-from reliamsg.audit.context import NOBODY, Context, Journal, is_incarnation, position, settled_by
+from reliamsg.audit.context import NOBODY, Context, Journal, heard, is_incarnation, position, settled_by
 from reliamsg.audit.fates import PRODUCER, Fate, GroupView, StreamView, Tag, fates_of_group, fates_of_producer
 from reliamsg.audit.fold import Fact, StreamName, unfold
 from reliamsg.audit.found import Finding
@@ -326,7 +326,9 @@ class _Stream:
                 site = fact.site if fact.kind in _WITH_SITES else ""
                 found[fact.epoch].append((fact.first, last, (tag, site)))
                 if fact.kind == "declared" and fact.reason == "removed":
-                    found[fact.epoch].append((fact.first, last, ("said_removed", "")))
+                    proven = self.producer is not None and self.producer.has_row(*heard(fact.detail))
+                    tag = "said_removed" if proven else "perhaps_removed"
+                    found[fact.epoch].append((fact.first, last, (tag, "")))
         for history in self.histories:
             for tag, by_group in (("counted", history.counted), ("excused", history.excused)):
                 for epoch, first, last in by_group.get(group, ()):

@@ -67,6 +67,9 @@ class GroupFacts:
     late: SpanMap = field(default_factory=SpanMap)
     removed: SpanMap = field(default_factory=SpanMap)
     """The part of `declared` that the producer had removed, according to the row."""
+    removals: list[tuple[Key, int, int, int, int]] = field(default_factory=list)
+    """The same, with the opening of the producer that had announced it, and the row of its journal by then; both 0
+    where the row does not say."""
     received: dict[str, SpanMap] = field(default_factory=dict)
     """By site, including duplicates and repairs."""
     arrived: dict[str, SpanMap] = field(default_factory=dict)
@@ -213,6 +216,15 @@ def gather_group(
         out_of_order=sum(reader.out_of_order for reader in readers),
     )
     return facts, findings
+
+
+def _heard(row: JournalRow) -> tuple[int, int]:
+    """The opening of a producer, and the row of its journal, by which a ``declared`` row says that it had removed the
+    messages; 0 and 0 if none."""
+    match (row.detail or {}).get("heard"):
+        case [int(lsn), name] if (incarnation := _hex(name)) is not None:
+            return incarnation, lsn
+    return 0, 0
 
 
 def _empty_queues(row: JournalRow) -> list[EmptyQueue]:
@@ -482,6 +494,7 @@ class _ChainReader:
         facts.put(key_of(row), row.first, last)
         if row.kind == "declared" and row.reason == "removed":
             self.facts.removed.put(key_of(row), row.first, last)
+            self.facts.removals.append((key_of(row), row.first, last, *_heard(row)))
         if (start := self._ahead(row, state, last)) <= last:
             self._advance(row, state, start, last)
 

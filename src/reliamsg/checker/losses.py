@@ -282,11 +282,16 @@ class _GroupAccount:
     def check_claims(self, contested: set[Key]) -> None:
         """Find claims of one side's journal about the other side that the other side's journal does not confirm."""
         group = self.group
-        for key in _in_order(group.removed):
+        claims: dict[str, SpanMap] = {"false_removal": SpanMap(), "unproven": SpanMap()}
+        for key, first, last, incarnation, lsn in group.removals:
             producer = self.producers.get(key[0].producer)
-            if producer is not None and producer.conclusive and key not in contested:
-                claimed = group.removed[key] & producer.enqueued[key]
-                kind = "unproven" if self._may_lack_rows(key) else "false_removal"
+            if producer is not None and key not in contested:
+                proven = producer.has_row(incarnation, lsn) and not self._may_lack_rows(key)
+                claims["false_removal" if proven else "unproven"].put(key, first, last)
+        for kind, found in claims.items():
+            for key, spans in found.items():
+                producer = self.producers[key[0].producer]
+                claimed = spans & producer.enqueued[key]
                 self._put(kind, key, claimed - producer.later[key] - producer.removed[key])
         for key, spans in self._consumed[True].items():
             producer = self.producers.get(key[0].producer)

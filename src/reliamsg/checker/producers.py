@@ -55,6 +55,8 @@ class ProducerFacts:
     """The epoch from which on an open journal may have more rows; None if all journals are conclusive."""
     continues: bool
     """Whether everything from `open_from` on that is missing was enqueued after the period that the check is about."""
+    rows: dict[int, int] = field(default_factory=dict)
+    """By incarnation of an opening, its last row."""
     newest_epoch: int = 0
     """In any of its journals, as written or moved to. A later opening may have left no journal."""
     begun: dict[Key, list[tuple[int, int, int]]] = field(default_factory=dict)
@@ -111,6 +113,10 @@ class ProducerFacts:
         """Whether everything that its openings enqueued in that epoch is in its journals, unless they are copies."""
         return self.sound and epoch <= self.newest_epoch and not self.may_follow(epoch)
 
+    def has_row(self, incarnation: int, lsn: int) -> bool:
+        """Whether the journals have that row of an opening, and so all of its rows before."""
+        return self.sound and self.rows.get(incarnation, 0) >= lsn > 0
+
     def final_epoch(self, stream: Stream, epoch: int, seq: int) -> int:
         """The epoch that a message is in finally, given the one that it was in when it was published."""
         while seq in self.moved[stream, epoch] and self.moved_to.get((stream, epoch), epoch) > epoch:
@@ -136,6 +142,10 @@ def gather_producer(
         and (not drained if until_us is None else all(chain.reaches(until_us) for chain in unfinished)),
         newest_epoch=max(map(_last_epoch, chains), default=0),
     )
+    for chain in chains:
+        for boot in chain.boots:
+            name = boot.rows[0].incarnation
+            facts.rows[name] = max(boot.rows[-1].lsn, facts.rows.get(name, 0))
     findings: list[Finding] = []
     seen: set[tuple[str, int, Key]] = set()
     for chain in chains:

@@ -171,6 +171,7 @@ class Control:
         """Apply a producer's status, and plan the answer."""
         shared = self.shared
         accepted: list[Stream] = []
+        self._statuses.examine(status)
         for stream in _merged(status.streams):
             if (stream.topic, stream.partition) not in self._topics:
                 continue
@@ -198,7 +199,9 @@ class Control:
             # Only those count that have streams here, of which there is a bound.
             self._statuses.take(status, now)
             self._unanswered.setdefault(status.producer, {}).update(dict.fromkeys(accepted))
-        elif len(self._unknown_producers) < MAX_UNKNOWN_PRODUCERS:
+        else:
+            self._statuses.refuse(status.producer)
+        if not (accepted or known) and len(self._unknown_producers) < MAX_UNKNOWN_PRODUCERS:
             self._unknown_producers[status.producer] = None
         shared.events.handle()
         shared.agenda.due(

@@ -57,6 +57,8 @@ class ConsumerJournal(JournalBuffer):
     def __init__(self, group: str) -> None:
         super().__init__(_RULES)
         self.group = group
+        self.committed: dict[str, tuple[int, int]] = {}
+        """By producer, the newest committed row of its journal, and its incarnation, as its latest status says."""
         self._arrivals = _Arrivals()
 
     def note(self, kind: str, **fields: Any) -> None:
@@ -66,10 +68,15 @@ class ConsumerJournal(JournalBuffer):
     def add_note(self, note: Note) -> None:
         """Add what the core wants journalled."""
         kind = self._arrivals.kind_of(note) if note.kind in _ARRIVALS else note.kind
+        detail = note.detail
+        if kind == "declared" and note.reason == "removed" and note.stream.producer in self.committed:
+            lsn, incarnation = self.committed[note.stream.producer]
+            if lsn:
+                detail = {**(detail or {}), "heard": [lsn, f"{incarnation:016x}"]}
         self.add(
             Entry(
                 kind, note.stream, note.epoch, note.incarnation, note.first, note.last,
-                note.site, self.group, note.reason, latency=note.latency, detail=note.detail,
+                note.site, self.group, note.reason, latency=note.latency, detail=detail,
             )
         )  # fmt: skip
 

@@ -44,6 +44,15 @@ class LatestStatuses:
         self.news: dict[str, set[str]] = {site: set() for site in sites}
         """By site, producers whose newest status is not journalled for it."""
 
+    def examine(self, status: Status) -> None:
+        """A status is about to be applied: what it makes the group journal refers to it. To be followed by :meth:`take`
+        or :meth:`refuse`."""
+        self._journal_buffer.committed[status.producer] = status.committed, status.incarnation
+
+    def refuse(self, producer: str) -> None:
+        """Nothing of a producer's status was accepted, and the producer is unknown."""
+        self._journal_buffer.committed.pop(producer, None)
+
     def take(self, status: Status, now: float) -> None:
         """Remember a status, unless a newer one of its producer is known."""
         known = self.by_producer.get(status.producer)
@@ -79,5 +88,6 @@ class LatestStatuses:
         """Forget the producers that are not `active`."""
         for producer in [name for name in self.by_producer if name not in active]:
             del self.by_producer[producer]
+            self.refuse(producer)
             for news in self.news.values():
                 news.discard(producer)

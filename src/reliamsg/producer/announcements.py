@@ -128,7 +128,7 @@ class Announcements:
             outbox.journal.lsn_to_announce(clock.now_us()), clock.wall_us(), int(interval * 1000),
             shared.settings.release == "consumed", to,
             [self._stream(stream, infos[stream], group) for stream in streams], self._inboxes.get(group),
-            list(self._nonces.get(group, ())),
+            list(self._nonces.get(group, ())), outbox.journal.newest_lsn,
         )  # fmt: skip
         for frame in encode_status(status, shared.settings.keys):
             for site in sites:

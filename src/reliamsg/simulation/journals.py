@@ -55,7 +55,7 @@ def renamed_row(row: JournalRow, tail: str) -> JournalRow:
     if detail and "groups" in detail:
         groups = {topic + tail: [name + tail for name in names] for topic, names in detail["groups"].items()}
         detail = {**detail, "groups": groups}
-    if detail and "heard" in detail:
+    if detail and isinstance(detail.get("heard"), dict):
         detail = {**detail, "heard": {name + tail: value for name, value in detail["heard"].items()}}
     return replace(
         row,

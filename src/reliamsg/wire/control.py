@@ -149,6 +149,9 @@ class Status(msgspec.Struct, array_like=True, frozen=True):
         msgspec.Meta(max_length=MAX_ANSWERED),
     ] = []
     """In an answer to one group: the random nonces of its latest states and calls. No recorded status contains them."""
+    committed: Count = 0
+    """The newest committed row of the producer's journal, which may be later than `lsn`: everything that the status
+    says is journalled by then. 0 from versions that do not name it."""
 
 
 class StreamState(msgspec.Struct, array_like=True, frozen=True):
