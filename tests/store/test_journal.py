@@ -187,3 +187,16 @@ def test_what_comes_after_a_fence_does_not_hide(writer: Writer) -> None:
     writer.write(enqueued(6, 9))
     writer.write(enqueued(10, 11))
     assert writer.spans == [("enqueued", 1, 5), ("fenced", 0, 0), ("enqueued", 6, 11)]
+
+
+def test_urgent_announcements_have_a_reserve(writer: Writer) -> None:
+    for number in range(1, 101):
+        writer.write(confirmed(number, number))
+        writer.journal.lsn_to_announce(0)
+    writer.write(confirmed(101, 101))
+    assert writer.journal.lsn_to_announce(0) < writer.journal.newest_lsn
+    assert writer.journal.lsn_to_announce(0, urgent=True) == writer.journal.newest_lsn
+    for number in range(102, 201):
+        writer.write(confirmed(number, number))
+        writer.journal.lsn_to_announce(0, urgent=True)
+    assert len(writer.rows) < 50

@@ -32,7 +32,13 @@ _STALLED_SECONDS = 25.0
 _PLAIN_QUIET_SECONDS = 3.0
 _END_SECONDS = 15.0
 _SETTLED_SECONDS = 0.6
-"""Journals are written several times a second; after this time they include the time of the kill."""
+"""Journals are written several times a second; if they say the same for this time, they include the time of the
+kill."""
+_SETTLED_BY_SECONDS = 5.0
+"""After this time it is taken to be included."""
+
+_ANNOUNCED_SECONDS = 2.0
+"""Producers answer a new consumer, and it has tried to reach dc1 since, within this time."""
 
 
 @dataclass
@@ -125,31 +131,48 @@ class Run:
         )
         self.brokers.sites["dc1"].kill()
         self.brokers.plain.kill()
-        self._pause(_SETTLED_SECONDS)
-        at_stake, plain = self.watch.queued("dc1"), self.watch.plain_queued
+        at_stake, plain = self._settle_at_stake(), self.watch.plain_queued
         queued = ", ".join(f"{count:,} for {group}" for group, count in at_stake.items())
         self.on_event(
             f"SIGKILL to dc1, which loses its messages ({queued}), and to plain paho's broker ({plain:,} messages)"
         )
         return at_stake, plain
 
+    def _settle_at_stake(self) -> dict[str, int]:
+        """For each group, what dc1 had confirmed and not delivered when it was killed. What was in flight then is
+        confirmed or received soon after; so this waits until the numbers stay the same."""
+        at_stake, end = self.watch.queued("dc1"), time.monotonic() + _SETTLED_SECONDS
+        limit = time.monotonic() + _SETTLED_BY_SECONDS
+        while time.monotonic() < min(end, limit):
+            self._look()
+            newest = self.watch.queued("dc1")
+            if newest != at_stake:
+                at_stake, end = newest, time.monotonic() + _SETTLED_SECONDS
+        return at_stake
+
     def _lose_consumer(self) -> int:
-        """Kill the first group's consumer while it is consuming, and restart it."""
+        """Kill the first group's consumer while it is consuming, and restart it. When this returns, it reads dc2, and
+        the producers have answered it. What they have announced by then proves what dc1 lost."""
         group = GROUPS[0]
         self._ended.add(group)
         self._child(group).kill()
         self._pause(_SETTLED_SECONDS)
-        handed = _delivered(self.plan.delivered(group))
+        handed, boot = _delivered(self.plan.delivered(group)), self.watch.boots[group]
         unacknowledged = max(0, handed - self.watch.acknowledged[group])
         self.on_event(
             f"SIGKILL to the consumer of {group}: {unacknowledged:,} messages handled, not yet acknowledged"
         )
         self._start("consuming", group, group)
         self.on_event(f"consumer of {group} starts again")
+        self._wait(
+            lambda: self.watch.boots[group] != boot and "dc2" in self.watch.reading[group],
+            60.0,
+            f"the consumer of {group} reads dc2",
+        )
+        self._pause(_ANNOUNCED_SECONDS)
         return unacknowledged
 
     def _return_site(self) -> None:
-        self._pause(1.0)
         for broker in (self.brokers.sites["dc1"], self.brokers.plain):
             broker.wipe()
         # Both are down for about the same time, so that neither client is favoured.
