@@ -462,7 +462,9 @@ class TestNewQueue:
             producer.status((1, 10), lsn=40 + number)
             send(bench.network["dc1"], 1, 10)
             bench.settle(1.0)
-        found = [row.detail["heard"]["p"][0] for row in rows(bench, "drained") if "heard" in (row.detail or {})]
+        found = [
+            row.detail["heard"]["p"][0] for row in rows(bench, "drained") if "heard" in (row.detail or {})
+        ]
         assert found == sorted(found)
         assert len(found) > 20
         assert found[-1] == 68

@@ -149,9 +149,7 @@ def test_what_a_running_consumer_had_not_received_is_counted(tmp_path: Path, bro
             run.wait_for_proof(consumer)
             run.publish(BEFORE)
             run.take(consumer, BEFORE)
-            wait_for(
-                lambda: delivered(run.inbox, "dc1") == received + BEFORE, "dc1 delivers again", 30
-            )
+            wait_for(lambda: delivered(run.inbox, "dc1") == received + BEFORE, "dc1 delivers again", 30)
         report = run.judge()
     assert report.verdict == "complete", report.findings
     assert report.sites["dc1"].lost_after_confirm == BEFORE + QUEUED - received

@@ -133,7 +133,13 @@ class Announcements:
         return self._announced.get(stream, float("-inf"))
 
     def announce(
-        self, to: str, streams: Sequence[Stream], interval: float, now: float, group: str = "", urgent: bool = False
+        self,
+        to: str,
+        streams: Sequence[Stream],
+        interval: float,
+        now: float,
+        group: str = "",
+        urgent: bool = False,
     ) -> None:
         """Send one status at every site that is up. One that goes to a single `group` also says how far that was, and
         what was heard of it. One that is `urgent` announces the newest rows of the journal."""
