@@ -154,3 +154,23 @@ def test_what_a_running_consumer_had_not_received_is_counted(tmp_path: Path, bro
     assert report.verdict == "complete", report.findings
     assert report.sites["dc1"].lost_after_confirm == BEFORE + QUEUED - received
     assert report.messages.saved_by_second_site == BEFORE + QUEUED - received
+
+
+@pytest.mark.integrations
+@pytest.mark.timeout(300)
+def test_of_a_single_site_what_was_announced_before_is_counted(tmp_path: Path, broker: Broker) -> None:
+    """While it is away nothing can be announced. What it had lost is repaired from the outbox."""
+    run = Run(tmp_path, broker, None)
+    with run.consumer() as consumer:
+        run.publish(BEFORE + QUEUED)
+        time.sleep(1.0)  # the producer announces the end of its stream
+        run.lose()
+        wait_for(lambda: consumer.status().sites["dc1"].state != "connected", "dc1 is missed", 30)
+        received = delivered(run.inbox, "dc1")
+        broker.start()
+        run.take(consumer, BEFORE + QUEUED)
+        run.wait_for_proof(consumer)
+    report = run.judge()
+    assert report.verdict == "complete", report.findings
+    assert report.sites["dc1"].lost_after_confirm == BEFORE + QUEUED - received
+    assert report.messages.saved_by_repair == BEFORE + QUEUED - received
