@@ -175,8 +175,9 @@ class MqttReceiver(MqttSession[ReceiverEvents]):
         asks = connection.version == "5" and self._strikes < STRIKES
         self._proving = connection.collect(self._proofs) if asks else None
         connack = connection.connack
-        unknown = self._on_fallback or self._found_before
-        present = None if unknown or connack is None else connack.session_present
+        present = None if self._on_fallback or connack is None else connack.session_present
+        if self._found_before and not present:
+            present = None
         self.gate.connected(str(endpoint), present)
         alive = True
         while alive:
