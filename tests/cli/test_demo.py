@@ -43,6 +43,11 @@ def demo(kind: str, place: Path, **variables: str) -> dict[str, Any]:
     for kind_of_wrong in ("lost", "declared_gaps", "duplicates", "out_of_order", "phantom", "pending"):
         assert messages[kind_of_wrong] == 0, found["findings"]
     assert min(found["at_stake"]["dc1"].values()) > 0
+    # What was in flight is in the journals by the time at which dc1 returns; so the number is exact.
+    stake = sum(found["at_stake"]["dc1"].values())
+    assert found["sites"]["dc1"]["lost_after_confirm"] == stake
+    assert found["sites"]["dc2"]["lost_after_confirm"] == 0
+    assert messages["saved_by_second_site"] + messages["saved_by_repair"] == stake
     assert found["sites"]["dc2"]["saved_alone"] > 0
     assert found["plain"]["lost"] > 0
     assert found["plain"]["published"] == found["plain"]["confirmed"] == 2 * COUNT

@@ -412,3 +412,77 @@ def test_what_arrived_before_a_crash_and_is_gone_keeps_no_stream_from_beginning(
     assert [message.seq for message in bench.take() if message.producer == "p"] == [9]
     bench.reopen()
     assert list(bench.engine.shared.core.streams[Stream("p", TOPIC, 0)].epochs.live) == [20]
+
+
+class TestNewQueue:
+    """A queue that was lost and created again proves what was confirmed before."""
+
+    @staticmethod
+    def fail_to_connect(bench: Bench) -> None:
+        bench.network["dc1"].refuse_login()
+        bench.settle()
+        bench.network["dc1"].refuse_login(False)
+        bench.settle()
+
+    @staticmethod
+    def heard_at_last(bench: Bench) -> object:
+        connected = [row.detail for row in rows(bench, "connected") if row.site == "dc1"]
+        assert connected[-1] is not None
+        assert connected[-1]["session_present"] is False
+        return connected[-1].get("heard")
+
+    def test_statuses_before_the_attempt_count_and_later_ones_do_not(
+        self, bench: Bench, producer: FakeProducer
+    ) -> None:
+        send(bench.network["dc1"], 1, 10)
+        bench.settle()
+        producer.status((1, 10), lsn=40)
+        bench.settle(1.0)
+        bench.network["dc1"].down()
+        bench.settle(1.0)
+        producer.status((1, 10), lsn=41)
+        bench.settle(1.0)
+        self.fail_to_connect(bench)
+        producer.status((1, 12), lsn=42)  # what it announces may be in the new queue
+        bench.settle(1.0)
+        bench.network["dc1"].up(lose=True)
+        bench.settle()
+        assert self.heard_at_last(bench) == {"p": [41, f"{77:016x}"]}
+        heard = [row.detail for row in rows(bench, "heard")]
+        assert {"lsn": 41, "epoch": 10} in heard
+        assert {"lsn": 42, "epoch": 10} not in heard
+
+    def test_an_empty_queue_proves_what_was_announced_before_it_was_seen_empty_before(
+        self, bench: Bench, producer: FakeProducer
+    ) -> None:
+        """However often producers announce: of each, one status from before is kept."""
+        send(bench.network["dc1"], 1, 10)
+        bench.settle()
+        for number in range(30):
+            producer.status((1, 10), lsn=40 + number)
+            send(bench.network["dc1"], 1, 10)
+            bench.settle(1.0)
+        found = [
+            row.detail["heard"]["p"][0] for row in rows(bench, "drained") if "heard" in (row.detail or {})
+        ]
+        assert found == sorted(found)
+        assert len(found) > 20
+        assert found[-1] == 68
+
+    def test_a_restarted_consumer_had_a_queue_and_a_new_group_had_none(
+        self, bench: Bench, producer: FakeProducer
+    ) -> None:
+        send(bench.network["dc1"], 1, 10)
+        bench.settle()
+        assert self.heard_at_last(bench) is None
+        bench.take()
+        bench.settle(1.0)
+        bench.network["dc1"].down()
+        bench.crash()
+        bench.open()
+        producer.status((1, 10), lsn=43)
+        bench.settle(1.0)
+        self.fail_to_connect(bench)
+        bench.network["dc1"].up(lose=True)
+        bench.settle()
+        assert self.heard_at_last(bench) == {"p": [43, f"{77:016x}"]}

@@ -3025,5 +3025,75 @@ MUTANTS = (
             "assert mode == (0o700 if (tmp_path / name).is_dir() else 0o600)",
         ),
     ),
+    # -- what sites have lost ---------------------------------------------------------------------------------
+    Mutant(
+        "later-status-proves-a-loss",
+        "consumer/latest_statuses.py",
+        "        marked, self._before[site] = self._before[site], {}\n",
+        "        marked, self._before[site] = {n: self.by_producer[n] for n in self.news[site]}, {}\n",
+        "P8: what was confirmed after a queue had been created again counts as lost, although it is in that queue",
+        ByTest(
+            "consumer/test_control.py::TestNewQueue::test_statuses_before_the_attempt_count_and_later_ones_do_not",
+            'assert self.heard_at_last(bench) == {"p": [41, f"{77:016x}"]}',
+        ),
+    ),
+    Mutant(
+        "failed-attempt-not-marked",
+        "consumer/site.py",
+        "        changed = reason != self.error\n        self._statuses.mark(self.name)\n",
+        "        changed = reason != self.error\n",
+        "P8: of what a site lost, only what was announced before it failed is counted",
+        ByTest(
+            "consumer/test_control.py::TestNewQueue::test_statuses_before_the_attempt_count_and_later_ones_do_not",
+            'assert self.heard_at_last(bench) == {"p": [41, f"{77:016x}"]}',
+        ),
+    ),
+    Mutant(
+        "empty-queue-not-marked",
+        "consumer/site.py",
+        "        self._statuses.mark(self.name)  # it is asked again later\n",
+        "",
+        "P8: a queue that is seen empty proves nothing while producers announce often",
+        ByTest(
+            "consumer/test_control.py::TestNewQueue::"
+            "test_an_empty_queue_proves_what_was_announced_before_it_was_seen_empty_before",
+            "assert len(found) > 20",
+        ),
+    ),
+    Mutant(
+        "restart-forgets-its-session",
+        "consumer/site.py",
+        "        self._read_before = shared.inbox.stream_count > 0\n",
+        "        self._read_before = False\n",
+        "P8: what a site lost while a consumer did not run is not counted",
+        ByTest(
+            "consumer/test_control.py::TestNewQueue::"
+            "test_a_restarted_consumer_had_a_queue_and_a_new_group_had_none",
+            'assert self.heard_at_last(bench) == {"p": [43, f"{77:016x}"]}',
+        ),
+    ),
+    Mutant(
+        "lost-site-not-announced",
+        "producer/site.py",
+        "            self._control.disconnected.add(name)\n",
+        "            pass\n",
+        "P8: groups do not learn what a lost site had confirmed",
+        ByTest(
+            "producer/test_control.py::TestStatuses::test_the_confirms_of_a_lost_site_are_announced_by_the_others",
+            '(status,) = [status for _, address, status in group.statuses if address == group_address("g")]',
+            "ValueError",
+        ),
+    ),
+    Mutant(
+        "urgent-announcement-waits",
+        "store/journal.py",
+        "        reserved = 0 if urgent else _ANNOUNCED_URGENTLY\n",
+        "        reserved = _ANNOUNCED_URGENTLY\n",
+        "P8: after many announcements, the one about a lost site does not cover its latest confirms",
+        ByTest(
+            "store/test_journal.py::test_urgent_announcements_have_a_reserve",
+            "assert writer.journal.lsn_to_announce(0, urgent=True) == writer.journal.newest_lsn",
+        ),
+    ),
 )
 """All of them."""

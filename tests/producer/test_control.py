@@ -47,6 +47,28 @@ class TestStatuses:
         assert status.lsn == outbox.journal.newest_lsn > 0
         assert status.interval_ms == pytest.approx(1_500, abs=1)
 
+    def test_the_confirms_of_a_lost_site_are_announced_by_the_others(self, tmp_path: Path) -> None:
+        path = tmp_path / "p.db"
+        bench = Bench(path, "dc1", "dc2")
+        engine = bench.open(GROUPS, hello_timeout=0)
+        group = bench.group("g", site="dc2")
+        outbox = engine._outbox
+        for number in range(200):  # as many as may be announced at once, and more
+            bench.publish(engine, "t", b"%d" % number)
+            bench.run(0.01)
+            outbox.journal.lsn_to_announce(int(bench.now * 1e6))
+        group.statuses.clear()
+        bench.network["dc1"].down()
+        bench.run(0.4)
+        assert group_address("g") not in [address for _, address, _ in group.statuses]
+        lost = max(row.lsn for row in journal(path, "disconnected"))
+        bench.run(0.3)
+        (status,) = [status for _, address, status in group.statuses if address == group_address("g")]
+        assert status.streams == []
+        assert status.lsn >= lost
+        confirmed = [row for row in journal(path, "confirmed") if row.site == "dc1"]
+        assert max(row.last for row in confirmed if row.lsn <= status.lsn) == 200
+
     def test_it_backs_off_and_ends_when_all_have_acknowledged(self, bench: Bench) -> None:
         engine = bench.open(GROUPS, hello_timeout=0)
         group = bench.group("g")

@@ -225,3 +225,16 @@ def test_ranges_are_divided_where_rows_have_to_end(
     first: int, last: int, parts: list[tuple[int, int]]
 ) -> None:
     assert list(summed_parts(first, last)) == parts
+
+
+def test_urgent_announcements_have_a_reserve(writer: Writer) -> None:
+    for number in range(1, 101):
+        writer.write(confirmed(number, number))
+        writer.journal.lsn_to_announce(0)
+    writer.write(confirmed(101, 101))
+    assert writer.journal.lsn_to_announce(0) < writer.journal.newest_lsn
+    assert writer.journal.lsn_to_announce(0, urgent=True) == writer.journal.newest_lsn
+    for number in range(102, 201):
+        writer.write(confirmed(number, number))
+        writer.journal.lsn_to_announce(0, urgent=True)
+    assert len(writer.rows) < 50

@@ -392,6 +392,16 @@ def test_create_group_reports_what_is_wrong(node: RabbitNode, binding: Binding) 
         )
 
 
+def test_queues_are_gone_only_if_none_is_left(node: RabbitNode, binding: Binding) -> None:
+    """Otherwise what waits in the others would count as lost."""
+    site, found = _site(node.url), []
+    both = [binding, Binding(f"{binding.topic}-2", 0, binding.group)]
+    for bindings in ([binding], both, both):
+        with receiving(site, bindings) as (_, got):
+            found.append(got.up[0][1])
+    assert found == [False, None, True]
+
+
 def test_passive_declaration_creates_nothing(node: RabbitNode, binding: Binding) -> None:
     site = _site(node.url, declare="passive")
     with sending(site, [binding], connect=False) as (_, sent), receiving(site, [binding], False) as (_, got):

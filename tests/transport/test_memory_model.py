@@ -85,6 +85,15 @@ def test_unacknowledged_deliveries_return_in_order_before_all_others(world: Worl
     assert bodies(world.model.take(again, 9)) == [(b"1", True), (b"2", True), (b"3", False)]
 
 
+def test_queues_are_gone_only_if_none_is_left(world: World) -> None:
+    first, second, third = (world.connect() for _ in range(3))
+    assert world.model.read(first, [BILLING]) is False
+    world.model.close(first)
+    assert world.model.read(second, [BILLING, SHIPPING]) is None
+    world.model.close(second)
+    assert world.model.read(third, [BILLING, SHIPPING]) is True
+
+
 def test_acknowledgements_out_of_order(world: World) -> None:
     reader = world.read(BILLING, SHIPPING)
     for number in range(3):

@@ -125,7 +125,7 @@ class ConsumerEngine:
     def _open_sites(self, sites: Sequence[Site], bindings: Sequence[Binding], transports: Transports) -> None:
         shared, settings = self.shared, self.settings
         topics = {topic_address(b.topic, b.partition): (b.topic, b.partition) for b in bindings}
-        self.statuses = LatestStatuses(shared.journal, (site.name for site in sites))
+        self.statuses = LatestStatuses(shared.journal, [site.name for site in sites])
         self.sites = {
             site.name: SiteReceiver(
                 shared, site, self.statuses, topics, keep_late=settings.keep_late, unsequenced=settings.unsequenced,

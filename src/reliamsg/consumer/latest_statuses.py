@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass
 
 from reliamsg.consumer.journalling import ConsumerJournal
@@ -38,11 +38,13 @@ class LatestStatus:
 class LatestStatuses:
     """One group's. Everything under the consumer's lock."""
 
-    def __init__(self, journal_buffer: ConsumerJournal, sites: Iterable[str]) -> None:
+    def __init__(self, journal_buffer: ConsumerJournal, sites: Collection[str]) -> None:
         self.by_producer: dict[str, LatestStatus] = {}
         self._journal_buffer = journal_buffer
         self.news: dict[str, set[str]] = {site: set() for site in sites}
         """By site, producers whose newest status is not journalled for it."""
+        self._before: dict[str, dict[str, LatestStatus]] = {site: {} for site in sites}
+        """By site, the statuses of those that :meth:`mark` noted."""
 
     def examine(self, status: Status) -> None:
         """A status is about to be applied: what it makes the group journal refers to it. To be followed by :meth:`take`
@@ -66,21 +68,34 @@ class LatestStatuses:
             for news in self.news.values():
                 news.add(status.producer)
 
-    def journal(self, site: str, before: float) -> dict[str, tuple[int, str]]:
-        """Journal how far each producer, before that time, said that its own journal goes, and return what is news
-        since the last time for this site: by producer, the row and the incarnation that wrote it."""
+    def mark(self, site: str) -> None:
+        """Note the newest statuses: they precede whatever is asked of the site from now on. Later statuses, which may
+        not, replace them in :attr:`by_producer` only."""
+        self._before[site] = {name: self.by_producer[name] for name in self.news[site]}
+
+    def journal(self, site: str, before: float = float("-inf")) -> dict[str, tuple[int, str]]:
+        """Journal how far each producer said that its own journal goes, in its newest status before that time or, if
+        that is earlier, before the latest :meth:`mark`. Returns what is news since the last time for this site: by
+        producer, the row and the incarnation that wrote it."""
+        marked, self._before[site] = self._before[site], {}
+        newest = {name: self.by_producer[name] for name in self.news[site]}
+        return self._journal(
+            site, marked | {name: status for name, status in newest.items() if status.at <= before}
+        )
+
+    def _journal(self, site: str, statuses: Mapping[str, LatestStatus]) -> dict[str, tuple[int, str]]:
         found: dict[str, tuple[int, str]] = {}
-        for producer in sorted(self.news[site]):
-            known = self.by_producer[producer]
-            if known.at > before:
-                continue
-            self.news[site].discard(producer)
-            found[producer] = known.lsn, f"{known.incarnation:016x}"
-            if known.journalled < (known.epoch, known.lsn):
-                known.journalled = (known.epoch, known.lsn)
+        for producer, status in sorted(statuses.items()):
+            newest = self.by_producer.get(producer)
+            if newest is None or newest is status:
+                self.news[site].discard(producer)
+            found[producer] = status.lsn, f"{status.incarnation:016x}"
+            journalled = status.journalled if newest is None else newest.journalled
+            if journalled < (status.epoch, status.lsn):
+                (newest or status).journalled = (status.epoch, status.lsn)
                 self._journal_buffer.note(
-                    "heard", stream=Stream(producer, "", 0), epoch=known.epoch, incarnation=known.incarnation,
-                    detail={"lsn": known.lsn, "epoch": known.epoch},
+                    "heard", stream=Stream(producer, "", 0), epoch=status.epoch, incarnation=status.incarnation,
+                    detail={"lsn": status.lsn, "epoch": status.epoch},
                 )  # fmt: skip
         return found
 

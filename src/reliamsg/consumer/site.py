@@ -216,6 +216,8 @@ class SiteReceiver:
         """When its queue was seen empty last."""
         self.lost_at: float | None = None
         """When the connection that it was read with was lost last."""
+        self._read_before = shared.inbox.stream_count > 0
+        """Whether the group had a queue or session here before: a new one of a new group proves no loss."""
         self.busy_since: float | None = None
         self.rejected: dict[str, int] = {}
         """Reason → deliveries."""
@@ -243,6 +245,7 @@ class SiteReceiver:
     def connects(self) -> None:
         """It is about to be connected."""
         self.state = "connecting"
+        self._statuses.mark(self.name)
 
     def connected(self, endpoint: str, session_present: bool | None) -> None:
         """It is being read."""
@@ -250,10 +253,11 @@ class SiteReceiver:
         self.busy_since = None
         self.shared.core.waiting.connected(self.name)
         detail: dict[str, object] = {"session_present": session_present}
-        if session_present is False and self.lost_at is not None:
-            # What was confirmed here by then and has not arrived is lost.
-            heard = self._statuses.journal(self.name, self.lost_at)
+        if session_present is False and self._read_before:
+            # What was confirmed here before this attempt began and has not arrived is lost.
+            heard = self._statuses.journal(self.name)
             detail |= {"heard": heard} if heard else {}
+        self._read_before = True
         self.shared.journal.note("connected", site=self.name, detail=detail)
         self._review()
         log.info("site %s: connected to %s", self.name, endpoint)
@@ -294,6 +298,7 @@ class SiteReceiver:
         """Its connection is gone, of either kind."""
         was_read = self.state == "connected"
         self.state, self.error = "connecting", reason
+        self._statuses.mark(self.name)
         self.busy_since = None
         self.echoed_at = self.echoes_since = None
         self.deferred.clear()
@@ -324,6 +329,7 @@ class SiteReceiver:
     def unreachable(self, endpoint: str, reason: str, credentials: bool) -> None:
         """An attempt to connect failed."""
         changed = reason != self.error
+        self._statuses.mark(self.name)
         self.busy_since = None  # the holder of the lock may be gone as well
         self.state = "refused" if credentials or is_refusal(reason) else "unreachable"
         self.endpoint, self.error = endpoint, reason
@@ -334,6 +340,7 @@ class SiteReceiver:
     def busy(self, holder: str) -> None:
         """Another client holds the group's lock there."""
         self.state, self.error = "busy", holder
+        self._statuses.mark(self.name)
         if self.busy_since is None:
             self.busy_since = self.shared.clock()
             log.warning("site %s: another consumer reads for this group: %s", self.name, holder)
@@ -349,6 +356,7 @@ class SiteReceiver:
         if self._statuses.news[self.name]:
             heard = self._statuses.journal(self.name, max(self.drained_at, now - ASKED_WITHIN_S))
         self.drained_at = now
+        self._statuses.mark(self.name)  # it is asked again later
         detail = {"count": 1, "heard": heard} if heard else {"count": 1}
         self.shared.journal.note("drained", site=self.name, detail=detail)
 

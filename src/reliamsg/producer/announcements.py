@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
+from math import inf
 
 from reliamsg.message import Stream
 from reliamsg.producer.site import SiteSender
@@ -22,6 +23,8 @@ __all__ = ["Announcements"]
 
 MOST_AT_ONCE = 200
 """Streams announced in one step, so that publishing is not held up."""
+CONFIRMS_AFTER_S = 0.5
+"""After the connection to a site was lost, its confirms are announced this many seconds later: committed by then."""
 MAX_GROUPS = 1_000
 """Groups whose latest states are remembered."""
 SPARE_CHAIN = 16
@@ -39,6 +42,8 @@ class Announcements:
         """By stream, when it was last announced to any group."""
         self._inboxes: OrderedDict[str, tuple[str, int]] = OrderedDict()
         """By group, the inbox that reported last, and the highest number of its states."""
+        self.confirms_at = inf
+        """When :meth:`announce_confirms` is due."""
         self._nonces: dict[str, dict[bytes, None]] = {}
         """By group, the nonces that its inboxes want to see answered, the latest last."""
 
@@ -86,6 +91,21 @@ class Announcements:
         for group, streams in by_group.items():
             self.answer(group, streams, now)
 
+    def site_lost(self, now: float) -> None:
+        """The connection to a site was lost: it confirms nothing more until it is connected again."""
+        self.confirms_at = min(self.confirms_at, now + CONFIRMS_AFTER_S)
+
+    def announce_confirms(self, now: float) -> None:
+        """Announce to each named group, by the other sites, how far the journal goes, and no stream.
+
+        A group that then finds its queue or session at the lost site gone can prove what was in there.
+        """
+        self.confirms_at = inf
+        shared = self._shared
+        groups = {group: None for stream in shared.streams.by_stream for group in shared.table.named(stream)}
+        for group in groups:
+            self.announce(group_address(group), [], 0.0, now, urgent=True)
+
     def on_inbox(self, group: str, inbox: str, number: int, nonce: bytes) -> None:
         """An inbox sent a state or call: answers to its group show that they were given later."""
         before = self._inboxes.get(group)
@@ -113,10 +133,16 @@ class Announcements:
         return self._announced.get(stream, float("-inf"))
 
     def announce(
-        self, to: str, streams: Sequence[Stream], interval: float, now: float, group: str = ""
+        self,
+        to: str,
+        streams: Sequence[Stream],
+        interval: float,
+        now: float,
+        group: str = "",
+        urgent: bool = False,
     ) -> None:
         """Send one status at every site that is up. One that goes to a single `group` also says how far that was, and
-        what was heard of it."""
+        what was heard of it. One that is `urgent` announces the newest rows of the journal."""
         shared, outbox = self._shared, self._outbox
         sites = [site for site in self._sites.values() if site.reachable]
         if not sites:
@@ -125,7 +151,7 @@ class Announcements:
         infos, clock = shared.streams.by_stream, shared.clock
         status = Status(
             VERSION, shared.producer_id, outbox.epoch, outbox.incarnation, self._number,
-            outbox.journal.lsn_to_announce(clock.now_us()), clock.wall_us(), int(interval * 1000),
+            outbox.journal.lsn_to_announce(clock.now_us(), urgent), clock.wall_us(), int(interval * 1000),
             shared.settings.release == "consumed", to,
             [self._stream(stream, infos[stream], group) for stream in streams], self._inboxes.get(group),
             list(self._nonces.get(group, ())), outbox.journal.newest_lsn,

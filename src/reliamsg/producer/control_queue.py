@@ -38,6 +38,8 @@ class ControlQueue:
         """Frames that arrived over one site need no second look when they arrive over another."""
         self.connected: set[str] = set()
         """Sites that were connected since the writer last looked."""
+        self.disconnected: set[str] = set()
+        """Sites whose connection was lost since then."""
         self.count = 0
         """How many frames wait."""
         self._keys = keys

@@ -399,6 +399,11 @@ class ProducerEngine:
             self._judge(now)
             if self.shared.fatal is not None:
                 return
+        if queue.disconnected:
+            queue.disconnected.clear()
+            self.announcements.site_lost(now)
+        if self.announcements.confirms_at <= now:
+            self.announcements.announce_confirms(now)
         if len(self.shared.streams.by_stream) != control.listened and now >= control.listen_at:
             self._listen(control.addresses(now))
         if not gate.is_settled and gate.hello_due(now):
@@ -469,12 +474,13 @@ class ProducerEngine:
                 or self.groups.moved
                 or self.queue.count
                 or self.queue.connected
+                or self.queue.disconnected
                 or not self.accumulator.empty
             ):
                 return now
             times = [
                 shared.core.next_deadline(), self.maintenance.deadline(), self.announcements.timetable.due_at,
-                exporting,
+                self.announcements.confirms_at, exporting,
             ]  # fmt: skip
             if not gate.is_settled:
                 times.append(gate.deadline(now))

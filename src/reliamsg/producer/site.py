@@ -88,6 +88,8 @@ class SiteSender:
                 shared.journal.add(Entry("disconnected", site=name, reason=reason[:200]))
             self._tracker.published(published)
         self._connectivity.disconnected(reason, expected=shared.stopped or shared.closing)
+        if was_connected:
+            self._control.disconnected.add(name)
         shared.wake()
 
     def unreachable(self, endpoint: str, reason: str, credentials: bool) -> None:

@@ -167,8 +167,9 @@ class Broker:
         self.close(session)
         session.connection.site.close(reason)
 
-    def read(self, session: Session, queues: Sequence[QueueKey]) -> bool | str:
-        """A client starts to read. Returns whether all its queues existed, or the client that keeps it from reading."""
+    def read(self, session: Session, queues: Sequence[QueueKey]) -> bool | str | None:
+        """A client starts to read. Returns whether its queues existed, None if only some did, or the client that
+        keeps it from reading."""
         other = self.model.reader_of(queues)
         if other is not None and other.abandoned:
             self._faults.strikes("two_sessions")

@@ -185,14 +185,14 @@ class _Transport:
         client.send(self._call, self._up, connection, session, existed, attempt)
         self._entered(session)
 
-    def _enter(self, session: Session) -> tuple[str, bool]:
+    def _enter(self, session: Session) -> tuple[str, bool | None]:
         """At the site: the client that keeps this one from entering, if any, and whether its queues existed."""
         return "", True
 
     def _entered(self, session: Session) -> None:
         """At the site: the client was notified that it is connected."""
 
-    def _up(self, connection: Connection, session: Session, existed: bool, attempt: int) -> None:
+    def _up(self, connection: Connection, session: Session, existed: bool | None, attempt: int) -> None:
         if self._closed or attempt != self._attempts or self.connection is not None:
             connection.client.close("closed")
             return
@@ -209,7 +209,7 @@ class _Transport:
             self._executor.after(0.0, self._lost, connection, "connection lost")
         self._notify_connected(existed)
 
-    def _notify_connected(self, existed: bool) -> None:
+    def _notify_connected(self, existed: bool | None) -> None:
         raise NotImplementedError
 
     def _refused(self, reason: str, attempt: int) -> None:
@@ -370,7 +370,7 @@ class SimulatedSender(_Transport):
             self.connection.site.send(self.broker.model.declare, self._bindings)
             self._ask(self.connection)
 
-    def _enter(self, session: Session) -> tuple[str, bool]:
+    def _enter(self, session: Session) -> tuple[str, bool | None]:
         self.broker.model.declare(self._bindings)
         return "", True
 
@@ -378,7 +378,7 @@ class SimulatedSender(_Transport):
         if self.broker.model.blocked is not None:
             session.post(Blocked(self.broker.model.blocked))
 
-    def _notify_connected(self, existed: bool) -> None:
+    def _notify_connected(self, existed: bool | None) -> None:
         self._blocked = False
         self._events.connected(self._endpoint(), None)
         assert self.connection is not None  # it was just connected
@@ -506,14 +506,14 @@ class SimulatedReceiver(_Transport):
     def renew(self, topic: str, partition: int) -> None:
         """The model's queues keep their bindings: there is nothing to renew."""
 
-    def _enter(self, session: Session) -> tuple[str, bool]:
+    def _enter(self, session: Session) -> tuple[str, bool | None]:
         found = self.broker.read(session, self._queues)
         return (found, False) if isinstance(found, str) else ("", found)
 
     def _entered(self, session: Session) -> None:
         self.broker.feed()
 
-    def _notify_connected(self, existed: bool) -> None:
+    def _notify_connected(self, existed: bool | None) -> None:
         self._window = ReceiveWindow(window_of(self.site), self._host.held_bytes)
         self._events.connected(self._endpoint(), existed)
 

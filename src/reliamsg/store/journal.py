@@ -109,8 +109,9 @@ _COUNTED = frozenset({"rejected", "drained"})
 """Kinds without a range: only the count in the newest row's detail is increased, unless an entry has more detail."""
 _ANNOUNCED_EVERY_US = 10_000_000
 _ANNOUNCED_AT_ONCE = 20
+_ANNOUNCED_URGENTLY = 20
 """Announced rows are not extended any more, which makes more rows; so announcements are limited by a token bucket of
-this size, with one token per interval."""
+the size of both, with one token per interval. The second part is reserved for urgent announcements."""
 _MASK = 2**64 - 1
 
 
@@ -232,20 +233,23 @@ class Journal:
         self._staged: dict[tuple[Any, ...], _Tip] = {}
         self._announced_lsn = 0
         self._announced_us = 0
-        self._announcements_left = _ANNOUNCED_AT_ONCE
+        self._announcements_left = _ANNOUNCED_AT_ONCE + _ANNOUNCED_URGENTLY
 
-    def lsn_to_announce(self, mono_us: int) -> int:
+    def lsn_to_announce(self, mono_us: int, urgent: bool = False) -> int:
         """The row up to which this journal is committed, for a status.
 
         A consumer that sees a site's queue empty after such a status knows that everything confirmed there up to this
         row has left the queue. Therefore announced ``confirmed`` rows are not extended any more, and frequent calls
-        return the same row for a while. `mono_us` is the monotonic clock.
+        return the same row for a while, unless they are `urgent`. `mono_us` is the monotonic clock.
         """
         earned = (mono_us - self._announced_us) // _ANNOUNCED_EVERY_US
         if earned > 0:
-            self._announcements_left = min(self._announcements_left + earned, _ANNOUNCED_AT_ONCE)
+            self._announcements_left = min(
+                self._announcements_left + earned, _ANNOUNCED_AT_ONCE + _ANNOUNCED_URGENTLY
+            )
             self._announced_us = mono_us
-        if self.newest_lsn > self._announced_lsn and self._announcements_left > 0:
+        reserved = 0 if urgent else _ANNOUNCED_URGENTLY
+        if self.newest_lsn > self._announced_lsn and self._announcements_left > reserved:
             self._announcements_left -= 1
             self._announced_lsn = self.newest_lsn
         return self._announced_lsn

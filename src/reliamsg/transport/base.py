@@ -212,7 +212,8 @@ class ReceiverEvents(ControlEvents, Protocol):
 
     def connected(self, endpoint: str, session_present: bool | None) -> None:
         """Reading starts. `session_present`: MQTT, whether the broker still had the group's session; AMQP, whether
-        all of the group's queues existed already. None if that is unknown."""
+        the group's queues existed already. False only if they were created since ``disconnected``, ``unreachable`` or
+        ``busy`` was last called, or since the start. None if that is unknown, or only some queues existed."""
 
     def disconnected(self, reason: str, renewing: bool = False) -> None:
         """The connection is gone; all its tokens are invalid, and the broker will deliver again. `renewing`: the

@@ -32,7 +32,13 @@ _STALLED_SECONDS = 25.0
 _PLAIN_QUIET_SECONDS = 3.0
 _END_SECONDS = 15.0
 _SETTLED_SECONDS = 0.6
-"""Journals are written several times a second; after this time they include the time of the kill."""
+"""Journals are written several times a second; if they say the same for this time, they include the time of the
+kill."""
+_SETTLED_BY_SECONDS = 5.0
+"""After this time it is taken to be included."""
+
+_ANNOUNCED_SECONDS = 2.0
+"""Producers answer a new consumer, and it has tried to reach dc1 since, within this time."""
 
 
 @dataclass
@@ -84,9 +90,9 @@ class Run:
         with ExitStack() as stack:
             stack.callback(self._kill_all)
             self._start_all()
-            at_stake, plain_at_stake = self._lose_site()
+            plain_at_stake = self._lose_site()
             unacknowledged = self._lose_consumer()
-            self._return_site()
+            at_stake = self._return_site()
             finished = self._finish()
         self.watch.look()
         report, audited = self._judge()
@@ -110,9 +116,9 @@ class Run:
             f"groups {' and '.join(GROUPS)} read both; plain paho publishes as many"
         )
 
-    def _lose_site(self) -> tuple[dict[str, int], int]:
-        """Kill dc1 and the plain broker during traffic, with messages queued; returns the numbers of queued
-        messages."""
+    def _lose_site(self) -> int:
+        """Kill dc1 and the plain broker during traffic, with messages queued; returns the number of messages that were
+        queued at the plain one."""
         least = _AT_STAKE * self.plan.total
         self._wait(lambda: self._published() >= _KILL_AFTER, 60.0, "half of the messages are published")
         self._wait(
@@ -125,37 +131,60 @@ class Run:
         )
         self.brokers.sites["dc1"].kill()
         self.brokers.plain.kill()
-        self._pause(_SETTLED_SECONDS)
-        at_stake, plain = self.watch.queued("dc1"), self.watch.plain_queued
+        at_stake, plain = self._settle_at_stake(), self.watch.plain_queued
         queued = ", ".join(f"{count:,} for {group}" for group, count in at_stake.items())
         self.on_event(
             f"SIGKILL to dc1, which loses its messages ({queued}), and to plain paho's broker ({plain:,} messages)"
         )
-        return at_stake, plain
+        return plain
+
+    def _settle_at_stake(self) -> dict[str, int]:
+        """For each group, what dc1 had confirmed and not delivered when it was killed. What was in flight then is
+        confirmed or received soon after; so this waits until the numbers stay the same."""
+        at_stake, end = self.watch.queued("dc1"), time.monotonic() + _SETTLED_SECONDS
+        limit = time.monotonic() + _SETTLED_BY_SECONDS
+        while time.monotonic() < min(end, limit):
+            self._look()
+            newest = self.watch.queued("dc1")
+            if newest != at_stake:
+                at_stake, end = newest, time.monotonic() + _SETTLED_SECONDS
+        return at_stake
 
     def _lose_consumer(self) -> int:
-        """Kill the first group's consumer while it is consuming, and restart it."""
+        """Kill the first group's consumer while it is consuming, and restart it. When this returns, it reads dc2, and
+        the producers have answered it. What they have announced by then proves what dc1 lost."""
         group = GROUPS[0]
         self._ended.add(group)
         self._child(group).kill()
         self._pause(_SETTLED_SECONDS)
-        handed = _delivered(self.plan.delivered(group))
+        handed, boot = _delivered(self.plan.delivered(group)), self.watch.boots[group]
         unacknowledged = max(0, handed - self.watch.acknowledged[group])
         self.on_event(
             f"SIGKILL to the consumer of {group}: {unacknowledged:,} messages handled, not yet acknowledged"
         )
         self._start("consuming", group, group)
         self.on_event(f"consumer of {group} starts again")
+        self._wait(
+            lambda: self.watch.boots[group] != boot and "dc2" in self.watch.reading[group],
+            60.0,
+            f"the consumer of {group} reads dc2",
+        )
+        self._pause(_ANNOUNCED_SECONDS)
         return unacknowledged
 
-    def _return_site(self) -> None:
-        self._pause(1.0)
+    def _return_site(self) -> dict[str, int]:
+        """Start dc1 and the plain broker again, without their data; returns, for each group, the messages that were
+        queued at dc1 when it was killed. By now all journals have the rows of that time."""
+        self.watch.look()
+        at_stake = self.watch.queued("dc1")
         for broker in (self.brokers.sites["dc1"], self.brokers.plain):
             broker.wipe()
         # Both are down for about the same time, so that neither client is favoured.
         self.brokers.plain.start()
         self.brokers.sites["dc1"].start()
-        self.on_event("dc1 returns, empty; plain paho's broker too")
+        lost = ", ".join(f"{count:,} messages for {group}" for group, count in at_stake.items())
+        self.on_event(f"dc1 returns without {lost}; plain paho's broker returns empty, too")
+        return at_stake
 
     def _finish(self) -> bool:
         """Wait until all groups have everything, then shut down the applications."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from reliamsg.checker.spans import SpanMap, total
 from reliamsg.cli.demo.plan import GROUPS, PRODUCERS, SITES, Plan
 from reliamsg.errors import StoreCorrupt
 from reliamsg.message import Stream
+from reliamsg.store.journal import JournalRow
 
 __all__ = ["PlainCounts", "Watch"]
 
@@ -91,6 +93,10 @@ class Watch:
         self.plain = PlainCounts()
         self.published = dict.fromkeys(PRODUCERS, 0)
         self.acknowledged = dict.fromkeys(GROUPS, 0)
+        self.reading: dict[str, set[str]] = {group: set() for group in GROUPS}
+        """By group, the sites to which its consumer has been connected since it started last."""
+        self.boots = dict.fromkeys(GROUPS, "")
+        """By group, its consumer's last start."""
         self._confirmed: dict[str, SpanMap] = {}
         self._arrived: dict[tuple[str, str], SpanMap] = {}
         self._logs = {name: Growing(plan.published(name)) for name in PRODUCERS}
@@ -109,24 +115,28 @@ class Watch:
         for group in GROUPS:
             arrived = {site: SpanMap() for site in SITES}
             acknowledged = {"": SpanMap()}
-            self._read(
+            rows = self._read(
                 self._plan.inbox(group),
                 {"received": arrived, "duplicate": arrived, "acknowledged": acknowledged},
             )
+            self.boots[group] = newest = rows[-1].boot if rows else ""
+            self.reading[group] = {row.site for row in rows if (row.kind, row.boot) == ("connected", newest)}
             self.acknowledged[group] = total(acknowledged[""].values())
             self._arrived |= {(site, group): spans for site, spans in arrived.items()}
 
-    def _read(self, path: Path, kinds: dict[str, dict[str, SpanMap]]) -> None:
+    def _read(self, path: Path, kinds: dict[str, dict[str, SpanMap]]) -> Sequence[JournalRow]:
         if not path.exists():
-            return
+            return ()
         try:
             chain = read_chain(path)
         except StoreCorrupt:
-            return  # it is just being created
+            return ()  # it is just being created
         for row in chain.rows:
-            if row.kind in kinds and row.site in kinds[row.kind]:
+            # What a producer sends again does not come from a queue.
+            if row.kind in kinds and row.site in kinds[row.kind] and row.reason != "repair":
                 key = (Stream(row.producer, row.topic, row.partition), row.epoch)
                 kinds[row.kind][row.site].put(key, row.first, row.last)
+        return chain.rows
 
     @property
     def confirmed(self) -> dict[str, int]:

@@ -90,14 +90,14 @@ def declare(
 ) -> Script[bool | None]:  # fmt: skip
     """Declare exchange, group queues and bindings as ``site.declare`` says.
 
-    With `look_first` the result is whether all queues existed before, else None. Bindings in `stuck` are left out;
-    those for which the broker does not answer, or whose queue is at a node that is down, are added to it. Queues that
-    turn out to be streams are added to `streams`.
+    With `look_first` the result is True if all queues existed before, False if none did, else None. Bindings in
+    `stuck` are left out; those for which the broker does not answer, or whose queue is at a node that is down, are
+    added to it. Queues that turn out to be streams are added to `streams`.
     """
     if site.declare == "none":
         return None
     yield from _declare_exchange(connection, site)
-    existed = True
+    existed: set[bool] = set()
     for binding in dict.fromkeys(bindings):
         if stuck is not None and binding in stuck:
             continue
@@ -110,8 +110,8 @@ def declare(
                 raise
             stuck.add(binding)
         else:
-            existed = existed and found
-    return existed if look_first else None
+            existed.add(found)
+    return existed.pop() if look_first and len(existed) == 1 else None
 
 
 def _declare_bound(

@@ -123,9 +123,9 @@ class LocalBroker:
 
     def connect_receiver(
         self, client: str, wake: Callable[[], None], bindings: Iterable[Binding]
-    ) -> tuple[Connection, bool]:
-        """A connection that reads these groups' queues, and whether all of them existed; or :class:`Refused`. With MQTT
-        it may take over the session of another reader."""
+    ) -> tuple[Connection, bool | None]:
+        """A connection that reads these groups' queues, and whether they existed (None: only some did); or
+        :class:`Refused`. With MQTT it may take over the session of another reader."""
         with self.lock:
             queues = [queue_of(binding) for binding in bindings]
             connection = self._connect(client, wake, queues)

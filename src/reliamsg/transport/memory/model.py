@@ -184,15 +184,15 @@ class BrokerModel(Generic[S]):
         wanted = set(queues)
         return next((session for session in self._readers if not wanted.isdisjoint(session.queues)), None)
 
-    def read(self, session: S, queues: Sequence[QueueKey]) -> bool:
-        """A client begins to read; returns whether all queues existed. The caller has made sure that nobody else reads
-        them."""
-        existed = all(queue in self.queues for queue in queues)
+    def read(self, session: S, queues: Sequence[QueueKey]) -> bool | None:
+        """A client begins to read; returns True if all queues existed, False if none did, else None. The caller has
+        made sure that nobody else reads them."""
+        found = {queue in self.queues for queue in queues}
         for queue in queues:
             self.create(queue)
         self._readers[session] = None
         session.queues = tuple(queues)
-        return existed
+        return found.pop() if len(found) == 1 else None
 
     # -- groups ---------------------------------------------------------------------------------------------
 

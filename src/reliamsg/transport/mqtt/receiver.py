@@ -59,6 +59,8 @@ class MqttReceiver(MqttSession[ReceiverEvents]):
         """Whether the broker was reached in the last attempt, and did not provide what was requested."""
         self._found: tuple[MqttConnection, Endpoint] | None = None
         """The session, requested during the fallback and not read yet."""
+        self._found_before = False
+        """Whether the connection is that one: the session may be older than this attempt."""
         self._topics = topics_of(bindings)
         self._proofs = proofs_of(bindings)
         self._proving: int | None = None
@@ -90,6 +92,7 @@ class MqttReceiver(MqttSession[ReceiverEvents]):
         found, self._found = self._found, None
         self._on_fallback = False
         connection: MqttConnection | Ended
+        self._found_before = found is not None
         if found is not None:
             connection, endpoint = found
         else:
@@ -173,6 +176,8 @@ class MqttReceiver(MqttSession[ReceiverEvents]):
         self._proving = connection.collect(self._proofs) if asks else None
         connack = connection.connack
         present = None if self._on_fallback or connack is None else connack.session_present
+        if self._found_before and not present:
+            present = None
         self.gate.connected(str(endpoint), present)
         alive = True
         while alive:
