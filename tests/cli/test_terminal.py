@@ -296,17 +296,18 @@ def test_reports_of_the_checker_and_the_audit() -> None:
     assert not forbidden(report.text())
     assert len(report.text().splitlines()) == 6
     counts = dict.fromkeys(
-        ("enqueued", "lost", "declared_gaps", "duplicates", "out_of_order", "phantom", "pending", "late",
+        ("enqueued", "proven", "lost", "declared_gaps", "duplicates", "out_of_order", "phantom", "pending", "late",
          "before_join", "saved_by_repair", "saved_by_second_site"), 0
     )  # fmt: skip
     site = {"confirmed": 0, "received": 0, "lost_after_confirm": 0, "saved_alone": 0}
     verdict = {
-        "verdict": EVIL, "messages": {**counts, "delivered": {EVIL: 1}}, "streams": 1, "sites": {EVIL: site},
+        "verdict": EVIL, "through": EVIL, "held_by": [{"role": EVIL, "client": EVIL, "why": EVIL}, {"why": EVIL}],
+        "messages": {**counts, "delivered": {EVIL: 1}}, "streams": 1, "sites": {EVIL: site},
         "evidence": {"clients": 1, "missing": [EVIL], "broken": [EVIL]}, "latency": {EVIL: {EVIL: 1.0}},
         "findings": [{"severity": EVIL, "kind": EVIL, "text": EVIL}], "rows": 1, "seconds": 1.0,
     }  # fmt: skip
     assert not forbidden(table(verdict))
-    assert len(table(verdict).splitlines()) == 10
+    assert len(table(verdict).splitlines()) == 13
 
 
 def test_the_texts_of_brokers() -> None:

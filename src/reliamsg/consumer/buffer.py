@@ -27,7 +27,7 @@ from reliamsg.protocol.receiver.stream import StreamReceiver
 from reliamsg.runtime.wakeup import Waiters
 from reliamsg.store.inbox import Inbox
 from reliamsg.store.inbox_rows import HeldFrame
-from reliamsg.store.journal import Entry, summed_parts
+from reliamsg.store.journal import SUMMED, Entry, summed_parts
 from reliamsg.wire.data import FLAG_MOVED, Frame, FrameError, Records, open_frame, piece
 
 __all__ = ["BufferedBatch", "DeliverySlice", "SettlementListener", "StreamBuffer", "StreamBuffers", "fail"]
@@ -375,17 +375,22 @@ class DeliverySlice:
         """No more messages are taken from it."""
         self.done = True
 
-    def report(self) -> Iterator[tuple[int, int, int]]:
+    def report(self) -> Sequence[tuple[int, int, int]]:
         """(first, last, digest sum) of what was delivered since the last call, divided where a journal row ends."""
         seq, total = self.progress
         first, before = self._reported
         if seq == first:
-            return
+            return ()
         self._reported = (seq, total)
-        for start, end in summed_parts(first, seq - 1):
-            some = total - before if end == seq - 1 else self._sum(start, end)
-            total -= some
-            yield start, end, some
+        last, left = seq - 1, total - before
+        if last // SUMMED == (first - 1) // SUMMED:  # the usual case, of small batches
+            return ((first, last, left),)
+        found = []
+        for start, end in summed_parts(first, last):
+            some = left if end == last else self._sum(start, end)
+            left -= some
+            found.append((start, end, some))
+        return found
 
     def _sum(self, first: int, last: int) -> int:
         """The digest sum of some messages."""

@@ -71,7 +71,8 @@ class LatestStatuses:
     def mark(self, site: str) -> None:
         """Note the newest statuses: they precede whatever is asked of the site from now on. Later statuses, which may
         not, replace them in :attr:`by_producer` only."""
-        self._before[site] = {name: self.by_producer[name] for name in self.news[site]}
+        news = self.news[site]
+        self._before[site] = {name: self.by_producer[name] for name in news} if news else {}
 
     def journal(self, site: str, before: float = float("-inf")) -> dict[str, tuple[int, str]]:
         """Journal how far each producer said that its own journal goes, in its newest status before that time or, if
