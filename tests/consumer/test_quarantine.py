@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from reliamsg.consumer import intake
+from reliamsg.consumer.intake import Forms, installed_forms
 from reliamsg.consumer.site import SiteReceiver
 from reliamsg.consumer.status import status_of
 from reliamsg.errors import QuarantineFull
@@ -125,27 +125,30 @@ def test_one_reason_at_one_site_leaves_room_for_others(bench: Bench, refusing: p
     assert quarantine._room.take("other dc1", 1_000_000)
 
 
-def _without_zstd(monkeypatch: pytest.MonkeyPatch) -> None:
+def _without_zstd(monkeypatch: pytest.MonkeyPatch) -> Forms:
     monkeypatch.setitem(sys.modules, "zstandard", None)
+    return installed_forms()
 
 
-def _of_an_earlier_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(intake, "BODY_VERSION", intake.BODY_VERSION - 1)
+def _of_an_earlier_version(_: pytest.MonkeyPatch) -> Forms:
+    return Forms(version=Forms().version - 1)
 
 
-def _without_a_flag(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(intake, "KNOWN_FLAGS", 0)
+def _without_a_flag(_: pytest.MonkeyPatch) -> Forms:
+    return Forms(flags=0)
 
 
 @pytest.mark.parametrize("installed", [_without_zstd, _of_an_earlier_version, _without_a_flag])
 def test_batches_that_this_installation_cannot_read_wait_for_one_that_can(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, installed: Callable[[pytest.MonkeyPatch], None]
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, installed: Callable[[pytest.MonkeyPatch], Forms]
 ) -> None:
-    for site in ("dc1", "dc2"):
-        send(bench.network[site], 1, 5, pad=500, compress=True)
-        send(bench.network[site], 6, 10, pad=500, compress=True)
+    sent = [frame(first, first + 4, pad=500, compress=True) for first in (1, 6)]
     with monkeypatch.context() as patches:
-        installed(patches)
+        bench.settings["forms"] = installed(patches)
+        bench.reopen()
+        for site in ("dc1", "dc2"):
+            for one in sent:
+                bench.network[site].inject(TOPIC, one, content_type=CONTENT_TYPE)
         bench.settle()
         assert bench.take() == []
         assert bench.queued() == {"dc1": 0, "dc2": 0}
@@ -154,16 +157,20 @@ def test_batches_that_this_installation_cannot_read_wait_for_one_that_can(
             (1, 5, "unreadable"), (6, 10, "unreadable"),
         ]  # fmt: skip
         assert bench.engine.sites["dc1"].rejected == {"unreadable": 2}
+        assert status_of(bench.engine).quarantined == {"unreadable": 2}
         bench.reopen()
         bench.engine.shared.quarantine.replay(Selection())
         bench.settle()
         assert bench.take() == [], "it still can't read them"
         assert len(bench.inbox.quarantine.select(Selection())) == 2
+        assert status_of(bench.engine).quarantined == {"unreadable": 2}
+    del bench.settings["forms"]
     bench.reopen()
     bench.settle()
     assert seqs(bench.take()) == list(range(1, 11))
     bench.settle(2.0)
     assert bench.inbox.quarantine.select(Selection()) == []
+    assert status_of(bench.engine).quarantined == {}
 
 
 def test_what_cannot_be_read_fills_a_gap_that_holds_its_stream(
@@ -178,6 +185,7 @@ def test_what_cannot_be_read_fills_a_gap_that_holds_its_stream(
     unreadable = frame(3, 4, pad=500, compress=True)
     with monkeypatch.context() as patches:
         _without_zstd(patches)
+        bench.reopen()
         bench.network["dc1"].inject(TOPIC, unreadable, content_type=CONTENT_TYPE)
         send(bench.network["dc1"], 5, 6)
         bench.settle(20.0)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from reliamsg.config import JournalExport, Site
 from reliamsg.consumer.commits import Committer, unreserved
@@ -20,7 +20,7 @@ from reliamsg.consumer.dead_letters import DeadLetters
 from reliamsg.consumer.deliveries import Deliveries
 from reliamsg.consumer.forgetting import Forgetting, entry_of, is_settled, tombstone_of
 from reliamsg.consumer.fullness import Fullness
-from reliamsg.consumer.intake import UNREADABLE
+from reliamsg.consumer.intake import UNREADABLE, Forms, installed_forms
 from reliamsg.consumer.latest_statuses import LatestStatuses
 from reliamsg.consumer.lease import Lease
 from reliamsg.consumer.loading import Loader
@@ -28,7 +28,7 @@ from reliamsg.consumer.quarantine import FAR_EPOCH, TOO_MANY_STREAMS, Samples
 from reliamsg.consumer.replaying import Replayer
 from reliamsg.consumer.restore import restored
 from reliamsg.consumer.shared import share
-from reliamsg.consumer.site import SiteReceiver
+from reliamsg.consumer.site import Accepted, SiteReceiver
 from reliamsg.consumer.standby import StandbyLease
 from reliamsg.errors import (
     FatalError,
@@ -79,6 +79,8 @@ class EngineSettings:
     """The process that had the same inbox open has ended, so there is no need to wait for its lease."""
     keys: KeyRing | None = None
     max_quarantine_bytes: int = 64 * 1024 * 1024
+    forms: Forms = field(default_factory=installed_forms)
+    """What the installation can read."""
 
 
 class ConsumerEngine:
@@ -127,8 +129,8 @@ class ConsumerEngine:
         self.statuses = LatestStatuses(shared.journal, (site.name for site in sites))
         self.sites = {
             site.name: SiteReceiver(
-                shared, site, self.statuses, topics, keep_late=settings.keep_late, unsequenced=settings.unsequenced,
-                keys=settings.keys,
+                shared, site, self.statuses, topics,
+                Accepted(settings.keep_late, settings.unsequenced, settings.keys, settings.forms),
             )
             for site in sites
         }  # fmt: skip

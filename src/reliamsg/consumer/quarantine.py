@@ -7,7 +7,7 @@ messages are safe elsewhere. :class:`Samples` are something else: bytes of unusa
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 
 from reliamsg.message import Stream
@@ -53,6 +53,9 @@ class Quarantine:
                 for (reason, site), (count, size) in rows.sources.items()
             },
         )
+        self._counts = Counter[str]()
+        for (reason, _), (count, _) in rows.sources.items():
+            self._counts[reason] += count
         self._admitting: dict[tuple[Stream, str], int] = {}
         """By stream and reason, deliveries that are admitted and not committed."""
         self.replaying: dict[int, tuple[Stream, str]] = {}
@@ -79,6 +82,11 @@ class Quarantine:
         return self.total >= self.limit // SHORT_PART
 
     @property
+    def by_reason(self) -> dict[str, int]:
+        """The number of deliveries that are there, or about to be, by reason."""
+        return dict(+self._counts)
+
+    @property
     def total(self) -> int:
         """Bytes in use, with what rows take."""
         return self._room.total
@@ -94,6 +102,7 @@ class Quarantine:
         elif reason == TOO_MANY_STREAMS:
             self.any_roomless = True
         envelope = frame.envelope
+        self._counts[reason] += 1
         self._admitting[stream, reason] = self._admitting.get((stream, reason), 0) + 1
         return QuarantinedDelivery(
             reason, site, stream, envelope.epoch, envelope.incarnation, envelope.previous, envelope.seq, envelope.last,
@@ -133,6 +142,7 @@ class Quarantine:
                 self._admitting[one.stream, one.reason] = count
         for one in (*left.known, *left.removed):
             self._not_replaying(one.id)
+            self._counts[one.reason] -= 1
             self._room.give_back(f"{one.reason} {one.site}", one.size + ROW_BYTES)
         self._look()
 
@@ -173,6 +183,8 @@ class Quarantine:
     def requalified(self, before: Iterable[QuarantinedDelivery]) -> None:
         """These, as they were, are there for want of room now."""
         for one in before:
+            self._counts[one.reason] -= 1
+            self._counts[TOO_MANY_STREAMS] += 1
             self._room.move(
                 f"{one.reason} {one.site}", f"{TOO_MANY_STREAMS} {one.site}", one.size + ROW_BYTES
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
@@ -11,11 +12,11 @@ from reliamsg.config import Site
 from reliamsg.consumer.buffer import BufferedBatch
 from reliamsg.consumer.intake import (
     UNREADABLE,
+    Forms,
     Rejected,
     Unsequenced,
     examine,
     examine_repair,
-    is_readable,
 )
 from reliamsg.consumer.latest_statuses import LatestStatuses
 from reliamsg.consumer.quarantine import FAR_EPOCH, HELD, TOO_MANY_STREAMS
@@ -32,7 +33,7 @@ from reliamsg.transport.base import Delivery, ReceiverTransport, SenderTransport
 from reliamsg.wire.data import Frame, FrameError, Origin, Records, encode, open_frame
 from reliamsg.wire.limits import MAX_FRAME_BYTES
 
-__all__ = ["SILENT_S", "SilentQueues", "SiteReceiver", "SiteState"]
+__all__ = ["SILENT_S", "Accepted", "SilentQueues", "SiteReceiver", "SiteState"]
 
 log = logging.getLogger("reliamsg.consumer")
 
@@ -174,6 +175,20 @@ class SilentQueues:
         return True
 
 
+@dataclass(frozen=True)
+class Accepted:
+    """What a consumer accepts in addition to readable batches that are not late."""
+
+    keep_late: bool
+    """The application wants to see late messages."""
+    unsequenced: bool
+    """Messages without identity are delivered."""
+    keys: KeyRing | None
+    """If given, everything must be signed with one of these."""
+    forms: Forms
+    """The forms of batches that are readable."""
+
+
 class SiteReceiver:
     """One site: takes the events of its connections (see :mod:`~reliamsg.consumer.connector`), all under the
     consumer's lock but :meth:`received` and :meth:`repaired`."""
@@ -184,10 +199,7 @@ class SiteReceiver:
         site: Site,
         statuses: LatestStatuses,
         topics: Mapping[str, Topic],
-        *,
-        keep_late: bool,
-        unsequenced: bool,
-        keys: KeyRing | None = None,
+        accepted: Accepted,
     ) -> None:
         self.shared = shared
         self.site = site
@@ -220,10 +232,12 @@ class SiteReceiver:
         self.rejected: dict[str, int] = {}
         """Reason → deliveries."""
         self._statuses = statuses
-        self._keep_late = keep_late
-        self._unsequenced = unsequenced
-        self._examine = partial(examine, topics=topics, limit=MAX_FRAME_BYTES, ring=keys)
-        self._examine_repair = partial(examine_repair, topics=topics, limit=MAX_FRAME_BYTES, ring=keys)
+        self._accepted = accepted
+        ring, forms = accepted.keys, accepted.forms
+        self._examine = partial(examine, topics=topics, limit=MAX_FRAME_BYTES, ring=ring, forms=forms)
+        self._examine_repair = partial(
+            examine_repair, topics=topics, limit=MAX_FRAME_BYTES, ring=ring, forms=forms
+        )
         self._has_lock = site.protocol != "mqtt"
         self._silent = SilentQueues()
         self.deferred = Deferred()
@@ -574,7 +588,7 @@ class SiteReceiver:
     def replayed(self, row: QuarantinedDelivery, frame: Frame, now: float, wall: int) -> bool:
         """Take in a delivery from the quarantine, as if it arrived again; False if it has to stay there."""
         shared, envelope = self.shared, frame.envelope
-        if row.reason == UNREADABLE and not is_readable(frame):
+        if row.reason == UNREADABLE and not self._accepted.forms.include(frame):
             return False
         if shared.absent.may_know(row.stream):
             shared.absent.wait(row.stream, QUARANTINE, lambda room: self._replay_loaded(row, frame, room))
@@ -618,7 +632,7 @@ class SiteReceiver:
     def _late(self, stream: Stream, frame: Frame, spans: Sequence[Span], wall: int) -> None:
         """Keep late messages for the application to see; they are journalled in any case."""
         shared = self.shared
-        for part in BufferedBatch.of(frame, spans, self.name, 0.0, wall) if self._keep_late else ():
+        for part in BufferedBatch.of(frame, spans, self.name, 0.0, wall) if self._accepted.keep_late else ():
             if shared.inbox.late_bytes + shared.durability.pending.late_bytes >= MAX_LATE_BYTES:
                 self._count(_NOT_KEPT, "late")
                 continue
@@ -627,7 +641,7 @@ class SiteReceiver:
             )
 
     def _without_identity(self, delivery: Delivery, what: Unsequenced, now: float, wall: int) -> None:
-        if not self._unsequenced:
+        if not self._accepted.unsequenced:
             self._reject(delivery, Rejected("unsequenced"))
             return
         stream = Stream("", what.topic, what.partition)

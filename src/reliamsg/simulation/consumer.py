@@ -10,6 +10,7 @@ from reliamsg.consumer.dead_letters import LateItem, ReplayItem
 from reliamsg.consumer.deliveries import GapItem
 from reliamsg.consumer.engine import ConsumerEngine, EngineSettings
 from reliamsg.consumer.forgetting import Forgetting
+from reliamsg.consumer.intake import UNREADABLE
 from reliamsg.consumer.quarantine import HELD
 from reliamsg.consumer.status import ConsumerStatus, status_of
 from reliamsg.errors import (
@@ -28,8 +29,9 @@ from reliamsg.runtime.environment import Environment
 from reliamsg.simulation.announcements import Announcements, Member
 from reliamsg.simulation.consumer_journal import ConsumerJournal
 from reliamsg.simulation.incidents import Incidents
+from reliamsg.simulation.installation import Installation
 from reliamsg.simulation.oracle import Oracle
-from reliamsg.simulation.process import Machine, Process, ProcessJudge
+from reliamsg.simulation.process import RESTART_S, Machine, Process, ProcessJudge
 from reliamsg.simulation.scenario import Scenario
 from reliamsg.simulation.stopwatch import Stopwatch
 from reliamsg.store.inbox import Inbox
@@ -78,6 +80,11 @@ class ConsumerProcess(Process):
         self._announcements = announcements
         self._keys = scenario.key_ring()
         self._inbox: Inbox | None = None
+        self._installation = Installation(
+            self.faults, random.Random(f"{scenario.seed}/installation/{self.name}")
+        )
+        self._unreadable = 0
+        """Batches that the client could not read, since it was opened."""
         self._quarantine_bytes: int = settings["max_quarantine_bytes"]
         self._application = random.Random(f"{scenario.seed}/application/{self.name}")
         self._operator = random.Random(f"{scenario.seed}/operator/{self.name}")
@@ -107,6 +114,11 @@ class ConsumerProcess(Process):
 
     def open_client(self) -> None:
         """See :class:`Process`."""
+        self._installation.open()
+        self._unreadable = 0
+        if self._installation.is_outdated:
+            self.note(f"has an installation {self._installation.name}")
+            self.executor.after(self._installation.upgrade_delay(), self._upgrade)
         try:
             self._inbox = Inbox(self.drive.path, self.group, self.drive.connect, self.identities.randbytes)
             self.engine = ConsumerEngine(
@@ -126,7 +138,7 @@ class ConsumerProcess(Process):
         return EngineSettings(
             self.group, self._scenario.topics_of(self.group), max_inbox_bytes=s["max_inbox_bytes"],
             takeover_timeout=s["takeover_timeout"], on_gap=s["on_gap"], standby=s["standby"], keys=self._keys,
-            max_quarantine_bytes=self._quarantine_bytes,
+            max_quarantine_bytes=self._quarantine_bytes, forms=self._installation.forms,
         )  # fmt: skip
 
     def _rules(self) -> Rules:
@@ -151,10 +163,20 @@ class ConsumerProcess(Process):
         ):  # an operator enlarges its quarantine
             self._quarantine_bytes = ENOUGH_BYTES
             self.give_up(error, self._operator_delay())
+        elif isinstance(error, QuarantineFull) and f"({UNREADABLE})" in str(error):
+            self._installation.upgrade()
+            self.give_up(error, self._operator_delay())
         elif isinstance(error, QuarantineFull):  # only an operator could help
             self.give_up(error, None)
         else:
             self.give_up(error, BUSY_S if isinstance(error, GroupBusy) else RETRY_S)
+
+    def _upgrade(self) -> None:
+        """Someone upgrades the installation, and restarts the client."""
+        self.note("is closed, to be upgraded")
+        self.close()
+        self._installation.upgrade()
+        self.open_later(self._operator.uniform(*RESTART_S))
 
     def close_client(self) -> None:
         """See :class:`Process`: as :class:`~reliamsg.consumer.runner.Runner` does it."""
@@ -163,6 +185,7 @@ class ConsumerProcess(Process):
         if self._chunk is not None:
             engine.deliveries.release(self._chunk)
         engine.flush(now)
+        self.journal.check_quarantine(status_of(engine).quarantined)
         engine.say_goodbye(now)
         engine.standby.close_given_up()
         for site in engine.sites.values():
@@ -213,6 +236,8 @@ class ConsumerProcess(Process):
             engine.standby.close_given_up()
         if engine.shared.health.may_write and self.faults.bites("streams_forgotten"):
             self._forget_streams(engine)
+        if self._installation.is_outdated:
+            self._count_unreadable(engine)
         errors = engine.shared.health.take_errors()
         self.judge.reported(self.name, errors)
         for error in errors:
@@ -227,6 +252,12 @@ class ConsumerProcess(Process):
             self._fail(fatal)
             return None
         return deadline
+
+    def _count_unreadable(self, engine: ConsumerEngine) -> None:
+        found = sum(site.rejected.get(UNREADABLE, 0) for site in engine.sites.values())
+        for _ in range(found - self._unreadable):
+            self.faults.strikes("outdated")
+        self._unreadable = found
 
     def after_call(self) -> None:
         """See :class:`Process`: check for messages, and for acknowledgements that have become durable."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
+
+from reliamsg.consumer.intake import UNREADABLE
 from reliamsg.message import Gap, MessageId, Stream
 from reliamsg.protocol.receiver.redelivery import COUNTED_TOGETHER
 from reliamsg.simulation.announcements import Announcements, Member
@@ -18,6 +22,8 @@ from reliamsg.store.quarantine import Selection, read_quarantined
 __all__ = ["ConsumerJournal"]
 
 ALL = 1_000_000
+TAKEN_IN = ("received", "duplicate", "late", "before_join", "conflict")
+"""Rows about a delivery that was taken in."""
 
 
 class ConsumerJournal:
@@ -113,6 +119,8 @@ class ConsumerJournal:
         oracle, group, name = self._oracle, self._group, self._name
         if row.kind == "quarantined":
             self._incidents.count("quarantined", int(row.reason == "held"))
+            if row.reason == UNREADABLE:
+                oracle.kept_unreadable(group, stream, row.epoch, row.first, row.last)
         elif row.kind == "opened":
             self._reads_since = None
         elif row.kind == "connected" and self._reads_since is None:
@@ -154,6 +162,31 @@ class ConsumerJournal:
         receives no announcements."""
         since = self._reads_since
         return since is not None and self._announcements.includes_status(stream, since, at)
+
+    def check_quarantine(self, counts: Mapping[str, int]) -> None:
+        """Check the number of deliveries in the quarantine by reason, according to the consumer's status."""
+        with self._drive.reading() as connection:
+            rows = read_quarantined(connection, Selection(), ALL)
+        for reason, count in Counter(row.reason for row in rows).items():
+            if counts.get(reason, 0) < count:
+                self._oracle.violate("unreported", f"{self._name} has {count} ({reason}), and says {counts}")
+
+    def report_unreadable(self) -> None:
+        """The run has ended: everything that could not be read must still be in the quarantine, unless it was taken in
+        since."""
+        with self._drive.reading() as connection:
+            rows = list(read_journal(connection))
+            kept = read_quarantined(connection, Selection(), ALL)
+        found = {(each.stream, each.epoch, seq) for each in kept for seq in range(each.first, each.last + 1)}
+        for row in reversed(rows):
+            stream = _stream_of(row)
+            numbers = [(stream, row.epoch, seq) for seq in range(row.first, row.last + 1)]
+            if row.kind in TAKEN_IN:
+                found.update(numbers)
+            elif row.kind == "quarantined" and row.reason == UNREADABLE:
+                for number in numbers:
+                    if number not in found:
+                        self._oracle.violate("lost", f"{number} was in the quarantine of {self._name}")
 
     def report_dead_letters(self) -> None:
         """The run has ended: report all dead letters."""

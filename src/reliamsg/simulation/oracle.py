@@ -185,8 +185,11 @@ class Oracle:
         """By group, when consumers terminated."""
         self._acked_durably: dict[str, dict[MessageId, tuple[str, float]]] = {g: {} for g in self.groups}
         """By group, in whose inbox, and when."""
-        self._journalled: dict[str, set[MessageId]] = {group: set() for group in self.groups}
-        """By group, messages that were acknowledged or became dead letters, according to journals."""
+        # By group, according to journals: messages that were acknowledged or became dead letters; and messages that a
+        # consumer could not read, and keeps in its quarantine.
+        self._journalled, self._unreadable = (
+            {group: set[MessageId]() for group in self.groups} for _ in range(2)
+        )
         self._dead_letters = {group: DeadLetters() for group in self.groups}
         self._stopwatches: dict[str, Stopwatch] = {}
         self._files: dict[str, ConsumerFiles] = {}
@@ -477,6 +480,14 @@ class Oracle:
                 self.violate(
                     "let_go_unsafe", f"{message} was left by {consumer} to a producer that does not keep it"
                 )
+
+    def kept_unreadable(self, group: str, stream: Stream, epoch: int, first: int, last: int) -> None:
+        """A consumer's journal records that it can't read these messages, and keeps them in its quarantine. Until then
+        they are missing, and may be declared."""
+        self._unreadable[group] |= {
+            MessageId(stream.producer, epoch, stream.topic, stream.partition, seq)
+            for seq in range(first, last + 1)
+        }
 
     def announced_missing(
         self, group: str, consumer: str, stream: Stream, spans: Iterable[tuple[int, int, int]]
@@ -931,6 +942,7 @@ class Oracle:
             and found is not None
             and released < found.at
             and len(self._inboxes[group]) == 1
+            and message not in self._unreadable[group]
             and (self.owes(group, operation) or not self._left_messages.was_left(group, message))
             and not self._is_superseded(found.gap)
         ):

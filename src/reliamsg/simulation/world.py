@@ -193,6 +193,7 @@ class World:
         for consumer in self.consumers:
             consumer.journal.report()
             consumer.journal.report_dead_letters()
+            consumer.journal.report_unreadable()
         self._report_excuses()
         waiting = {
             name for name, settings in self.scenario.groups.items() if settings["on_gap"] in ("wait", "hold")
