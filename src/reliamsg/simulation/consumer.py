@@ -45,6 +45,8 @@ OPERATOR_S = 0.1
 """The minimum time until an operator looks at a held stream, and between two looks."""
 SLOW_S = (0.05, 1.0)
 """The time to handle some messages."""
+READS_QUARANTINE_S = 5.0
+"""How long it takes at most until a client that reads has taken in what is readable in its quarantine."""
 HALTED_S = 1.0
 """The time until someone has repaired the fault that halted a client."""
 BUSY_S = 5.0
@@ -83,6 +85,8 @@ class ConsumerProcess(Process):
         self._installation = Installation(
             self.faults, random.Random(f"{scenario.seed}/installation/{self.name}")
         )
+        self._reads_since: float | None = None
+        """When the client began to read."""
         self._unreadable = 0
         """Batches that the client could not read, since it was opened."""
         self._quarantine_bytes: int = settings["max_quarantine_bytes"]
@@ -115,7 +119,7 @@ class ConsumerProcess(Process):
     def open_client(self) -> None:
         """See :class:`Process`."""
         self._installation.open()
-        self._unreadable = 0
+        self._unreadable, self._reads_since = 0, None
         if self._installation.is_outdated:
             self.note(f"has an installation {self._installation.name}")
             self.executor.after(self._installation.upgrade_delay(), self._upgrade)
@@ -185,7 +189,7 @@ class ConsumerProcess(Process):
         if self._chunk is not None:
             engine.deliveries.release(self._chunk)
         engine.flush(now)
-        self.journal.check_quarantine(status_of(engine).quarantined)
+        self.journal.check_quarantine(status_of(engine).quarantined, self._had_time_to_read(engine))
         engine.say_goodbye(now)
         engine.standby.close_given_up()
         for site in engine.sites.values():
@@ -253,6 +257,17 @@ class ConsumerProcess(Process):
             return None
         return deadline
 
+    def _had_time_to_read(self, engine: ConsumerEngine) -> bool:
+        """Whether everything that could not be read before the upgrade must have left the quarantine."""
+        since, now = self._reads_since, self.scheduler.now
+        return (
+            since is not None
+            and now - since > READS_QUARANTINE_S
+            and self.faults.over
+            and not self._installation.is_outdated
+            and engine.shared.health.fatal is None
+        )
+
     def _count_unreadable(self, engine: ConsumerEngine) -> None:
         found = sum(site.rejected.get(UNREADABLE, 0) for site in engine.sites.values())
         for _ in range(found - self._unreadable):
@@ -266,6 +281,8 @@ class ConsumerProcess(Process):
         self._stopwatch.update(self.scheduler.now, runs)
         if engine is None:
             return
+        if self._reads_since is None and not engine.shared.role.barred:
+            self._reads_since = self.scheduler.now
         if self._awaited is not None:
             self._check_durable(engine)
         if not self._busy and (engine.deliveries.may_deliver or self._chunk is not None):

@@ -163,13 +163,16 @@ class ConsumerJournal:
         since = self._reads_since
         return since is not None and self._announcements.includes_status(stream, since, at)
 
-    def check_quarantine(self, counts: Mapping[str, int]) -> None:
-        """Check the number of deliveries in the quarantine by reason, according to the consumer's status."""
+    def check_quarantine(self, counts: Mapping[str, int], all_readable: bool) -> None:
+        """Check the number of deliveries in the quarantine by reason, according to the consumer's status.
+        `all_readable`: the consumer has read for a while with an installation for which nothing is unreadable."""
         with self._drive.reading() as connection:
             rows = read_quarantined(connection, Selection(), ALL)
         for reason, count in Counter(row.reason for row in rows).items():
             if counts.get(reason, 0) < count:
                 self._oracle.violate("unreported", f"{self._name} has {count} ({reason}), and says {counts}")
+            if all_readable and reason == UNREADABLE:
+                self._oracle.violate("stalled", f"{self._name} can read {count} batches that it quarantined")
 
     def report_unreadable(self) -> None:
         """The run has ended: everything that could not be read must still be in the quarantine, unless it was taken in

@@ -14,15 +14,16 @@ __all__ = ["stored_in_inbox", "stored_in_outbox"]
 ALL = 1_000_000
 
 
-def stored_in_outbox(drive: Drive, producer: str) -> Iterator[tuple[MessageId, bytes]]:
-    """Messages and their bodies."""
+def stored_in_outbox(drive: Drive, producer: str) -> Iterator[tuple[MessageId, int, bytes]]:
+    """Messages, the incarnations of their openings, and their bodies."""
     with drive.reading() as connection:
         rows = connection.execute(
             "SELECT s.topic, s.part, b.epoch, b.seq, b.frame FROM batch b JOIN stream s ON s.id = b.stream_id"
         ).fetchall()
     for topic, part, epoch, first, frame in rows:
-        for seq, body in enumerate(open_frame(frame).records().bodies, first):
-            yield MessageId(producer, epoch, topic, part, seq), body
+        opened = open_frame(frame)
+        for seq, body in enumerate(opened.records().bodies, first):
+            yield MessageId(producer, epoch, topic, part, seq), opened.envelope.incarnation, body
 
 
 def stored_in_inbox(drive: Drive) -> Iterator[MessageId]:

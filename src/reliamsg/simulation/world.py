@@ -365,8 +365,8 @@ class World:
         The judge is shown the latter, because no broker may have seen it."""
         found = defaultdict[str, set[MessageId]](set)
         for producer in self.producers:
-            for message, body in stored_in_outbox(producer.drive, producer.name):
-                self.oracle.seen(message, body)
+            for message, opening, body in stored_in_outbox(producer.drive, producer.name):
+                self.oracle.seen(message, opening, body)
                 found[""].add(message)
         for consumer in self.consumers:
             found[consumer.group].update(stored_in_inbox(consumer.drive))
