@@ -12,7 +12,7 @@ from reliamsg.consumer.intake import Forms, installed_forms
 from reliamsg.consumer.site import SiteReceiver
 from reliamsg.consumer.status import status_of
 from reliamsg.errors import QuarantineFull
-from reliamsg.message import Stream
+from reliamsg.message import Prev, Stream
 from reliamsg.store.quarantine import Selection
 from reliamsg.transport.base import Delivery
 from reliamsg.wire.data import CONTENT_TYPE, Frame
@@ -197,3 +197,53 @@ def test_what_cannot_be_read_fills_a_gap_that_holds_its_stream(
     bench.reopen()
     bench.settle()
     assert seqs(bench.take()) == [3, 4, 5, 6]
+
+
+def _cannot_read(bench: Bench, *frames: bytes) -> None:
+    """These arrive while the installation can't read them, and then it is upgraded."""
+    bench.settings["forms"] = Forms(flags=0, version=0)
+    bench.reopen()
+    for one in frames:
+        bench.network["dc1"].inject(TOPIC, one, content_type=CONTENT_TYPE)
+    bench.settle()
+    assert status_of(bench.engine).quarantined == {"unreadable": len(frames)}
+    del bench.settings["forms"]
+    bench.reopen()
+    bench.settle()
+
+
+def test_what_can_be_read_by_now_waits_for_room_for_its_stream(bench: Bench) -> None:
+    bench.rules["max_streams"] = 1
+    _cannot_read(bench, frame(1, 3, producer="p"), frame(1, 3, producer="q"))
+    kept = status_of(bench.engine).quarantined
+    assert kept == {"unreadable": 1, "too-many-streams": 1}, "nothing leaves before it is safe elsewhere"
+    (first,) = {message.id.producer for message in bench.take()}
+    bench.settle(5.0)
+    (second,) = {"p", "q"} - {first}
+    assert [(message.id.producer, message.seq) for message in bench.take()] == [
+        (second, 1), (second, 2), (second, 3),
+    ]  # fmt: skip
+    bench.settle(5.0)
+    assert status_of(bench.engine).quarantined == {}
+
+
+def test_what_can_be_read_by_now_waits_for_its_producer_if_its_epoch_is_far(bench: Bench) -> None:
+    far = 2**50
+    _cannot_read(bench, frame(1, 3, epoch=far))
+    assert bench.take() == []
+    assert status_of(bench.engine).quarantined == {"far-epoch": 1}
+    bench.engine.shared.quarantine.replay(Selection(stream=Stream("p", TOPIC)))
+    bench.settle()
+    assert seqs(bench.take()) == [1, 2, 3], "an operator has vouched for it"
+
+
+def test_what_can_be_read_by_now_waits_for_the_epochs_before_it(bench: Bench) -> None:
+    """A stream takes in 32 epochs beyond the current one."""
+    gap = [
+        frame(1, 1, epoch=10 * n, incarnation=n, prev=Prev(10 * n - 5, n + 1_000, 1)) for n in range(2, 40)
+    ]
+    _cannot_read(bench, frame(1, 1, epoch=5, incarnation=1), *gap)
+    assert seqs(bench.take()) == [1]
+    bench.settle()
+    waits = status_of(bench.engine).quarantined
+    assert waits.keys() == {"too-many-streams"}

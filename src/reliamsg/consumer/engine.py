@@ -221,9 +221,9 @@ class ConsumerEngine:
         if shared.buffers.pages:
             self._committer.page_in(PAGE_BYTES, now)
         quarantine = shared.quarantine
-        more = bool(self._replayer.more or quarantine.marks or quarantine.roomless) and self._replayer.step(
-            now
-        )
+        more = bool(
+            self._replayer.more or quarantine.marks or quarantine.requalifying
+        ) and self._replayer.step(now)
         if self._loader.is_needed(now):
             self._loader.load(now)
         if self.settings.keep_late:

@@ -73,8 +73,8 @@ class Quarantine:
         """What is to be replayed, or (False) not any more. The first has the table looked at once."""
         self.any_roomless = rows.has(TOO_MANY_STREAMS)
         """Something is there, or about to be, because there was no room for its stream."""
-        self.roomless: list[int] = []
-        """Ids of deliveries that could be taken in by now, but for want of room for their streams."""
+        self.requalifying: list[tuple[int, str]] = []
+        """Ids of deliveries that could be taken in by now, but for another reason, and that reason."""
 
     @property
     def is_short(self) -> bool:
@@ -176,23 +176,27 @@ class Quarantine:
 
     def lacks_room(self, number: int) -> None:
         """A delivery was kept for another reason, and now there is no room for its stream."""
-        self._not_replaying(number)
-        self.roomless.append(number)
+        self.requalify(number, TOO_MANY_STREAMS)
         self.any_roomless = True
 
-    def requalified(self, before: Iterable[QuarantinedDelivery]) -> None:
-        """These, as they were, are there for want of room now."""
+    def requalify(self, number: int, reason: str) -> None:
+        """A delivery was kept for another reason, and from now on for this one."""
+        self._not_replaying(number)
+        self.requalifying.append((number, reason))
+
+    def requalified(self, before: Iterable[QuarantinedDelivery], reason: str, count: int) -> None:
+        """These, as they were, are there for this reason now: the first `count` of those that were to be changed."""
         for one in before:
             self._counts[one.reason] -= 1
-            self._counts[TOO_MANY_STREAMS] += 1
-            self._room.move(
-                f"{one.reason} {one.site}", f"{TOO_MANY_STREAMS} {one.site}", one.size + ROW_BYTES
-            )
+            self._counts[reason] += 1
+            self._room.move(f"{one.reason} {one.site}", f"{reason} {one.site}", one.size + ROW_BYTES)
+        del self.requalifying[:count]
         self._look()
 
     def _look(self) -> None:
         admitting = any(reason == TOO_MANY_STREAMS for _, reason in self._admitting)
-        self.any_roomless = admitting or bool(self.roomless) or self._rows.has(TOO_MANY_STREAMS)
+        requalifying = any(reason == TOO_MANY_STREAMS for _, reason in self.requalifying)
+        self.any_roomless = admitting or requalifying or self._rows.has(TOO_MANY_STREAMS)
 
 
 class Samples:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from itertools import groupby
+from operator import itemgetter
 
-from reliamsg.consumer.quarantine import TOO_MANY_STREAMS
 from reliamsg.consumer.shared import Shared
 from reliamsg.consumer.site import SiteReceiver
 from reliamsg.errors import FatalError, InboxWriteError
@@ -40,12 +41,12 @@ class Replayer:
                 or shared.health.fatal is not None
             ):
                 return False
-            marks, roomless = list(shared.quarantine.marks), tuple(shared.quarantine.roomless)
+            marks, changing = list(shared.quarantine.marks), tuple(shared.quarantine.requalifying)
         try:
             if marks:
                 self._mark(marks)
-            if roomless:
-                self._requalify(roomless)
+            for reason, some in groupby(changing, key=itemgetter(1)):
+                self._requalify([number for number, _ in some], reason)
             return self.more and self._feed(now)
         except InboxWriteError as error:
             log.warning("%s: the quarantine is left for now: %s", shared.inbox.path, error)
@@ -64,12 +65,11 @@ class Replayer:
             if changed and replay:
                 log.info("%s: %d deliveries leave the quarantine", shared.inbox.path, changed)
 
-    def _requalify(self, roomless: tuple[int, ...]) -> None:
+    def _requalify(self, numbers: list[int], reason: str) -> None:
         shared = self._shared
-        before = shared.inbox.quarantine.requalify(roomless, TOO_MANY_STREAMS)
+        before = shared.inbox.quarantine.requalify(numbers, reason)
         with shared.lock:
-            shared.quarantine.requalified(before)
-            del shared.quarantine.roomless[: len(roomless)]
+            shared.quarantine.requalified(before, reason, len(numbers))
 
     def _feed(self, now: float) -> bool:
         shared = self._shared

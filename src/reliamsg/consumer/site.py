@@ -602,22 +602,37 @@ class SiteReceiver:
         shared.quarantine.took_in(row)
         arrival = self._place(_incoming(row.site, row.stream, frame, row.id, replayed=True), frame, now, wall)
         if arrival.refused or arrival.deferred or arrival.far:
-            if row.reason == TOO_MANY_STREAMS and not arrival.refused:
-                shared.quarantine.put_off[row.stream] = now + TRY_AGAIN_S
-            elif row.reason == FAR_EPOCH and arrival.refused:  # it is believed, and that is all that it lacks
-                self.shared.admission.report_no_room()
-                shared.quarantine.lacks_room(row.id)
-                return True
-            return False
+            return self._stays(row, arrival, now)
         if arrival.release:
             shared.durability.pending.unquarantined.append(row.id)
         if arrival.quarantine:
             self.set_aside("", frame.data, "conflict")
         return True
 
+    def _stays(self, row: QuarantinedDelivery, arrival: Arrival, now: float) -> bool:
+        """A delivery can't be taken in from the quarantine. It stays there for the same reason (False), or from now on
+        for another one (True)."""
+        quarantine = self.shared.quarantine
+        if row.reason == UNREADABLE and arrival.far:
+            quarantine.requalify(row.id, FAR_EPOCH)
+            return True
+        if row.reason in (TOO_MANY_STREAMS, UNREADABLE) and not arrival.refused:
+            quarantine.put_off[row.stream] = now + TRY_AGAIN_S
+        if row.reason == UNREADABLE or (row.reason == FAR_EPOCH and arrival.refused):
+            # It is readable, or believed, and this is all that it lacks.
+            if arrival.refused:
+                self.shared.admission.report_no_room()
+            quarantine.lacks_room(row.id)
+            return True
+        return False
+
     def _replay_loaded(self, row: QuarantinedDelivery, frame: Frame, there_is_room: bool) -> None:
         shared = self.shared
-        if not there_is_room and row.reason == FAR_EPOCH and not shared.core.horizon.is_far(row.epoch):
+        if (
+            not there_is_room
+            and row.reason in (FAR_EPOCH, UNREADABLE)
+            and not shared.core.horizon.is_far(row.epoch)
+        ):
             self.shared.admission.report_no_room()
             shared.quarantine.lacks_room(row.id)
         elif not (there_is_room and self.replayed(row, frame, shared.clock(), shared.wall_us())):

@@ -21,8 +21,7 @@ from pathlib import Path
 from reliamsg.checker import Report, check_directory
 from reliamsg.lab.brokers.rabbitmq import RabbitNode
 from reliamsg.lab.chaos import black_box, liveness
-from reliamsg.lab.chaos.black_box_app import EXIT_BUSY
-from reliamsg.lab.chaos.campaign_apps import Applications, Logs, Plan
+from reliamsg.lab.chaos.campaign_apps import Applications, Logs, Plan, expected_exits
 from reliamsg.lab.chaos.context import Context
 from reliamsg.lab.chaos.environment_faults import (
     broker_faults,
@@ -210,11 +209,11 @@ def _leaderless_queues(context: Context, since: datetime) -> list[str]:
 
 
 def _stop(app: App) -> None:
-    """Stop an application. One that lost its group to a standby may just have exited by itself."""
+    """Stop an application. One that lost its group to a standby, or halted, may just have exited by itself."""
     try:
         app.stop(60.0)
     except Unmet:
-        if app.child is None or app.child.exit_code != EXIT_BUSY:
+        if app.child is None or app.child.exit_code not in expected_exits(app):
             raise
 
 
