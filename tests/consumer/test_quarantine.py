@@ -5,15 +5,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
-from reliamsg.consumer.intake import Forms, installed_forms
+from reliamsg.consumer.intake import Forms, LaterVersion, Rejected, examine, installed_forms
 from reliamsg.consumer.site import SiteReceiver
 from reliamsg.consumer.status import status_of
 from reliamsg.errors import QuarantineFull
+from reliamsg.keys import KeyRing
 from reliamsg.message import Prev, Stream
 from reliamsg.store.quarantine import Selection
+from reliamsg.testing import MemoryNetwork
 from reliamsg.transport.base import Delivery
 from reliamsg.wire.data import CONTENT_TYPE, Frame
 from tests.consumer.tools import TOPIC, Bench, frame, send, seqs
@@ -247,3 +250,132 @@ def test_what_can_be_read_by_now_waits_for_the_epochs_before_it(bench: Bench) ->
     bench.settle()
     waits = status_of(bench.engine).quarantined
     assert waits.keys() == {"too-many-streams"}
+
+
+# -- a later version of the whole format ----------------------------------------------------------------------
+
+
+def _magic(bench: Bench, magic: bytes | None, seconds: float = 0.02) -> None:
+    """Open the inbox with an installation that knows no later version than this one. `seconds`: until it reads."""
+    if magic is None:
+        bench.settings.pop("forms", None)
+    else:
+        bench.settings["forms"] = Forms(magic=magic)
+    bench.settle(seconds)
+    bench.reopen()
+    bench.settle(seconds)
+
+
+@pytest.mark.parametrize("protocol", ["amqp", "mqtt"])
+def test_a_batch_in_a_later_format_waits_for_an_installation_that_knows_it(
+    tmp_path: Path, protocol: Literal["amqp", "mqtt"]
+) -> None:
+    network = MemoryNetwork("dc1", "dc2", threaded=False, protocol=protocol)
+    bench = Bench(tmp_path / "inbox.db", network=network, gap_timeout=5.0)
+    reads_after = 60.0 if protocol == "mqtt" else 0.02
+    _magic(bench, b"RMB0", reads_after)
+    sent = [frame(first, first + 4, pad=500) for first in (1, 6)]
+    for site in ("dc1", "dc2"):
+        for one in sent:
+            bench.network[site].inject(TOPIC, one, content_type=CONTENT_TYPE)
+    bench.settle()
+    assert bench.take() == []
+    assert bench.queued() == {"dc1": 0, "dc2": 0}, "brokers may forget them"
+    kept = bench.inbox.quarantine.select(Selection())
+    assert [(one.reason, one.stream, one.size) for one in kept] == [
+        ("later-version", Stream("", TOPIC), len(one)) for one in sent
+    ], "whole, and once for both sites"
+    assert status_of(bench.engine).quarantined == {"later-version": 2}
+    assert bench.engine.sites["dc1"].rejected == {"later-version": 2}
+    _magic(bench, b"RMB0", reads_after)
+    assert status_of(bench.engine).quarantined == {"later-version": 2}, "it still can't read them"
+    _magic(bench, None, reads_after)
+    assert seqs(bench.take()) == list(range(1, 11))
+    bench.settle(2.0)
+    assert status_of(bench.engine).quarantined == {}
+    assert bench.inbox.quarantine.select(Selection()) == []
+
+
+def test_formats_that_are_not_later_are_unusable(bench: Bench) -> None:
+    data = frame(1, 1)
+    for magic in (b"RMB0", b"RMBx", b"RMB:", b"RMC2"):
+        bench.network["dc1"].inject(TOPIC, magic + data[4:], content_type=CONTENT_TYPE)
+    bench.settle()
+    assert status_of(bench.engine).quarantined == {}
+    assert sum(bench.engine.sites["dc1"].rejected.values()) == 4
+
+
+def test_what_turns_out_to_be_unusable_leaves_the_quarantine_as_a_sample(bench: Bench) -> None:
+    _magic(bench, b"RMB0")
+    damaged, twice, unknown = bytearray(frame(1, 1)), frame(2, 2), frame(3, 3, pad=500, compress=True)
+    damaged[-1] ^= 1
+    for one in (bytes(damaged), twice, unknown):
+        bench.network["dc1"].inject(TOPIC, one, content_type=CONTENT_TYPE)
+    bench.settle()
+    assert status_of(bench.engine).quarantined == {"later-version": 3}
+    bench.settings["forms"] = Forms(flags=0)
+    bench.reopen()
+    bench.network["dc1"].inject(TOPIC, frame(1, 1), content_type=CONTENT_TYPE)
+    bench.settle()
+    assert seqs(bench.take()) == [1, 2]
+    bench.settle(2.0)
+    (left,) = bench.inbox.quarantine.select(Selection())
+    assert (left.reason, left.stream, left.first) == ("unreadable", Stream("p", TOPIC), 3)
+    samples = bench.inbox.quarantined()
+    assert samples.keys() == {("dc1", TOPIC)}
+    _magic(bench, None)
+    assert seqs(bench.take()) == [3]
+
+
+def test_a_later_format_that_is_stored_already_under_its_own_name_is_stored_once(bench: Bench) -> None:
+    one = frame(1, 3, pad=500, compress=True)
+    bench.settings["forms"] = Forms(flags=0)
+    bench.reopen()
+    bench.network["dc1"].inject(TOPIC, one, content_type=CONTENT_TYPE)
+    bench.settle()
+    _magic(bench, b"RMB0")
+    bench.network["dc2"].inject(TOPIC, one, content_type=CONTENT_TYPE)
+    bench.settle()
+    assert status_of(bench.engine).quarantined == {"unreadable": 1, "later-version": 1}
+    bench.settings["forms"] = Forms(flags=0)
+    bench.reopen()
+    bench.settle()
+    assert status_of(bench.engine).quarantined == {"unreadable": 1}
+    total = bench.engine.shared.quarantine.total
+    assert total == len(one) + 512, "room was given back"
+    _magic(bench, None)
+    assert seqs(bench.take()) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_later_formats_that_find_no_room(bench: Bench, signed: bool) -> None:
+    """Without keys nothing is dropped. With keys anybody may have sent them, and nobody may stop the consumer."""
+    bench.settings |= {"max_quarantine_bytes": 1_000_000, "forms": Forms(magic=b"RMB0")}
+    if signed:
+        bench.settings["keys"] = KeyRing({"k": b"0123456789abcdef0123456789abcdef"}, sign_with="k")
+    bench.reopen()
+    for number in range(30):
+        bench.network["dc1"].inject(
+            TOPIC, frame(number + 1, number + 1, pad=50_000), content_type=CONTENT_TYPE
+        )
+        bench.settle()
+    kept = status_of(bench.engine).quarantined["later-version"]
+    assert 5 <= kept < 15
+    fatal = bench.engine.shared.health.fatal
+    rejected = bench.engine.sites["dc1"].rejected
+    if signed:
+        assert fatal is None
+        assert rejected == {"later-version": kept, "unsigned": 30 - kept}
+        assert bench.queued()["dc1"] == 0
+    else:
+        assert isinstance(fatal, QuarantineFull)
+        assert "Install a later version of reliamsg" in str(fatal)
+        assert bench.queued()["dc1"] > 0
+
+
+def test_a_later_format_at_a_foreign_address_is_rejected(bench: Bench) -> None:
+    data = b"RMB2" + frame(1, 1)[4:]
+    topics = {TOPIC: (TOPIC, 0)}
+    found = examine(Delivery(1, "elsewhere", data, CONTENT_TYPE), topics, 1_000_000)
+    assert found == Rejected("wrong-topic")
+    assert examine(Delivery(1, TOPIC, data, None), topics, 1_000_000) == LaterVersion(TOPIC, 0)

@@ -27,7 +27,7 @@ SEEDS = range(6)
 
 @pytest.fixture
 def nothing_is_readable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(installation, "OUTDATED", installation.OUTDATED[-1:])
+    monkeypatch.setattr(installation, "OUTDATED", installation.OUTDATED[-2:])
 
 
 def upgraded(seeds: range = SEEDS, *faults: str) -> list[Outcome]:
@@ -52,6 +52,7 @@ def test_each_outdated_installation_is_drawn() -> None:
         "without zstd",
         "of an earlier version",
         "that does not know the flag of moved messages",
+        "that knows an earlier format only",
     }
 
 

@@ -43,7 +43,7 @@ from reliamsg.runtime.environment import Environment
 from reliamsg.runtime.export_step import ExportStep, JournalSource
 from reliamsg.store.inbox import Inbox
 from reliamsg.store.inbox_rows import Batch
-from reliamsg.store.quarantine import Selection
+from reliamsg.store.quarantine import LATER_VERSION, Selection
 from reliamsg.transport.base import Binding, Transports
 from reliamsg.wire.address import topic_address
 
@@ -163,8 +163,9 @@ class ConsumerEngine:
                 shared.core.restore(restored(saved, shared.core.context), now)
             for one in shared.inbox.quarantine.select(Selection(reason=FAR_EPOCH)):
                 shared.core.note_far(one.stream, one.epoch, now)
-            if shared.inbox.quarantine.has(UNREADABLE):  # this installation may be able to read more
-                shared.quarantine.replay(Selection(reason=UNREADABLE))
+            for reason in (UNREADABLE, LATER_VERSION):  # this installation may be able to read more
+                if shared.inbox.quarantine.has(reason):
+                    shared.quarantine.replay(Selection(reason=reason))
             shared.events.handle()
 
     def start(self) -> None:

@@ -25,7 +25,9 @@ from reliamsg.wire.data import (
     verify,
 )
 
-__all__ = ["UNREADABLE", "Forms", "Rejected", "Unsequenced", "examine", "examine_repair", "installed_forms"]
+__all__ = [
+    "UNREADABLE", "Forms", "LaterVersion", "Rejected", "Unsequenced", "examine", "examine_repair", "installed_forms",
+]  # fmt: skip
 
 UNREADABLE = "unreadable"
 """The reason for rejecting a sound batch in a form that is unknown here: it is compressed with zstd and the extra is
@@ -38,10 +40,16 @@ class Forms:
 
     version: int = BODY_VERSION
     flags: int = KNOWN_FLAGS
+    magic: bytes = MAGIC
+    """The latest version of the whole format."""
 
     def include(self, frame: Frame) -> bool:
         """Whether the body of a frame is in one of them."""
         return frame.envelope.version == self.version and not frame.envelope.flags & ~self.flags
+
+    def precede(self, data: bytes) -> bool:
+        """Whether data is a batch in a later version of the whole format, as far as its first bytes tell."""
+        return data[:3] == self.magic[:3] and self.magic[3:] < data[3:4] <= b"9"
 
 
 def installed_forms() -> Forms:
@@ -64,6 +72,14 @@ class Rejected:
 
 
 @dataclass(frozen=True, slots=True)
+class LaterVersion:
+    """A batch in a later version of the whole format: its messages are unknown."""
+
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
 class Unsequenced:
     """A message of an ordinary client, without our identity."""
 
@@ -77,7 +93,7 @@ def examine(
     limit: int,
     ring: KeyRing | None = None,
     forms: Forms = Forms(),
-) -> Frame | Unsequenced | Rejected:
+) -> Frame | LaterVersion | Unsequenced | Rejected:
     """Decide what a delivery is; `limit` is in bytes, `topics` holds (topic, partition) by address. With a `ring` only
     signed deliveries are used. `forms`: what can be read.
 
@@ -87,6 +103,8 @@ def examine(
     place = topics.get(delivery.address)
     if len(delivery.body) > limit:
         return Rejected("oversized")
+    if forms.precede(delivery.body):
+        return Rejected("wrong-topic") if place is None else LaterVersion(*place)
     try:
         if delivery.content_type == CONTENT_TYPE or delivery.body[:3] == MAGIC[:3]:
             frame = open_frame(delivery.body, limit)

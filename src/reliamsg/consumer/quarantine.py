@@ -7,9 +7,11 @@ messages are safe elsewhere. :class:`Samples` are something else: bytes of unusa
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 
+from reliamsg.consumer.intake import UNREADABLE
 from reliamsg.message import Stream
 from reliamsg.protocol.fair_quota import FairQuota
 from reliamsg.store.inbox import MAX_QUARANTINED_FRAME, QuarantineChange
@@ -17,7 +19,7 @@ from reliamsg.store.inbox_rows import Quarantined
 from reliamsg.store.quarantine import QuarantinedDelivery, QuarantineRows, Selection
 from reliamsg.wire.data import Frame
 
-__all__ = ["FAR_EPOCH", "HELD", "MAX_SAMPLE_BYTES", "TOO_MANY_STREAMS", "Quarantine", "Samples"]
+__all__ = ["FAR_EPOCH", "HELD", "MAX_SAMPLE_BYTES", "TOO_MANY_STREAMS", "Quarantine", "Samples", "identified"]
 
 TOO_MANY_STREAMS = "too-many-streams"
 """Why a delivery is there whose stream there was no room for."""
@@ -109,6 +111,19 @@ class Quarantine:
             len(frame.data), received_us, frame.data,
         )  # fmt: skip
 
+    def admit_unopened(
+        self, reason: str, site: str, topic: tuple[str, int], data: bytes, received_us: int
+    ) -> QuarantinedDelivery | None:
+        """The same for a delivery whose messages are unknown: it is distinguished from others by its checksum.
+        `topic`: with its partition."""
+        if not self._room.take(f"{reason} {site}", len(data) + ROW_BYTES):
+            return None
+        stream = Stream("", *topic)
+        self._counts[reason] += 1
+        self._admitting[stream, reason] = self._admitting.get((stream, reason), 0) + 1
+        digest = int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big")
+        return QuarantinedDelivery(reason, site, stream, 0, digest, None, 0, 0, len(data), received_us, data)
+
     def holds(self, stream: Stream, reason: str) -> bool:
         """Whether anything of the stream is there for this reason."""
         return self._rows.may_hold(stream, reason) or self.is_admitting(stream, reason)
@@ -193,10 +208,30 @@ class Quarantine:
         del self.requalifying[:count]
         self._look()
 
+    def identified(self, before: Iterable[QuarantinedDelivery], reason: str) -> None:
+        """These, as they were, could be opened. Each is there for this reason now, under the names of its messages, or
+        is gone because it had been there."""
+        for one in before:
+            self._counts[one.reason] -= 1
+            if one.replay:
+                self._counts[reason] += 1
+                self._room.move(f"{one.reason} {one.site}", f"{reason} {one.site}", one.size + ROW_BYTES)
+            else:
+                self._room.give_back(f"{one.reason} {one.site}", one.size + ROW_BYTES)
+
     def _look(self) -> None:
         admitting = any(reason == TOO_MANY_STREAMS for _, reason in self._admitting)
         requalifying = any(reason == TOO_MANY_STREAMS for _, reason in self.requalifying)
         self.any_roomless = admitting or requalifying or self._rows.has(TOO_MANY_STREAMS)
+
+
+def identified(row: QuarantinedDelivery, frame: Frame) -> QuarantinedDelivery:
+    """A delivery whose messages were unknown, now that its frame can be opened."""
+    envelope = frame.envelope
+    return QuarantinedDelivery(
+        UNREADABLE, row.site, envelope.stream, envelope.epoch, envelope.incarnation, envelope.previous, envelope.seq,
+        envelope.last, row.size, row.received_us, row.frame, row.id, row.replay,
+    )  # fmt: skip
 
 
 class Samples:

@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from itertools import groupby
 from operator import itemgetter
 
+from reliamsg.consumer.intake import UNREADABLE, Rejected
+from reliamsg.consumer.quarantine import identified
 from reliamsg.consumer.shared import Shared
 from reliamsg.consumer.site import SiteReceiver
 from reliamsg.errors import FatalError, InboxWriteError
-from reliamsg.store.quarantine import QuarantinedDelivery, Selection
+from reliamsg.store.quarantine import LATER_VERSION, QuarantinedDelivery, Selection
 from reliamsg.wire.data import Frame, FrameError, open_frame
 
 __all__ = ["Replayer"]
@@ -81,6 +83,10 @@ class Replayer:
             return False
         rows = shared.inbox.quarantine.page(but, min(room, PAGE_BYTES))
         self.more = bool(rows)
+        unopened = [row for row in rows if row.reason == LATER_VERSION]
+        if unopened:
+            self._open(unopened)
+            return True
         found = [(row, _opened(row)) for row in rows]
         left: list[int] = []
         with shared.lock:
@@ -97,6 +103,32 @@ class Replayer:
                 shared.quarantine.leave(Selection(ids=tuple(left)))
             shared.events.handle()
         return self.more
+
+    def _open(self, rows: list[QuarantinedDelivery]) -> None:
+        """Find out what is in batches that were in a later version. What can be opened is taken in next."""
+        shared, found = self._shared, list[tuple[QuarantinedDelivery, QuarantinedDelivery]]()
+        unknown: list[int] = []
+        for row in rows:
+            site = self._sites.get(row.site) or next(iter(self._sites.values()))
+            what = site.examine_later_version(row)
+            frame = what.frame if isinstance(what, Rejected) and what.reason == UNREADABLE else what
+            if isinstance(frame, Frame):
+                found.append((row, identified(row, frame)))
+                continue
+            with shared.lock:
+                if isinstance(what, Rejected):
+                    shared.quarantine.begin(row)
+                    site.set_aside(row.stream.topic, row.frame, what.reason)
+                    shared.durability.pending.unquarantined.append(row.id)
+                else:
+                    unknown.append(row.id)
+        changed = shared.inbox.quarantine.identify(found, UNREADABLE) if found else []
+        with shared.lock:
+            shared.quarantine.identified(changed, UNREADABLE)
+            for _, now in found:
+                shared.admission.journal_identified(now)
+            if unknown:
+                shared.quarantine.leave(Selection(ids=tuple(unknown)))
 
 
 def _opened(row: QuarantinedDelivery) -> Frame | None:

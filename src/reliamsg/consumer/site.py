@@ -13,6 +13,7 @@ from reliamsg.consumer.buffer import BufferedBatch
 from reliamsg.consumer.intake import (
     UNREADABLE,
     Forms,
+    LaterVersion,
     Rejected,
     Unsequenced,
     examine,
@@ -28,9 +29,10 @@ from reliamsg.protocol.receiver.incoming import Incoming
 from reliamsg.protocol.receiver.stream import Arrival
 from reliamsg.protocol.receiver.unacked import QUARANTINE
 from reliamsg.store.inbox_rows import HeldFrame
-from reliamsg.store.quarantine import QuarantinedDelivery, Selection
+from reliamsg.store.quarantine import LATER_VERSION, QuarantinedDelivery, Selection
 from reliamsg.transport.base import Delivery, ReceiverTransport, SenderTransport, is_refusal
-from reliamsg.wire.data import Frame, FrameError, Origin, Records, encode, open_frame
+from reliamsg.wire.address import topic_address
+from reliamsg.wire.data import CONTENT_TYPE, Frame, FrameError, Origin, Records, encode, open_frame
 from reliamsg.wire.limits import MAX_FRAME_BYTES
 
 __all__ = ["SILENT_S", "Accepted", "SilentQueues", "SiteReceiver", "SiteState"]
@@ -69,6 +71,7 @@ LOG_EVERY_S = 1.0
 _UNUSABLE = "unusable deliveries set aside"
 _STATUS_REFUSED = "statuses of streams not taken in, to be asked for again"
 _UNREADABLE = "batches kept in quarantine until reliamsg[zstd], or a later version, is installed to read them"
+_LATER_VERSION = "batches kept in quarantine until a later version is installed to read them"
 _NOT_KEPT = "late batches not kept, since there are too many"
 
 
@@ -478,6 +481,8 @@ class SiteReceiver:
             for delivery, what in zip(deliveries, found, strict=True):
                 if isinstance(what, Rejected):
                     self._reject(delivery, what)
+                elif isinstance(what, LaterVersion):
+                    self._keep_later_version(delivery, what, wall)
                 elif isinstance(what, Unsequenced):
                     self._without_identity(delivery, what, now, wall)
                 elif self._arrive(delivery, what, now, wall):
@@ -686,6 +691,27 @@ class SiteReceiver:
                 return
         self.set_aside(delivery.address, delivery.body, what.reason)
         self.shared.durability.pending.tokens.append((self.name, delivery.token))
+
+    def _keep_later_version(self, delivery: Delivery, what: LaterVersion, wall: int) -> None:
+        """Keep a batch in a later version of the whole format. With keys anybody may have sent it, so it can't use more
+        than its share of the quarantine, and does not stop the consumer."""
+        shared, topic = self.shared, (what.topic, what.partition)
+        if shared.admission.put_unopened_in_quarantine(
+            LATER_VERSION, self.name, topic, delivery.body, delivery.token, wall
+        ):
+            self._count(_LATER_VERSION, LATER_VERSION)
+        elif self._accepted.keys is None:
+            self._count(_LATER_VERSION, LATER_VERSION)
+            shared.admission.fail_for_want_of_room(LATER_VERSION, Stream("", *topic))
+        else:
+            self._reject(delivery, Rejected("unsigned"))
+
+    def examine_later_version(self, row: QuarantinedDelivery) -> Frame | LaterVersion | Rejected:
+        """Examine a batch in quarantine that was in a later version, as if it arrived again. Needs no lock."""
+        address = topic_address(row.stream.topic, row.stream.partition)
+        what = self._examine(Delivery(row.id, address, row.frame, CONTENT_TYPE))
+        assert not isinstance(what, Unsequenced)  # its first bytes are those of a batch
+        return what
 
     def _undecodable(self, frame: Frame) -> None:
         envelope, core, now = frame.envelope, self.shared.core, self.shared.clock()

@@ -110,7 +110,8 @@ class ConsumerStatus:
     stalled: tuple[Stalled, ...] = ()
     """While the inbox is full (``max_inbox_bytes``): which streams fill it and why, the fullest first; 10 at most."""
     quarantined: dict[str, int] = field(default_factory=dict)
-    """Deliveries in the quarantine, by reason: ``unreadable``, ``held``, ``too-many-streams`` or ``far-epoch``."""
+    """Deliveries in the quarantine, by reason: ``unreadable``, ``later-version``, ``held``, ``too-many-streams`` or
+    ``far-epoch``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from reliamsg.consumer.dead_letters import LateItem, ReplayItem
 from reliamsg.consumer.deliveries import GapItem
 from reliamsg.consumer.engine import ConsumerEngine, EngineSettings
 from reliamsg.consumer.forgetting import Forgetting
-from reliamsg.consumer.intake import UNREADABLE
 from reliamsg.consumer.quarantine import HELD
 from reliamsg.consumer.status import ConsumerStatus, status_of
 from reliamsg.errors import (
@@ -27,7 +26,7 @@ from reliamsg.protocol.receiver.rules import Rules
 from reliamsg.runtime.clock import Clock
 from reliamsg.runtime.environment import Environment
 from reliamsg.simulation.announcements import Announcements, Member
-from reliamsg.simulation.consumer_journal import ConsumerJournal
+from reliamsg.simulation.consumer_journal import NOT_READABLE, ConsumerJournal
 from reliamsg.simulation.incidents import Incidents
 from reliamsg.simulation.installation import Installation
 from reliamsg.simulation.oracle import Oracle
@@ -118,6 +117,8 @@ class ConsumerProcess(Process):
 
     def open_client(self) -> None:
         """See :class:`Process`."""
+        if self._installation.is_outdated:
+            self.journal.report_kept()
         self._installation.open()
         self._unreadable, self._reads_since = 0, None
         if self._installation.is_outdated:
@@ -167,7 +168,7 @@ class ConsumerProcess(Process):
         ):  # an operator enlarges its quarantine
             self._quarantine_bytes = ENOUGH_BYTES
             self.give_up(error, self._operator_delay())
-        elif isinstance(error, QuarantineFull) and f"({UNREADABLE})" in str(error):
+        elif isinstance(error, QuarantineFull) and any(f"({why})" in str(error) for why in NOT_READABLE):
             self._installation.upgrade()
             self.give_up(error, self._operator_delay())
         elif isinstance(error, QuarantineFull):  # only an operator could help
@@ -269,7 +270,7 @@ class ConsumerProcess(Process):
         )
 
     def _count_unreadable(self, engine: ConsumerEngine) -> None:
-        found = sum(site.rejected.get(UNREADABLE, 0) for site in engine.sites.values())
+        found = sum(site.rejected.get(reason, 0) for site in engine.sites.values() for reason in NOT_READABLE)
         for _ in range(found - self._unreadable):
             self.faults.strikes("outdated")
         self._unreadable = found

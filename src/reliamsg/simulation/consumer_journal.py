@@ -15,13 +15,15 @@ from reliamsg.simulation.incidents import Incidents
 from reliamsg.simulation.oracle import Oracle
 from reliamsg.simulation.readers import NEVER
 from reliamsg.simulation.settings import ClientSettings
+from reliamsg.simulation.stored import quarantine
 from reliamsg.store.inbox_view import read_dead_letters
 from reliamsg.store.journal import JournalRow, read_journal
-from reliamsg.store.quarantine import Selection, read_quarantined
+from reliamsg.store.quarantine import LATER_VERSION
 
-__all__ = ["ConsumerJournal"]
+__all__ = ["NOT_READABLE", "ConsumerJournal"]
 
-ALL = 1_000_000
+NOT_READABLE = (UNREADABLE, LATER_VERSION)
+"""Why deliveries are in quarantine that an installation can't read."""
 TAKEN_IN = ("received", "duplicate", "late", "before_join", "conflict")
 """Rows about a delivery that was taken in."""
 
@@ -55,6 +57,8 @@ class ConsumerJournal:
         """When it first read a site since it was opened, as far as the journal was read; None if it did not."""
         self._accepted: list[Gap] = []
         """Gaps that were accepted, though not yet durably as far as known."""
+        self._kept: set[tuple[Stream, int, int]] = set()
+        """Stream, epoch and number of messages that were seen in the quarantine, and that could not be read."""
 
     # -- lookups --------------------------------------------------------------------------------------------
 
@@ -63,8 +67,10 @@ class ConsumerJournal:
         if not self._drive.is_open:
             return False
         with self._drive.reading() as connection:
-            found = read_quarantined(connection, Selection(stream=stream), ALL)
-        return any(each.epoch == epoch and each.first <= seq <= each.last for each in found)
+            found = quarantine(connection)
+        return any(
+            each.stream == stream and each.epoch == epoch and each.first <= seq <= each.last for each in found
+        )
 
     def report_left_messages(self) -> None:
         """See :class:`~reliamsg.simulation.oracle.ConsumerFiles`."""
@@ -93,6 +99,7 @@ class ConsumerJournal:
         """The journal was replaced by an older copy."""
         self._lsn = 0
         self._growing.clear()
+        self._kept.clear()
 
     # -- reporting ------------------------------------------------------------------------------------------
 
@@ -167,19 +174,30 @@ class ConsumerJournal:
         """Check the number of deliveries in the quarantine by reason, according to the consumer's status.
         `all_readable`: the consumer has read for a while with an installation for which nothing is unreadable."""
         with self._drive.reading() as connection:
-            rows = read_quarantined(connection, Selection(), ALL)
+            rows = quarantine(connection)
         for reason, count in Counter(row.reason for row in rows).items():
             if counts.get(reason, 0) < count:
                 self._oracle.violate("unreported", f"{self._name} has {count} ({reason}), and says {counts}")
-            if all_readable and reason == UNREADABLE:
+            if all_readable and reason in NOT_READABLE:
                 self._oracle.violate("stalled", f"{self._name} can read {count} batches that it quarantined")
+
+    def report_kept(self) -> None:
+        """Its consumer is not open: report messages in its quarantine that it does not know."""
+        if not self._drive.path.exists():
+            return
+        with self._drive.reading() as connection:
+            kept = [row for row in quarantine(connection) if row.reason == LATER_VERSION]
+        for row in kept:
+            self._oracle.kept_unreadable(self._group, row.stream, row.epoch, row.first, row.last)
+            self._kept |= {(row.stream, row.epoch, seq) for seq in range(row.first, row.last + 1)}
 
     def report_unreadable(self) -> None:
         """The run has ended: everything that could not be read must still be in the quarantine, unless it was taken in
         since."""
+        self.report_kept()
         with self._drive.reading() as connection:
             rows = list(read_journal(connection))
-            kept = read_quarantined(connection, Selection(), ALL)
+            kept = quarantine(connection)
         found = {(each.stream, each.epoch, seq) for each in kept for seq in range(each.first, each.last + 1)}
         for row in reversed(rows):
             stream = _stream_of(row)
@@ -187,9 +205,9 @@ class ConsumerJournal:
             if row.kind in TAKEN_IN:
                 found.update(numbers)
             elif row.kind == "quarantined" and row.reason == UNREADABLE:
-                for number in numbers:
-                    if number not in found:
-                        self._oracle.violate("lost", f"{number} was in the quarantine of {self._name}")
+                self._kept.update(each for each in numbers if each not in found)
+        for number in sorted(self._kept - found):
+            self._oracle.violate("lost", f"{number} was in the quarantine of {self._name}")
 
     def report_dead_letters(self) -> None:
         """The run has ended: report all dead letters."""

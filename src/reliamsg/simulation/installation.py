@@ -16,6 +16,7 @@ OUTDATED = (
     ("without zstd", Forms(flags=KNOWN_FLAGS & ~FLAG_ZSTD)),
     ("that does not know the flag of moved messages", Forms(flags=KNOWN_FLAGS & ~FLAG_MOVED)),
     ("of an earlier version", Forms(version=Forms().version - 1)),
+    ("that knows an earlier format only", Forms(magic=b"RMB0")),
 )
 """What an outdated installation can read, and how it is called in traces. Producers differ in what they send: some
 compress, and only outboxes that were restored have moved messages."""

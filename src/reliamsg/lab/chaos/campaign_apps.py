@@ -152,6 +152,11 @@ class Applications:
             found += lost - liveness.held_back(lost, published, log, can_be_lost) if can_be_lost else lost
         return found
 
+    def are_done(self, can_be_lost: set[str]) -> bool:
+        """Whether nothing is outstanding and publishers lack no confirms. Handlers are supervised even while publishers
+        wait for confirms, since these may wait for a handler that exited."""
+        return not self.outstanding(can_be_lost) and not self.unsettled()
+
     def unsettled(self) -> list[App]:
         """Publishers that have not finished, or that lack confirms."""
         return [app for app in self.publishers if not Path(app.config["settled"]).exists()]

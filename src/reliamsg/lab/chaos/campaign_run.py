@@ -184,8 +184,7 @@ def _drain(context: Context, applications: Applications, bound: float) -> None:
     since = time.monotonic()
     with contextlib.suppress(Unmet):
         wait_for(
-            lambda: not applications.unsettled() and not applications.outstanding(can_be_lost),
-            "everything arrives", bound, 0.5,
+            lambda: applications.are_done(can_be_lost), "everything arrives", bound, 0.5,
         )  # fmt: skip
     context.record.set_drain_seconds(time.monotonic() - since)
     leaderless = _leaderless_queues(context, datetime.now(UTC) - timedelta(seconds=bound / 2))
