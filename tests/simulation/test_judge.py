@@ -806,6 +806,24 @@ def test_nothing_after_a_delivered_message_is_from_before_joining(
     assert [kind for kind in judged.kinds if kind == "skipped"] == kinds
 
 
+@pytest.mark.parametrize(
+    ("place", "by", "kinds"),
+    [((1, 2), "g1-1", []), ((1, 2), "g1-2", ["out_of_order"]), ((1, 1), "g1-1", ["out_of_order"])],
+)
+def test_another_inbox_may_have_joined_behind_what_one_has_in_its_quarantine(
+    judged: Judged, place: tuple[int, int], by: str, kinds: list[str]
+) -> None:
+    judged.open_inboxes("1", "2")
+    for seq in (1, 2):
+        judged.publish(seq)
+    judged.oracle.declarations["g1"].started(STREAM, place, judged.scheduler.now, by)
+    judged.later(1.0)
+    judged.deliver(2, consumer="g1-1")
+    judged.deliver(1, consumer="g1-2")
+    judged.oracle.judge()
+    assert [kind for kind in judged.kinds if kind == "out_of_order"] == kinds
+
+
 @pytest.mark.parametrize(("kept", "kinds"), [(False, ["let_go_unsafe"]), (True, [])])
 def test_what_could_not_be_read_is_safe_in_quarantine_though_it_is_declared(
     judged: Judged, kept: bool, kinds: list[str]

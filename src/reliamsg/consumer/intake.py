@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from reliamsg.keys import KeyRing
+from reliamsg.store.quarantine import LATER_VERSION
 from reliamsg.transport.base import Delivery
 from reliamsg.wire import plain
 from reliamsg.wire.address import topic_address
@@ -137,6 +138,8 @@ def examine_repair(
     """The same for a batch that a producer resent, to the group's own control address."""
     if len(body) > limit:
         return Rejected("oversized")
+    if forms.precede(body):
+        return Rejected(LATER_VERSION)
     try:
         frame = open_frame(body, limit)
         if ring is not None:

@@ -134,6 +134,8 @@ class ConsumerJournal:
             self._reads_since = row.mono_us / 1e6
         elif row.kind == "joined":
             oracle.started_in_journal(group, name, stream, row.epoch, row.first)
+            place = row.epoch, max(row.first, 1)
+            oracle.declarations[group].started(stream, place, row.mono_us / 1e6, name)
         elif row.kind == "before_join":
             at, span = row.mono_us / 1e6, (row.epoch, row.first, row.last)
             blind = not self._had_status(stream, at)
