@@ -32,6 +32,7 @@ from reliamsg.simulation.installation import Installation
 from reliamsg.simulation.oracle import Oracle
 from reliamsg.simulation.process import RESTART_S, Machine, Process, ProcessJudge
 from reliamsg.simulation.scenario import Scenario
+from reliamsg.simulation.settings import journal_export
 from reliamsg.simulation.stopwatch import Stopwatch
 from reliamsg.store.inbox import Inbox
 
@@ -128,7 +129,10 @@ class ConsumerProcess(Process):
             self._inbox = Inbox(self.drive.path, self.group, self.drive.connect, self.identities.randbytes)
             self.engine = ConsumerEngine(
                 self._engine_settings(), self._rules(), self.settings.sites, self._inbox, self.transports,
-                Environment(Clock(self.executor.now, self.clock.now_us), self, self.probe),
+                Environment(
+                    Clock(self.executor.now, self.clock.now_us), self, self.probe, threads=self.segments
+                ),
+                journal_export(self.settings, self.journals),
             )  # fmt: skip
         except ReliamsgError as error:
             self._fail(error)
@@ -196,6 +200,7 @@ class ConsumerProcess(Process):
         for site in engine.sites.values():
             site.close(lambda: 1.0)
         engine.flush(now, closing=True)
+        engine.finish_export(now)
         engine.shared.health.close()
         self.abandon_client()
 

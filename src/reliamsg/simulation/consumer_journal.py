@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections import Counter
 from collections.abc import Mapping
 
@@ -12,6 +13,7 @@ from reliamsg.simulation.announcements import Announcements, Member
 from reliamsg.simulation.declarations import BeforeJoin
 from reliamsg.simulation.disk import Drive
 from reliamsg.simulation.incidents import Incidents
+from reliamsg.simulation.journal_copy import JournalCopy
 from reliamsg.simulation.oracle import Oracle
 from reliamsg.simulation.readers import NEVER
 from reliamsg.simulation.settings import ClientSettings
@@ -48,6 +50,7 @@ class ConsumerJournal:
         """After this many attempts a message becomes a dead letter."""
         self._counted_together = batch if deliveries <= 2 else max(batch, COUNTED_TOGETHER)
         """The number of messages whose attempts are counted at a time."""
+        self._copy = JournalCopy(drive) if settings["journal"] else None
         self._lsn = 0
         """The position up to which the journal was read."""
         self._growing: dict[tuple[str, Stream], int] = {}
@@ -59,6 +62,10 @@ class ConsumerJournal:
         """Gaps that were accepted, though not yet durably as far as known."""
         self._kept: set[tuple[Stream, int, int]] = set()
         """Stream, epoch and number of messages that were seen in the quarantine, and that could not be read."""
+
+    def _rows(self, connection: sqlite3.Connection, after: int = 0) -> list[JournalRow]:
+        """All rows above `after` that the journal ever had, and has or would have if nothing had been exported."""
+        return list(read_journal(connection, after)) if self._copy is None else self._copy.rows(after)
 
     # -- lookups --------------------------------------------------------------------------------------------
 
@@ -76,9 +83,10 @@ class ConsumerJournal:
         """See :class:`~reliamsg.simulation.oracle.ConsumerFiles`."""
         if self._drive.is_open:
             with self._drive.reading() as connection:
-                for row in read_journal(connection):
-                    if row.kind == "let_go":
-                        self._report_left(row, _stream_of(row))
+                rows = self._rows(connection)
+            for row in rows:
+                if row.kind == "let_go":
+                    self._report_left(row, _stream_of(row))
 
     # -- events of its process ------------------------------------------------------------------------------
 
@@ -97,6 +105,8 @@ class ConsumerJournal:
 
     def file_replaced(self) -> None:
         """The journal was replaced by an older copy."""
+        if self._copy is not None:
+            self._copy.file_replaced()
         self._lsn = 0
         self._growing.clear()
         self._kept.clear()
@@ -107,7 +117,7 @@ class ConsumerJournal:
         """Report everything new: messages from before the group joined, messages that were skipped or arrived in an
         epoch that had ended, and actions of its consumers that were durable when they terminated."""
         with self._drive.reading() as connection:
-            rows = list(read_journal(connection, min([self._lsn, *self._growing.values()])))
+            rows = self._rows(connection, min([self._lsn, *self._growing.values()]))
         known = self._lsn
         for row in rows:
             self._lsn = max(row.lsn, known)
@@ -198,7 +208,7 @@ class ConsumerJournal:
         since."""
         self.report_kept()
         with self._drive.reading() as connection:
-            rows = list(read_journal(connection))
+            rows = self._rows(connection)
             kept = quarantine(connection)
         found = {(each.stream, each.epoch, seq) for each in kept for seq in range(each.first, each.last + 1)}
         for row in reversed(rows):

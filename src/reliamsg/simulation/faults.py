@@ -66,6 +66,7 @@ FAULTS: dict[str, tuple[float, str]] = {
     "restored_inbox": (0.002, "an inbox is replaced by an older copy of itself"),
     "wal_lost": (0.003, "the WAL file of an outbox or inbox is gone, with everything since the latest checkpoint"),
     "clock_jump": (0.01, "the wall clock jumps by up to a day, forward or back"),
+    "target_down": (0.05, "the target of a client's journal does not answer for a while"),
     "outdated": (0.5, "a consumer's installation can't read some forms of batches until it is upgraded"),
     # Applications
     "handler_failed": (0.02, "the handler of a message raises"),
