@@ -50,7 +50,7 @@ class ConsumerJournal:
         """After this many attempts a message becomes a dead letter."""
         self._counted_together = batch if deliveries <= 2 else max(batch, COUNTED_TOGETHER)
         """The number of messages whose attempts are counted at a time."""
-        self._copy = JournalCopy(drive) if settings["journal"] else None
+        self._copy = JournalCopy(drive, incidents, member.group) if settings["journal"] else None
         self._lsn = 0
         """The position up to which the journal was read."""
         self._growing: dict[tuple[str, Stream], int] = {}

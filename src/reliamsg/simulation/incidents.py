@@ -18,6 +18,8 @@ class Incidents:
     def __init__(self) -> None:
         self.outbox_replaced = False
         """An outbox was replaced by an older copy of itself."""
+        self.truncated: set[str] = set()
+        """Producers and groups that discarded rows of their journals."""
         self.replaced_inboxes: set[str] = set()
         """Groups of which an inbox was replaced."""
         self.unrepaired_groups: set[str] = set()
@@ -41,6 +43,10 @@ class Incidents:
         self.replaced_inboxes.add(group)
         if not repairs:
             self.unrepaired_groups.add(group)
+
+    def journal_truncated(self, client: str) -> None:
+        """A producer, or a consumer of a group, discarded rows of its journal that it could not export."""
+        self.truncated.add(client)
 
     def impersonated(self, producer: str, incarnation: int) -> None:
         """Someone named an epoch far ahead, and an opening, in a producer's name."""

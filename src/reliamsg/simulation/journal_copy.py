@@ -6,6 +6,7 @@ from __future__ import annotations
 import sqlite3
 
 from reliamsg.simulation.disk import Drive
+from reliamsg.simulation.incidents import Incidents
 from reliamsg.store.journal import JournalRow, read_journal
 
 __all__ = ["JournalCopy"]
@@ -14,14 +15,18 @@ __all__ = ["JournalCopy"]
 class JournalCopy:
     """Of one client that exports its journal: a :class:`~reliamsg.simulation.disk.Watcher` of its file."""
 
-    def __init__(self, drive: Drive) -> None:
-        self._drive = drive
+    def __init__(self, drive: Drive, incidents: Incidents, owner: str) -> None:
+        """`owner`: the producer or the group."""
+        self._drive, self._incidents, self._owner = drive, incidents, owner
         self._rows: dict[int, JournalRow] = {}
         drive.watch(self)
 
     def committed(self, connection: sqlite3.Connection) -> None:
         """Something was committed: rows are new, have grown, or are gone."""
-        self._rows.update((row.lsn, row) for row in read_journal(connection))
+        for row in read_journal(connection):
+            self._rows[row.lsn] = row
+            if row.kind == "truncated":
+                self._incidents.journal_truncated(self._owner)
 
     def file_replaced(self) -> None:
         """The file was replaced by an older copy, or lost its latest rows. Rows that it had exported by then remain."""

@@ -125,7 +125,7 @@ class ProducerProcess(Process):
         self._durable: list[tuple[Operation, Receipt]] = []
         """The latest that are durable."""
         self._checks = 0
-        self._journal_copy = JournalCopy(machine.drive) if settings["journal"] else None
+        self._journal_copy = JournalCopy(machine.drive, incidents, self.name) if settings["journal"] else None
         self._had = _Journalled()
         """What its journal had when the process terminated."""
         self._blocked: _Blocked | None = None
