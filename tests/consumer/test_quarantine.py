@@ -252,6 +252,40 @@ def test_what_can_be_read_by_now_waits_for_the_epochs_before_it(bench: Bench) ->
     assert waits.keys() == {"too-many-streams"}
 
 
+@pytest.mark.parametrize("room", [True, False])
+def test_what_the_inbox_can_no_longer_read_waits_in_quarantine(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, room: bool
+) -> None:
+    """The extra zstd was there when it arrived, and is missing when the inbox is opened again."""
+    bench.rules["hold_gaps"] = True
+    bench.reopen()
+    send(bench.network["dc1"], 1, 1)
+    bench.settle()
+    assert seqs(bench.take()) == [1]
+    fill, held = frame(2, 2), frame(3, 5, pad=500, compress=True)
+    bench.network["dc1"].inject(TOPIC, held, content_type=CONTENT_TYPE)
+    bench.settle(10.0)
+    assert bench.queued() == {"dc1": 0, "dc2": 0}, "the inbox has it"
+    with monkeypatch.context() as patches:
+        _without_zstd(patches)
+        if not room:
+            bench.settings["max_quarantine_bytes"] = 16
+        bench.reopen()
+        bench.network["dc1"].inject(TOPIC, fill, content_type=CONTENT_TYPE)
+        bench.settle()
+        if room:
+            assert seqs(bench.take()) == [2]
+            bench.settle(2.0)
+            assert status_of(bench.engine).quarantined == {"unreadable": 1}
+        else:
+            with pytest.raises(QuarantineFull):
+                bench.take()
+    bench.settings.clear()
+    bench.reopen()
+    bench.settle()
+    assert seqs(bench.take())[-3:] == [3, 4, 5]
+
+
 # -- a later version of the whole format ----------------------------------------------------------------------
 
 

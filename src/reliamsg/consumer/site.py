@@ -692,6 +692,10 @@ class SiteReceiver:
         self.set_aside(delivery.address, delivery.body, what.reason)
         self.shared.durability.pending.tokens.append((self.name, delivery.token))
 
+    def can_read(self, frame: Frame) -> bool:
+        """Whether the installation knows the form of a frame."""
+        return self._accepted.forms.include(frame)
+
     def _keep_later_version(self, delivery: Delivery, what: LaterVersion, wall: int) -> None:
         """Keep a batch in a later version of the whole format. With keys anybody may have sent it, so it can't use more
         than its share of the quarantine, and does not stop the consumer."""
