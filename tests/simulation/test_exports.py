@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from reliamsg.checker import groups
+from reliamsg.checker.journals import collect
 from reliamsg.simulation import settings
 from reliamsg.simulation.clock import Scheduler
 from reliamsg.simulation.executor import Executor
@@ -138,3 +139,14 @@ def test_a_client_that_is_closed_writes_its_last_segments_at_once(written: list[
     assert written == [1.0, 2.0]
     scheduler.run(5.0)
     assert written == [1.0, 2.0], "once"
+
+
+@pytest.mark.usefixtures("small")
+def test_kept_journals_include_what_was_exported(tmp_path: Path) -> None:
+    for seed in SEEDS[:3]:
+        run(draw(seed, 60, ("crash",)), journals=tmp_path / str(seed))
+        found = collect(tmp_path / str(seed))
+        assert not found.problems
+        assert {chain.role for chain in found.chains} == {"producer", "group"}
+        for chain in found.chains:
+            assert chain.rows[0].lsn == 1, "rows that left the file come first"
