@@ -321,6 +321,13 @@ def planted_in_several() -> dict[str, tuple[list[Journal], list[tuple[str, int, 
         [("undeclared_gap", 5, 5)],
     )
     one, two = pair()
+    one.add("delivered", 1, 5).add("acknowledged", 1, 3)
+    one.lsn += 1
+    cases["passed over after a restart, or dealt with in rows that are missing"] = (
+        [one.boot().add("delivered", 6, 7), two.add("took_over", 0)],
+        [],
+    )
+    one, two = pair()
     one.lsn += 1
     cases["holes and acknowledgements of a chain that misses rows"] = (
         [one.add("delivered", 6, 7).add("acknowledged", 1, 7), two.add("delivered", 2, 3)],

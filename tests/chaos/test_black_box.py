@@ -137,6 +137,8 @@ def test_every_value_is_drawn_and_accepted(seed: int) -> None:
         for name, values in settings.items():
             assert set(map(str, values)) <= set(found[f"{role}.{name}"]), (role, name)
     for drawn in runs[:50]:
+        if drawn.journal is not None:
+            JournalExport("journals", **drawn.journal)
         for site in drawn.sites:
             Site("dc1", "amqp://localhost" if "queue_type" in site else "mqtt://localhost", **site)
 

@@ -8,7 +8,8 @@ import pytest
 
 from reliamsg.checker import Counts, Report
 from reliamsg.checker.report import Finding
-from reliamsg.lab.chaos.campaign_apps import enlarge_quarantine
+from reliamsg.lab.chaos.black_box_app import EXIT_HALTED
+from reliamsg.lab.chaos.campaign_apps import Applications, enlarge_quarantine, expected_exits
 from reliamsg.lab.chaos.campaign_run import compare
 from reliamsg.lab.chaos.liveness import Work, bound, held_back, may_be_gone
 from reliamsg.lab.chaos.processes import App
@@ -180,3 +181,34 @@ def test_a_full_quarantine_is_enlarged_once_and_only_if_there_are_too_many_strea
     assert enlarge_quarantine(crowded, streams)
     assert crowded.config["options"]["max_quarantine_bytes"] > 64 * 1024 * 1024
     assert not enlarge_quarantine(crowded, streams), "that much is not published"
+
+
+@pytest.mark.parametrize(
+    ("on_dead_letter", "fails", "halts"),
+    [("halt", 0.02, True), ("halt", 0.0, False), ("continue", 0.02, False)],
+)
+def test_only_a_handler_that_was_to_halt_and_fails_may_exit_by_itself(
+    on_dead_letter: str, fails: float, halts: bool
+) -> None:
+    config = {"options": {"on_dead_letter": on_dead_letter}, "handling": {"fails": fails}}
+    assert (EXIT_HALTED in expected_exits(App("none", config))) is halts
+    assert EXIT_HALTED not in expected_exits(App("none", {"options": {}}))
+
+
+def test_handlers_are_supervised_while_publishers_lack_confirms() -> None:
+    """With release="consumed", confirms may wait for a handler that has just exited."""
+    supervised = []
+
+    class Waiting(Applications):
+        def __init__(self) -> None:
+            """Without processes."""
+
+        def outstanding(self, can_be_lost: set[str] | None = None) -> list[tuple[str, str, int]]:
+            supervised.append(can_be_lost)
+            return []
+
+        def unsettled(self) -> list[App]:
+            return [App("p1", {})]
+
+    assert not Waiting().are_done({"p1"})
+    assert supervised == [{"p1"}]

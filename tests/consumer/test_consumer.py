@@ -404,7 +404,7 @@ def test_malformed_frames_are_set_aside(opener: Opener, network: MemoryNetwork) 
     broker.inject(TOPIC, b"hello")
     until(lambda: sum(consumer.status().sites["dc1"].rejected.values()) == 8, "rejected")
     assert consumer.status().sites["dc1"].rejected == {
-        "malformed": 2, "unknown-version": 1, "undecodable": 1, "wrong-topic": 1, "retained": 1, "damaged": 1,
+        "malformed": 2, "later-version": 1, "undecodable": 1, "wrong-topic": 1, "retained": 1, "damaged": 1,
         "unsequenced": 1,
     }  # fmt: skip
     until(lambda: broker.queued() == 0, "acknowledged")

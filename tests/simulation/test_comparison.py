@@ -11,6 +11,7 @@ from reliamsg.checker import Expect, Finding, Report
 from reliamsg.checker.renumbered import Renumbering
 from reliamsg.message import MessageId, Stream
 from reliamsg.simulation import comparison
+from reliamsg.simulation.declarations import stream_of
 from reliamsg.simulation.scenario import draw
 from reliamsg.simulation.verdicts import Violation
 from reliamsg.simulation.world import World
@@ -58,6 +59,38 @@ def test_a_checker_that_misses_the_judges_findings_is_wrong(tmp_path: Path, blin
     world.compare()
     expected = {f"not reported: not delivered: {message} at {group}" for group, message in missing}
     assert expected | {f"not reported: duplicate_apart: {twice} at {group}"} <= set(texts(world))
+
+
+@pytest.mark.parametrize("truncated", ["producer", "group"])
+def test_the_checker_may_miss_what_was_truncated(
+    tmp_path: Path, blind: list[Finding], truncated: str
+) -> None:
+    world = finished_with_losses(tmp_path)
+    producers = {
+        message.producer for group in world.oracle.groups for message in world.oracle.not_delivered(group)
+    }
+    for name in producers if truncated == "producer" else world.oracle.groups:
+        world.incidents.journal_truncated(name)
+    world.compare()
+    assert not world.oracle.violations
+
+
+def test_evidence_that_was_truncated_is_unknown_and_nothing_is_violated(
+    tmp_path: Path, blind: list[Finding]
+) -> None:
+    world = finished(1, tmp_path)
+    group, stream = world.oracle.groups[0], next(iter(world.oracle.streams))
+    message = next(message for message in world.oracle.deliveries[group])
+    place = {"epoch": message.epoch, "first": message.seq, "last": message.seq}
+    unproven = Finding("unproven", "", stream_of(message), group, **place)
+    world.incidents.journal_truncated(stream.producer)
+    blind.append(unproven)
+    world.compare()
+    assert not world.oracle.violations
+    blind.append(Finding("duplicate", "", stream_of(message), group, **place))
+    world.compare()
+    (text,) = texts(world)
+    assert text.startswith("duplicate")
 
 
 @pytest.mark.parametrize("named", [True, False])

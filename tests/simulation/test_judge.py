@@ -20,6 +20,8 @@ from reliamsg.wire.control import VERSION, State, encode_state
 STREAM = Stream("p1", "orders", 0)
 GAP_TIMEOUT = 5.0
 LEASE = 8.0
+OPENING = 77
+"""An incarnation."""
 
 
 class Nobody:
@@ -74,9 +76,9 @@ class Judged:
         operation = self.oracle.invoked(STREAM, body)
         identity = MessageId(*STREAM[:1], epoch, *STREAM[1:], seq)
         self.oracle.durable(operation, identity)
-        self.oracle.seen(identity, body)
+        self.oracle.seen(identity, OPENING, body)
         if confirmed:
-            self.oracle.confirmed_at("dc1", identity)
+            self.oracle.confirmed_at("dc1", identity, OPENING)
         return identity
 
     def deliver(self, seq: int, redelivered: bool = False, *, epoch: int = 1, consumer: str = "g1-1") -> None:
@@ -116,7 +118,7 @@ def test_messages_declared_may_have_another_number_since(judged: Judged, word: s
     first, second = judged.publish(1), judged.publish(2)
     if word == "given":
         judged.deliver(1)
-    judged.oracle.seen(first._replace(epoch=2), b"1")
+    judged.oracle.seen(first._replace(epoch=2), OPENING, b"1")
     judged.deliver(2)
     if word == "declared":
         judged.oracle.gap_skipped("g1", "g1-1", Gap(STREAM, 1, 1, 1, "expired"), judged.scheduler.now)
@@ -132,7 +134,7 @@ def test_acknowledged_messages_may_have_another_number_since(judged: Judged) -> 
     judged.deliver(1)
     judged.acknowledge(first)
     moved = first._replace(epoch=2)
-    judged.oracle.seen(moved, b"1")
+    judged.oracle.seen(moved, OPENING, b"1")
     assert not judged.oracle.open_for("g1")
     assert not judged.oracle.has_unpromised(lambda group: ["orders"])
     assert judged.oracle.is_dealt_with("g1", moved)
@@ -342,7 +344,7 @@ def test_arrived_messages_are_not_missing_in_a_gap_of_unknown_extent(judged: Jud
     assert not judged.oracle.is_owed("g1", open_gap)
     body = b"later"
     judged.oracle.invoked(STREAM, body)
-    judged.oracle.seen(MessageId("p1", 5, "orders", 0, 1), body)
+    judged.oracle.seen(MessageId("p1", 5, "orders", 0, 1), OPENING, body)
     assert judged.oracle.is_owed("g1", open_gap), "it may reach up to there"
     assert judged.oracle.is_owed("g1", open_gap, until=6)
     assert not judged.oracle.is_owed("g1", open_gap, until=5)
@@ -354,7 +356,7 @@ def test_waiting_is_in_vain_for_messages_in_progress_at_a_crash_and_lost_with_th
     body = b"1"
     judged.oracle.invoked(STREAM, body)
     message = MessageId("p1", 1, "orders", 0, 1)
-    judged.oracle.seen(message, body)
+    judged.oracle.seen(message, OPENING, body)
     judged.oracle.outbox_replaced("p1", judged.scheduler.now + 1.0, {message})
     assert judged.oracle.is_gone(Gap(STREAM, 1, 1, 1, "expired"))
 
@@ -689,7 +691,7 @@ def test_a_group_begins_with_the_first_message_that_it_accepted() -> None:
     judged = Judged(latest=True)
     first = judged.publish(1)
     judged.publish(2)
-    judged.oracle.released_at("dc1", "g1", first)
+    judged.oracle.released_at("dc1", "g1", first, OPENING)
     judged.deliver(2)
     judged.oracle.judge()
     assert judged.kinds == ["skipped", "lost"]
@@ -722,7 +724,7 @@ def test_messages_in_the_quarantine_of_one_of_several_inboxes_are_unknown_to_the
     judged = Judged(latest=True, consumers=1 if where == "only inbox" else 2)
     judged.files.quarantines = where != "inbox"
     first, second = judged.publish(1), judged.publish(2)
-    judged.oracle.released_at("dc1", "g1", first)
+    judged.oracle.released_at("dc1", "g1", first, OPENING)
     owed = [operation.message for operation in judged.oracle.open_for("g1")]
     assert owed == [first, second], "it has to bring that"
     consumer = "g1-2" if where == "quarantine" else "g1-1"
@@ -743,13 +745,15 @@ def test_in_flight_messages_of_a_replaced_outbox_were_offered(
     judged.oracle.durable(operation, first)
     if replaced:
         judged.oracle.outbox_replaced("p1", judged.scheduler.now, set())
-    judged.oracle.seen(first, b"1", orphaned=orphaned)
+    judged.oracle.seen(first, OPENING, b"1", orphaned=orphaned)
     assert judged.oracle.was_offered(first) == (replaced and orphaned)
 
 
 def test_messages_lost_with_a_disk_under_an_earlier_identity_are_lost(judged: Judged) -> None:
     first = judged.publish(1)
-    judged.oracle.seen(first._replace(epoch=2), b"1")  # it was renumbered before it was offered to any site
+    judged.oracle.seen(
+        first._replace(epoch=2), OPENING, b"1"
+    )  # it was renumbered before it was offered to any site
     judged.later(2.0)
     judged.oracle.outbox_replaced("p1", judged.scheduler.now - 1.0, {first._replace(epoch=2)})
     assert judged.oracle.open_for("g1"), "the copy has it, by its first name"
@@ -780,19 +784,85 @@ def test_a_group_that_begins_with_the_latest_begins_anew_where_its_only_inbox_is
     assert [message.seq for message in found if message is not None] == [*owed, 3, 4]
 
 
-@pytest.mark.parametrize(("inboxes", "kinds"), [(1, ["skipped"]), (2, [])])
+@pytest.mark.parametrize(
+    ("inboxes", "declared_later", "last", "kinds"),
+    [(1, False, 1, []), (1, False, 2, ["skipped"]), (2, False, 2, []), (1, True, 2, [])],
+)
 def test_nothing_after_a_delivered_message_is_from_before_joining(
-    judged: Judged, inboxes: int, kinds: list[str]
+    judged: Judged, inboxes: int, declared_later: bool, last: int, kinds: list[str]
 ) -> None:
+    """Unless it is declared later: an epoch whose opening answers counts as never entered (E4)."""
     judged.open_inboxes(*map(str, range(inboxes)))
-    for seq in range(1, 4):
+    for seq in range(1, 3):
         judged.publish(seq)
     judged.deliver(1)
     judged.later(1.0)
-    judged.oracle.came_before_join("g1", STREAM, 1, 1, 1, judged.scheduler.now)
-    assert judged.kinds == []
-    judged.oracle.came_before_join("g1", STREAM, 1, 1, 2, judged.scheduler.now)
+    judged.oracle.came_before_join("g1", STREAM, 1, 1, last, judged.scheduler.now)
+    judged.later(1.0)
+    if declared_later:
+        gap = Gap(STREAM, 1, 2, 2, "superseded")
+        judged.oracle.gap_skipped("g1", "g1-1", gap, judged.scheduler.now)
+    judged.oracle.judge()
+    assert [kind for kind in judged.kinds if kind == "skipped"] == kinds
+
+
+@pytest.mark.parametrize(
+    ("place", "by", "kinds"),
+    [((1, 2), "g1-1", []), ((1, 2), "g1-2", ["out_of_order"]), ((1, 1), "g1-1", ["out_of_order"])],
+)
+def test_another_inbox_may_have_joined_behind_what_one_has_in_its_quarantine(
+    judged: Judged, place: tuple[int, int], by: str, kinds: list[str]
+) -> None:
+    judged.open_inboxes("1", "2")
+    for seq in (1, 2):
+        judged.publish(seq)
+    judged.oracle.declarations["g1"].started(STREAM, place, judged.scheduler.now, by)
+    judged.later(1.0)
+    judged.deliver(2, consumer="g1-1")
+    judged.deliver(1, consumer="g1-2")
+    judged.oracle.judge()
+    assert [kind for kind in judged.kinds if kind == "out_of_order"] == kinds
+
+
+@pytest.mark.parametrize(("kept", "kinds"), [(False, ["let_go_unsafe"]), (True, [])])
+def test_what_could_not_be_read_is_safe_in_quarantine_though_it_is_declared(
+    judged: Judged, kept: bool, kinds: list[str]
+) -> None:
+    judged.open_inboxes("1")
+    first = judged.publish(1)
+    if kept:
+        judged.oracle.kept_unreadable("g1", STREAM, 1, 1, 1)
+    judged.oracle.released_at("dc1", "g1", first, OPENING)
+    judged.later(10.0)
+    judged.oracle.gap_accepted("g1", "g1-1", Gap(STREAM, 1, 1, 1, "undecodable"))
+    judged.oracle.judge()
     assert judged.kinds == kinds
+
+
+def test_two_openings_may_have_the_same_epoch(judged: Judged) -> None:
+    """Copies of one outbox whose clocks are behind choose the same epoch with a chance of 1 in 65,536."""
+    first = judged.publish(1)
+    other = judged.oracle.invoked(STREAM, b"other")
+    judged.oracle.durable(other, first)
+    judged.oracle.seen(first, OPENING + 1, b"other")
+    judged.oracle.confirmed_at("dc1", first, OPENING + 1)
+    assert other.confirmed == {"dc1"}
+    judged.deliver(1)
+    assert judged.kinds == []
+    wrong = judged.oracle.invoked(STREAM, b"wrong")
+    judged.oracle.durable(wrong, first)
+    judged.oracle.seen(first, OPENING, b"wrong")
+    assert judged.kinds == ["corrupt"], "one opening sends one message"
+
+
+def test_an_application_gets_one_message_of_two_with_the_same_identity(judged: Judged) -> None:
+    first = judged.publish(1)
+    judged.oracle.durable(judged.oracle.invoked(STREAM, b"other"), first)
+    judged.oracle.seen(first, OPENING + 1, b"other")
+    judged.deliver(1)
+    again = Message(*STREAM, 1, 1, b"other", None, {}, True, False, NOBODY)
+    judged.oracle.delivered("g1", "g1-1", again)
+    assert judged.kinds == ["corrupt"]
 
 
 def test_a_run_continues_for_messages_that_a_group_reads_without_being_named() -> None:
@@ -834,7 +904,7 @@ def test_quarantined_messages_may_be_of_a_finished_epoch(reason: str, replaced: 
     if replaced:
         judged.oracle.outbox_replaced("p1", judged.scheduler.now, set())
     first = judged.publish(1)
-    judged.oracle.released_at("dc1", "g1", first)
+    judged.oracle.released_at("dc1", "g1", first, OPENING)
     judged.later(GAP_TIMEOUT)
     judged.oracle.gap_skipped("g1", "g1-1", Gap(STREAM, 1, 1, 1, reason), judged.scheduler.now)
     judged.oracle.judge()

@@ -27,7 +27,7 @@ class Left(Judged):
         self.message = self.publish(1)
         self.operation = self.oracle.operations[b"1"]
         self.operation.groups = self.operation.named = named
-        self.oracle.released_at("dc1", "g1", self.message)
+        self.oracle.released_at("dc1", "g1", self.message, 77)
         self.open_inboxes("inbox")
 
     def _report(self) -> None:

@@ -16,7 +16,10 @@ from tests.cli.commands import reliamsg_here
 
 BEYOND = {
     "Producer.remove", "Producer.add_group", "Consumer.batch", "Consumer.handling_s",
-    "Consumer.operator_s", "Consumer.held_bytes", "Broker.tells", "Broker.inflight", "Broker.refuses",
+    "Consumer.operator_s", "Consumer.held_bytes",
+    *(f"Producer.journal_{name}" for name in ("interval", "rows", "backlog", "full")),
+    *(f"Consumer.journal_{name}" for name in ("interval", "rows", "backlog", "full")),
+    "Broker.tells", "Broker.inflight", "Broker.refuses",
 }  # fmt: skip
 """Settings of applications and brokers."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from reliamsg.audit.context import GroupContext
 from reliamsg.audit.order import DEAD, HANDED, SKIPPED, Course, Step
 from reliamsg.audit.spans import pieces
 
@@ -38,11 +39,11 @@ class _Mark:
 
 
 def repeats(
-    courses: Sequence[Course], epoch: int, whole: bool, unseen: Sequence[Range], leapt: bool
+    courses: Sequence[Course], epoch: int, client: GroupContext | None, unseen: Sequence[Range], leapt: bool
 ) -> Iterator[Found]:
     """Everything wrong in one epoch of a stream, once for each occurrence. `courses`: those of the group's journals.
-    `whole`: no row of the group is missing, nor can follow. `unseen`: half-open ranges that an inbox learned to be
-    settled. `leapt`: the epoch as a whole was declared lost."""
+    `client`: whether rows of the group are missing, or may follow. `unseen`: half-open ranges that an inbox learned to
+    be settled. `leapt`: the epoch as a whole was declared lost."""
     marks: list[tuple[int, int, _Mark | None]] = [
         (first, last, _Mark(course, step, is_hole))
         for course in courses
@@ -57,14 +58,18 @@ def repeats(
     for first, last, covering in pieces(marks):
         found = [mark for mark in covering if mark is not None]
         settled = any(low <= first < high for low, high in unseen)
-        yield from _Piece(first, last, found, whole).findings(settled, leapt)
+        yield from _Piece(first, last, found, client).findings(settled, leapt)
 
 
 class _Piece:
     """Numbers with the same history."""
 
-    def __init__(self, first: int, last: int, marks: Iterable[_Mark], whole: bool) -> None:
-        self._first, self._last, self._whole = first, last, whole
+    def __init__(self, first: int, last: int, marks: Iterable[_Mark], client: GroupContext | None) -> None:
+        self._first, self._last = first, last
+        self._sound = client is not None and client.sound
+        """Whether no row of the group is missing."""
+        self._whole = client is not None and client.whole
+        """Whether none can follow either."""
         self._journals: dict[str, list[_Mark]] = {}
         for mark in sorted(marks, key=lambda mark: mark.lsn):
             self._journals.setdefault(mark.course.journal.name, []).append(mark)
@@ -80,7 +85,7 @@ class _Piece:
             yield from self._deliveries(history, unflagged)
             yield from self._gaps(history, known or settled or leapt)
             yield from self._acknowledged(history)
-            if dealt <= {history.rank} and not settled:
+            if self._sound and dealt <= {history.rank} and not settled:
                 for _ in history.passed():
                     yield "not_redelivered", self._first, self._last
 

@@ -258,10 +258,9 @@ class _Stream:
                 if low[0] <= epoch <= high[0]
             ]
             leapt = bounds is not None and any(low < epoch < high for low, high in bounds.leaps)
-            whole = client is not None and client.whole
             instances += [
                 (kind, epoch, first, last)
-                for kind, first, last in repeats(courses, epoch, whole, unseen, leapt)
+                for kind, first, last in repeats(courses, epoch, client, unseen, leapt)
             ]
         account = self.found.accounts.setdefault(group, Account())
         for kind, _, first, last in instances:

@@ -223,6 +223,7 @@ def list_quarantine(file: str, limit: int, as_json: bool) -> int:
     Read-only. With --json each line is an object.
     """
     from reliamsg.store.inbox_view import list_quarantined
+    from reliamsg.store.quarantine import LATER_VERSION
 
     for one in list_quarantined(file, limit):
         if as_json:
@@ -235,10 +236,10 @@ def list_quarantine(file: str, limit: int, as_json: bool) -> int:
             )  # fmt: skip
         else:
             came = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(one.received_us / 1e6))
-            say(
-                f"{one.id}  {came}  {one_line(one.reason)}  {one_line(one.stream)}  epoch {one.epoch}"
-                f"  {one.first} to {one.last}  {one.size:,} bytes"
-            )
+            messages = f"{one_line(one.stream)}  epoch {one.epoch}  {one.first} to {one.last}"
+            if one.reason == LATER_VERSION:
+                messages = f"unknown messages of {one_line(one.stream.topic)}"
+            say(f"{one.id}  {came}  {one_line(one.reason)}  {messages}  {one.size:,} bytes")
     return Status.OK
 
 

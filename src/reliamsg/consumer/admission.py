@@ -14,7 +14,7 @@ from reliamsg.message import Stream
 from reliamsg.protocol.receiver.group import GroupReceiver
 from reliamsg.store.inbox import Inbox
 from reliamsg.store.journal import Entry
-from reliamsg.store.quarantine import Selection
+from reliamsg.store.quarantine import LATER_VERSION, QuarantinedDelivery, Selection
 from reliamsg.wire.data import Frame
 
 __all__ = ["Admission"]
@@ -26,6 +26,7 @@ MAX_REPAIR_BYTES = 32 * 1024 * 1024
 _WAY_OUT = "See `reliamsg inbox quarantine list`, then replay or discard"
 _WAYS_OUT = {
     HELD: "See `reliamsg inbox gaps`, then accept what holds the stream",
+    LATER_VERSION: "Install a later version of reliamsg",
     UNREADABLE: "Install reliamsg[zstd], or a later version of reliamsg",
 }
 
@@ -178,6 +179,15 @@ class Admission:
         self._journal_kept("quarantined", site, stream, frame, reason)
         return True
 
+    def put_unopened_in_quarantine(
+        self, reason: str, site: str, topic: tuple[str, int], data: bytes, token: object, wall_us: int
+    ) -> bool:
+        """The same for a delivery whose messages are unknown."""
+        delivery = self._quarantine.admit_unopened(reason, site, topic, data, wall_us)
+        if delivery is not None:
+            self._durability.pending.quarantined.append(Quarantining(delivery, site, token))
+        return delivery is not None
+
     def leave_to_producer(self, site: str, stream: Stream, frame: Frame, token: object, now: float) -> bool:
         """Where the quarantine is short of room, leave a delivery that lies behind the gap that holds its stream to
         its producer, if that keeps it for the group. Its broker may forget it after the commit that says that it
@@ -195,6 +205,15 @@ class Admission:
         self._durability.pending.tokens.append((site, token))
         self._journal_kept("let_go", site, stream, frame, "")
         return True
+
+    def journal_identified(self, kept: QuarantinedDelivery) -> None:
+        """Journal a delivery in quarantine whose messages were unknown until now."""
+        self._journal.add(
+            Entry(
+                "quarantined", kept.stream, kept.epoch, kept.incarnation, kept.first, kept.last, kept.site,
+                self._journal.group, kept.reason,
+            )
+        )  # fmt: skip
 
     def _journal_kept(self, kind: str, site: str, stream: Stream, frame: Frame, reason: str) -> None:
         envelope = frame.envelope

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from reliamsg.arguments import NotRun
 from reliamsg.consumer.buffer import BufferedBatch, DeliverySlice, StreamBuffer
 from reliamsg.consumer.dead_letters import DeadLetters, LateItem, ReplayItem
+from reliamsg.consumer.intake import UNREADABLE
 from reliamsg.consumer.shared import Shared
 from reliamsg.consumer.site import SiteReceiver
 from reliamsg.errors import DeadLetterHalt, GapError, StoreCorrupt
@@ -199,16 +200,21 @@ class Deliveries:
     def _discard_unreadable(
         self, buffer: StreamBuffer, batch: BufferedBatch, offer: Offer, error: FrameError, now: float
     ) -> None:
-        """A batch is unreadable: get another copy of it."""
+        """A batch is unreadable: get another copy of it. If another installation could read it, it is kept for that."""
         shared, stream = self._shared, buffer.state.stream
         if offer.retry:
             shared.health.fail(
                 StoreCorrupt(f"{shared.inbox.path}: message {offer.first} of {stream}: {error}")
             )
             return
-        site = self._sites.get(batch.site)
-        if site is not None:
-            site.set_aside(stream.topic, batch.frame.data, error.reason)
+        site, frame = self._sites.get(batch.site), batch.frame
+        if frame.intact() and not next(iter(self._sites.values())).can_read(frame):
+            wall = shared.wall_us()
+            if not shared.admission.put_in_quarantine(UNREADABLE, batch.site, stream, frame, None, wall):
+                shared.admission.fail_for_want_of_room(UNREADABLE, stream)
+                return
+        elif site is not None:
+            site.set_aside(stream.topic, frame.data, error.reason)
         self._buffers.drop(buffer, batch)
         if batch.persisted:
             shared.durability.pending.discarded.append((stream, batch.epoch, batch.first, batch.last))

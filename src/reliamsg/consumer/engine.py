@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from reliamsg.config import JournalExport, Site
 from reliamsg.consumer.commits import Committer, unreserved
@@ -20,7 +20,7 @@ from reliamsg.consumer.dead_letters import DeadLetters
 from reliamsg.consumer.deliveries import Deliveries
 from reliamsg.consumer.forgetting import Forgetting, entry_of, is_settled, tombstone_of
 from reliamsg.consumer.fullness import Fullness
-from reliamsg.consumer.intake import UNREADABLE
+from reliamsg.consumer.intake import UNREADABLE, Forms, installed_forms
 from reliamsg.consumer.latest_statuses import LatestStatuses
 from reliamsg.consumer.lease import Lease
 from reliamsg.consumer.loading import Loader
@@ -28,7 +28,7 @@ from reliamsg.consumer.quarantine import FAR_EPOCH, TOO_MANY_STREAMS, Samples
 from reliamsg.consumer.replaying import Replayer
 from reliamsg.consumer.restore import restored
 from reliamsg.consumer.shared import share
-from reliamsg.consumer.site import SiteReceiver
+from reliamsg.consumer.site import Accepted, SiteReceiver
 from reliamsg.consumer.standby import StandbyLease
 from reliamsg.errors import (
     FatalError,
@@ -43,7 +43,7 @@ from reliamsg.runtime.environment import Environment
 from reliamsg.runtime.export_step import ExportStep, JournalSource
 from reliamsg.store.inbox import Inbox
 from reliamsg.store.inbox_rows import Batch
-from reliamsg.store.quarantine import Selection
+from reliamsg.store.quarantine import LATER_VERSION, Selection
 from reliamsg.transport.base import Binding, Transports
 from reliamsg.version import VERSION
 from reliamsg.wire.address import topic_address
@@ -80,6 +80,8 @@ class EngineSettings:
     """The process that had the same inbox open has ended, so there is no need to wait for its lease."""
     keys: KeyRing | None = None
     max_quarantine_bytes: int = 64 * 1024 * 1024
+    forms: Forms = field(default_factory=installed_forms)
+    """What the installation can read."""
 
 
 class ConsumerEngine:
@@ -128,8 +130,8 @@ class ConsumerEngine:
         self.statuses = LatestStatuses(shared.journal, [site.name for site in sites])
         self.sites = {
             site.name: SiteReceiver(
-                shared, site, self.statuses, topics, keep_late=settings.keep_late, unsequenced=settings.unsequenced,
-                keys=settings.keys,
+                shared, site, self.statuses, topics,
+                Accepted(settings.keep_late, settings.unsequenced, settings.keys, settings.forms),
             )
             for site in sites
         }  # fmt: skip
@@ -163,8 +165,9 @@ class ConsumerEngine:
                 shared.core.restore(restored(saved, shared.core.context), now)
             for one in shared.inbox.quarantine.select(Selection(reason=FAR_EPOCH)):
                 shared.core.note_far(one.stream, one.epoch, now)
-            if shared.inbox.quarantine.has(UNREADABLE):  # this installation may be able to read more
-                shared.quarantine.replay(Selection(reason=UNREADABLE))
+            for reason in (UNREADABLE, LATER_VERSION):  # this installation may be able to read more
+                if shared.inbox.quarantine.has(reason):
+                    shared.quarantine.replay(Selection(reason=reason))
             shared.events.handle()
 
     def start(self) -> None:
@@ -221,9 +224,9 @@ class ConsumerEngine:
         if shared.buffers.pages:
             self._committer.page_in(PAGE_BYTES, now)
         quarantine = shared.quarantine
-        more = bool(self._replayer.more or quarantine.marks or quarantine.roomless) and self._replayer.step(
-            now
-        )
+        more = bool(
+            self._replayer.more or quarantine.marks or quarantine.requalifying
+        ) and self._replayer.step(now)
         if self._loader.is_needed(now):
             self._loader.load(now)
         if self.settings.keep_late:

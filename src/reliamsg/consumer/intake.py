@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from reliamsg.keys import KeyRing
+from reliamsg.store.quarantine import LATER_VERSION
 from reliamsg.transport.base import Delivery
 from reliamsg.wire import plain
 from reliamsg.wire.address import topic_address
@@ -25,11 +26,40 @@ from reliamsg.wire.data import (
     verify,
 )
 
-__all__ = ["UNREADABLE", "Rejected", "Unsequenced", "examine", "examine_repair", "is_readable"]
+__all__ = [
+    "UNREADABLE", "Forms", "LaterVersion", "Rejected", "Unsequenced", "examine", "examine_repair", "installed_forms",
+]  # fmt: skip
 
 UNREADABLE = "unreadable"
 """The reason for rejecting a sound batch in a form that is unknown here: it is compressed with zstd and the extra is
 not installed, or its producer has a later version. It must not be lost: a better installation can read it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forms:
+    """The forms of a batch's body that an installation can read."""
+
+    version: int = BODY_VERSION
+    flags: int = KNOWN_FLAGS
+    magic: bytes = MAGIC
+    """The latest version of the whole format."""
+
+    def include(self, frame: Frame) -> bool:
+        """Whether the body of a frame is in one of them."""
+        return frame.envelope.version == self.version and not frame.envelope.flags & ~self.flags
+
+    def precede(self, data: bytes) -> bool:
+        """Whether data is a batch in a later version of the whole format, as far as its first bytes tell."""
+        return data[:3] == self.magic[:3] and self.magic[3:] < data[3:4] <= b"9"
+
+
+def installed_forms() -> Forms:
+    """What this installation can read, with or without the extra ``zstd``."""
+    try:
+        import zstandard  # noqa: F401  (an extra)
+    except ImportError:
+        return Forms(flags=KNOWN_FLAGS & ~FLAG_ZSTD)
+    return Forms()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +73,14 @@ class Rejected:
 
 
 @dataclass(frozen=True, slots=True)
+class LaterVersion:
+    """A batch in a later version of the whole format: its messages are unknown."""
+
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
 class Unsequenced:
     """A message of an ordinary client, without our identity."""
 
@@ -51,10 +89,14 @@ class Unsequenced:
 
 
 def examine(
-    delivery: Delivery, topics: Mapping[str, tuple[str, int]], limit: int, ring: KeyRing | None = None
-) -> Frame | Unsequenced | Rejected:
+    delivery: Delivery,
+    topics: Mapping[str, tuple[str, int]],
+    limit: int,
+    ring: KeyRing | None = None,
+    forms: Forms = Forms(),
+) -> Frame | LaterVersion | Unsequenced | Rejected:
     """Decide what a delivery is; `limit` is in bytes, `topics` holds (topic, partition) by address. With a `ring` only
-    signed deliveries are used.
+    signed deliveries are used. `forms`: what can be read.
 
     A sound frame is taken whether or not it is marked as retained: some brokers mark whatever waited for an
     absent session, and a frame that really was retained is a duplicate at worst. Nothing else can tell.
@@ -62,6 +104,8 @@ def examine(
     place = topics.get(delivery.address)
     if len(delivery.body) > limit:
         return Rejected("oversized")
+    if forms.precede(delivery.body):
+        return Rejected("wrong-topic") if place is None else LaterVersion(*place)
     try:
         if delivery.content_type == CONTENT_TYPE or delivery.body[:3] == MAGIC[:3]:
             frame = open_frame(delivery.body, limit)
@@ -81,15 +125,21 @@ def examine(
         return Rejected(error.reason)
     if place != (frame.envelope.topic, frame.envelope.partition):
         return Rejected("wrong-topic")
-    return _check_body(frame)
+    return _check_body(frame, forms)
 
 
 def examine_repair(
-    body: bytes, topics: Mapping[str, tuple[str, int]], limit: int, ring: KeyRing | None = None
+    body: bytes,
+    topics: Mapping[str, tuple[str, int]],
+    limit: int,
+    ring: KeyRing | None = None,
+    forms: Forms = Forms(),
 ) -> Frame | Rejected:
     """The same for a batch that a producer resent, to the group's own control address."""
     if len(body) > limit:
         return Rejected("oversized")
+    if forms.precede(body):
+        return Rejected(LATER_VERSION)
     try:
         frame = open_frame(body, limit)
         if ring is not None:
@@ -98,13 +148,13 @@ def examine_repair(
         return Rejected(error.reason)
     if (frame.envelope.topic, frame.envelope.partition) not in topics.values():
         return Rejected("wrong-topic")
-    return _check_body(frame)
+    return _check_body(frame, forms)
 
 
-def _check_body(frame: Frame) -> Frame | Rejected:
+def _check_body(frame: Frame, forms: Forms) -> Frame | Rejected:
     if not frame.intact():
         return Rejected("undecodable", frame)
-    return frame if is_readable(frame) else Rejected(UNREADABLE, frame)
+    return frame if forms.include(frame) else Rejected(UNREADABLE, frame)
 
 
 def _verify(frame: Frame, ring: KeyRing) -> None:
@@ -113,19 +163,3 @@ def _verify(frame: Frame, ring: KeyRing) -> None:
         # The signature is over the body's bytes: without them nothing tells whose envelope it is.
         raise FrameError("corrupt", "the body's checksum does not match")
     verify(frame, topic_address(frame.envelope.topic, frame.envelope.partition), ring)
-
-
-def is_readable(frame: Frame) -> bool:
-    """Whether this installation knows the form of the body."""
-    envelope = frame.envelope
-    if envelope.version != BODY_VERSION or envelope.flags & ~KNOWN_FLAGS:
-        return False
-    return not envelope.flags & FLAG_ZSTD or _have_zstd()
-
-
-def _have_zstd() -> bool:
-    try:
-        import zstandard  # noqa: F401  (an extra)
-    except ImportError:
-        return False
-    return True

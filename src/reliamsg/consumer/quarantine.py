@@ -7,9 +7,11 @@ messages are safe elsewhere. :class:`Samples` are something else: bytes of unusa
 
 from __future__ import annotations
 
-from collections import deque
+import hashlib
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 
+from reliamsg.consumer.intake import UNREADABLE
 from reliamsg.message import Stream
 from reliamsg.protocol.fair_quota import FairQuota
 from reliamsg.store.inbox import MAX_QUARANTINED_FRAME, QuarantineChange
@@ -17,7 +19,7 @@ from reliamsg.store.inbox_rows import Quarantined
 from reliamsg.store.quarantine import QuarantinedDelivery, QuarantineRows, Selection
 from reliamsg.wire.data import Frame
 
-__all__ = ["FAR_EPOCH", "HELD", "MAX_SAMPLE_BYTES", "TOO_MANY_STREAMS", "Quarantine", "Samples"]
+__all__ = ["FAR_EPOCH", "HELD", "MAX_SAMPLE_BYTES", "TOO_MANY_STREAMS", "Quarantine", "Samples", "identified"]
 
 TOO_MANY_STREAMS = "too-many-streams"
 """Why a delivery is there whose stream there was no room for."""
@@ -53,6 +55,9 @@ class Quarantine:
                 for (reason, site), (count, size) in rows.sources.items()
             },
         )
+        self._counts = Counter[str]()
+        for (reason, _), (count, _) in rows.sources.items():
+            self._counts[reason] += count
         self._admitting: dict[tuple[Stream, str], int] = {}
         """By stream and reason, deliveries that are admitted and not committed."""
         self.replaying: dict[int, tuple[Stream, str]] = {}
@@ -70,13 +75,18 @@ class Quarantine:
         """What is to be replayed, or (False) not any more. The first has the table looked at once."""
         self.any_roomless = rows.has(TOO_MANY_STREAMS)
         """Something is there, or about to be, because there was no room for its stream."""
-        self.roomless: list[int] = []
-        """Ids of deliveries that could be taken in by now, but for want of room for their streams."""
+        self.requalifying: list[tuple[int, str]] = []
+        """Ids of deliveries that could be taken in by now, but for another reason, and that reason."""
 
     @property
     def is_short(self) -> bool:
         """Whether only messages that have to be there should be added."""
         return self.total >= self.limit // SHORT_PART
+
+    @property
+    def by_reason(self) -> dict[str, int]:
+        """The number of deliveries that are there, or about to be, by reason."""
+        return dict(+self._counts)
 
     @property
     def total(self) -> int:
@@ -94,11 +104,25 @@ class Quarantine:
         elif reason == TOO_MANY_STREAMS:
             self.any_roomless = True
         envelope = frame.envelope
+        self._counts[reason] += 1
         self._admitting[stream, reason] = self._admitting.get((stream, reason), 0) + 1
         return QuarantinedDelivery(
             reason, site, stream, envelope.epoch, envelope.incarnation, envelope.previous, envelope.seq, envelope.last,
             len(frame.data), received_us, frame.data,
         )  # fmt: skip
+
+    def admit_unopened(
+        self, reason: str, site: str, topic: tuple[str, int], data: bytes, received_us: int
+    ) -> QuarantinedDelivery | None:
+        """The same for a delivery whose messages are unknown: it is distinguished from others by its checksum.
+        `topic`: with its partition."""
+        if not self._room.take(f"{reason} {site}", len(data) + ROW_BYTES):
+            return None
+        stream = Stream("", *topic)
+        self._counts[reason] += 1
+        self._admitting[stream, reason] = self._admitting.get((stream, reason), 0) + 1
+        digest = int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big")
+        return QuarantinedDelivery(reason, site, stream, 0, digest, None, 0, 0, len(data), received_us, data)
 
     def holds(self, stream: Stream, reason: str) -> bool:
         """Whether anything of the stream is there for this reason."""
@@ -133,6 +157,7 @@ class Quarantine:
                 self._admitting[one.stream, one.reason] = count
         for one in (*left.known, *left.removed):
             self._not_replaying(one.id)
+            self._counts[one.reason] -= 1
             self._room.give_back(f"{one.reason} {one.site}", one.size + ROW_BYTES)
         self._look()
 
@@ -166,21 +191,47 @@ class Quarantine:
 
     def lacks_room(self, number: int) -> None:
         """A delivery was kept for another reason, and now there is no room for its stream."""
-        self._not_replaying(number)
-        self.roomless.append(number)
+        self.requalify(number, TOO_MANY_STREAMS)
         self.any_roomless = True
 
-    def requalified(self, before: Iterable[QuarantinedDelivery]) -> None:
-        """These, as they were, are there for want of room now."""
+    def requalify(self, number: int, reason: str) -> None:
+        """A delivery was kept for another reason, and from now on for this one."""
+        self._not_replaying(number)
+        self.requalifying.append((number, reason))
+
+    def requalified(self, before: Iterable[QuarantinedDelivery], reason: str, count: int) -> None:
+        """These, as they were, are there for this reason now: the first `count` of those that were to be changed."""
         for one in before:
-            self._room.move(
-                f"{one.reason} {one.site}", f"{TOO_MANY_STREAMS} {one.site}", one.size + ROW_BYTES
-            )
+            self._counts[one.reason] -= 1
+            self._counts[reason] += 1
+            self._room.move(f"{one.reason} {one.site}", f"{reason} {one.site}", one.size + ROW_BYTES)
+        del self.requalifying[:count]
         self._look()
+
+    def identified(self, before: Iterable[QuarantinedDelivery], reason: str) -> None:
+        """These, as they were, could be opened. Each is there for this reason now, under the names of its messages, or
+        is gone because it had been there."""
+        for one in before:
+            self._counts[one.reason] -= 1
+            if one.replay:
+                self._counts[reason] += 1
+                self._room.move(f"{one.reason} {one.site}", f"{reason} {one.site}", one.size + ROW_BYTES)
+            else:
+                self._room.give_back(f"{one.reason} {one.site}", one.size + ROW_BYTES)
 
     def _look(self) -> None:
         admitting = any(reason == TOO_MANY_STREAMS for _, reason in self._admitting)
-        self.any_roomless = admitting or bool(self.roomless) or self._rows.has(TOO_MANY_STREAMS)
+        requalifying = any(reason == TOO_MANY_STREAMS for _, reason in self.requalifying)
+        self.any_roomless = admitting or requalifying or self._rows.has(TOO_MANY_STREAMS)
+
+
+def identified(row: QuarantinedDelivery, frame: Frame) -> QuarantinedDelivery:
+    """A delivery whose messages were unknown, now that its frame can be opened."""
+    envelope = frame.envelope
+    return QuarantinedDelivery(
+        UNREADABLE, row.site, envelope.stream, envelope.epoch, envelope.incarnation, envelope.previous, envelope.seq,
+        envelope.last, row.size, row.received_us, row.frame, row.id, row.replay,
+    )  # fmt: skip
 
 
 class Samples:

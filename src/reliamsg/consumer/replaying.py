@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from itertools import groupby
+from operator import itemgetter
 
-from reliamsg.consumer.quarantine import TOO_MANY_STREAMS
+from reliamsg.consumer.intake import UNREADABLE, Rejected
+from reliamsg.consumer.quarantine import identified
 from reliamsg.consumer.shared import Shared
 from reliamsg.consumer.site import SiteReceiver
 from reliamsg.errors import FatalError, InboxWriteError
-from reliamsg.store.quarantine import QuarantinedDelivery, Selection
+from reliamsg.store.quarantine import LATER_VERSION, QuarantinedDelivery, Selection
 from reliamsg.wire.data import Frame, FrameError, open_frame
 
 __all__ = ["Replayer"]
@@ -40,12 +43,12 @@ class Replayer:
                 or shared.health.fatal is not None
             ):
                 return False
-            marks, roomless = list(shared.quarantine.marks), tuple(shared.quarantine.roomless)
+            marks, changing = list(shared.quarantine.marks), tuple(shared.quarantine.requalifying)
         try:
             if marks:
                 self._mark(marks)
-            if roomless:
-                self._requalify(roomless)
+            for reason, some in groupby(changing, key=itemgetter(1)):
+                self._requalify([number for number, _ in some], reason)
             return self.more and self._feed(now)
         except InboxWriteError as error:
             log.warning("%s: the quarantine is left for now: %s", shared.inbox.path, error)
@@ -64,12 +67,11 @@ class Replayer:
             if changed and replay:
                 log.info("%s: %d deliveries leave the quarantine", shared.inbox.path, changed)
 
-    def _requalify(self, roomless: tuple[int, ...]) -> None:
+    def _requalify(self, numbers: list[int], reason: str) -> None:
         shared = self._shared
-        before = shared.inbox.quarantine.requalify(roomless, TOO_MANY_STREAMS)
+        before = shared.inbox.quarantine.requalify(numbers, reason)
         with shared.lock:
-            shared.quarantine.requalified(before)
-            del shared.quarantine.roomless[: len(roomless)]
+            shared.quarantine.requalified(before, reason, len(numbers))
 
     def _feed(self, now: float) -> bool:
         shared = self._shared
@@ -81,6 +83,10 @@ class Replayer:
             return False
         rows = shared.inbox.quarantine.page(but, min(room, PAGE_BYTES))
         self.more = bool(rows)
+        unopened = [row for row in rows if row.reason == LATER_VERSION]
+        if unopened:
+            self._open(unopened)
+            return True
         found = [(row, _opened(row)) for row in rows]
         left: list[int] = []
         with shared.lock:
@@ -97,6 +103,32 @@ class Replayer:
                 shared.quarantine.leave(Selection(ids=tuple(left)))
             shared.events.handle()
         return self.more
+
+    def _open(self, rows: list[QuarantinedDelivery]) -> None:
+        """Find out what is in batches that were in a later version. What can be opened is taken in next."""
+        shared, found = self._shared, list[tuple[QuarantinedDelivery, QuarantinedDelivery]]()
+        unknown: list[int] = []
+        for row in rows:
+            site = self._sites.get(row.site) or next(iter(self._sites.values()))
+            what = site.examine_later_version(row)
+            frame = what.frame if isinstance(what, Rejected) and what.reason == UNREADABLE else what
+            if isinstance(frame, Frame):
+                found.append((row, identified(row, frame)))
+                continue
+            with shared.lock:
+                if isinstance(what, Rejected):
+                    shared.quarantine.begin(row)
+                    site.set_aside(row.stream.topic, row.frame, what.reason)
+                    shared.durability.pending.unquarantined.append(row.id)
+                else:
+                    unknown.append(row.id)
+        changed = shared.inbox.quarantine.identify(found, UNREADABLE) if found else []
+        with shared.lock:
+            shared.quarantine.identified(changed, UNREADABLE)
+            for _, now in found:
+                shared.admission.journal_identified(now)
+            if unknown:
+                shared.quarantine.leave(Selection(ids=tuple(unknown)))
 
 
 def _opened(row: QuarantinedDelivery) -> Frame | None:

@@ -15,7 +15,7 @@ from reliamsg.message import Gap
 from reliamsg.runtime.callbacks import CallbackThread
 from reliamsg.runtime.wakeup import Waiters, Wakeup
 from reliamsg.runtime.worker import Worker
-from reliamsg.store.quarantine import Selection
+from reliamsg.store.quarantine import LATER_VERSION, Selection
 from reliamsg.store.requests import Answer, Request, RequestBox
 
 __all__ = ["MOST_IDLE_S", "Opener", "Runner"]
@@ -157,6 +157,9 @@ class Operating:
         with shared.lock:
             gone = [one for one in found if one.id not in shared.quarantine.replaying]
             for one in gone:
+                if one.reason == LATER_VERSION:  # its messages are unknown
+                    shared.journal.note("rejected", site=one.site, reason="discarded", detail={"count": 1})
+                    continue
                 shared.journal.note(
                     "quarantine_discarded", stream=one.stream, epoch=one.epoch, incarnation=one.incarnation,
                     first=one.first, last=one.last, site=one.site, reason=one.reason,

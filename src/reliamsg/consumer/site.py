@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
@@ -11,11 +12,12 @@ from reliamsg.config import Site
 from reliamsg.consumer.buffer import BufferedBatch
 from reliamsg.consumer.intake import (
     UNREADABLE,
+    Forms,
+    LaterVersion,
     Rejected,
     Unsequenced,
     examine,
     examine_repair,
-    is_readable,
 )
 from reliamsg.consumer.latest_statuses import LatestStatuses
 from reliamsg.consumer.quarantine import FAR_EPOCH, HELD, TOO_MANY_STREAMS
@@ -27,12 +29,13 @@ from reliamsg.protocol.receiver.incoming import Incoming
 from reliamsg.protocol.receiver.stream import Arrival
 from reliamsg.protocol.receiver.unacked import QUARANTINE
 from reliamsg.store.inbox_rows import HeldFrame
-from reliamsg.store.quarantine import QuarantinedDelivery, Selection
+from reliamsg.store.quarantine import LATER_VERSION, QuarantinedDelivery, Selection
 from reliamsg.transport.base import Delivery, ReceiverTransport, SenderTransport, is_refusal
-from reliamsg.wire.data import Frame, FrameError, Origin, Records, encode, open_frame
+from reliamsg.wire.address import topic_address
+from reliamsg.wire.data import CONTENT_TYPE, Frame, FrameError, Origin, Records, encode, open_frame
 from reliamsg.wire.limits import MAX_FRAME_BYTES
 
-__all__ = ["SILENT_S", "SilentQueues", "SiteReceiver", "SiteState"]
+__all__ = ["SILENT_S", "Accepted", "SilentQueues", "SiteReceiver", "SiteState"]
 
 log = logging.getLogger("reliamsg.consumer")
 
@@ -68,6 +71,7 @@ LOG_EVERY_S = 1.0
 _UNUSABLE = "unusable deliveries set aside"
 _STATUS_REFUSED = "statuses of streams not taken in, to be asked for again"
 _UNREADABLE = "batches kept in quarantine until reliamsg[zstd], or a later version, is installed to read them"
+_LATER_VERSION = "batches kept in quarantine until a later version is installed to read them"
 _NOT_KEPT = "late batches not kept, since there are too many"
 
 
@@ -174,6 +178,20 @@ class SilentQueues:
         return True
 
 
+@dataclass(frozen=True)
+class Accepted:
+    """What a consumer accepts in addition to readable batches that are not late."""
+
+    keep_late: bool
+    """The application wants to see late messages."""
+    unsequenced: bool
+    """Messages without identity are delivered."""
+    keys: KeyRing | None
+    """If given, everything must be signed with one of these."""
+    forms: Forms
+    """The forms of batches that are readable."""
+
+
 class SiteReceiver:
     """One site: takes the events of its connections (see :mod:`~reliamsg.consumer.connector`), all under the
     consumer's lock but :meth:`received` and :meth:`repaired`."""
@@ -184,10 +202,7 @@ class SiteReceiver:
         site: Site,
         statuses: LatestStatuses,
         topics: Mapping[str, Topic],
-        *,
-        keep_late: bool,
-        unsequenced: bool,
-        keys: KeyRing | None = None,
+        accepted: Accepted,
     ) -> None:
         self.shared = shared
         self.site = site
@@ -222,10 +237,12 @@ class SiteReceiver:
         self.rejected: dict[str, int] = {}
         """Reason → deliveries."""
         self._statuses = statuses
-        self._keep_late = keep_late
-        self._unsequenced = unsequenced
-        self._examine = partial(examine, topics=topics, limit=MAX_FRAME_BYTES, ring=keys)
-        self._examine_repair = partial(examine_repair, topics=topics, limit=MAX_FRAME_BYTES, ring=keys)
+        self._accepted = accepted
+        ring, forms = accepted.keys, accepted.forms
+        self._examine = partial(examine, topics=topics, limit=MAX_FRAME_BYTES, ring=ring, forms=forms)
+        self._examine_repair = partial(
+            examine_repair, topics=topics, limit=MAX_FRAME_BYTES, ring=ring, forms=forms
+        )
         self._has_lock = site.protocol != "mqtt"
         self._silent = SilentQueues()
         self.deferred = Deferred()
@@ -472,6 +489,8 @@ class SiteReceiver:
             for delivery, what in zip(deliveries, found, strict=True):
                 if isinstance(what, Rejected):
                     self._reject(delivery, what)
+                elif isinstance(what, LaterVersion):
+                    self._keep_later_version(delivery, what, wall)
                 elif isinstance(what, Unsequenced):
                     self._without_identity(delivery, what, now, wall)
                 elif self._arrive(delivery, what, now, wall):
@@ -582,7 +601,7 @@ class SiteReceiver:
     def replayed(self, row: QuarantinedDelivery, frame: Frame, now: float, wall: int) -> bool:
         """Take in a delivery from the quarantine, as if it arrived again; False if it has to stay there."""
         shared, envelope = self.shared, frame.envelope
-        if row.reason == UNREADABLE and not is_readable(frame):
+        if row.reason == UNREADABLE and not self._accepted.forms.include(frame):
             return False
         if shared.absent.may_know(row.stream):
             shared.absent.wait(row.stream, QUARANTINE, lambda room: self._replay_loaded(row, frame, room))
@@ -596,22 +615,37 @@ class SiteReceiver:
         shared.quarantine.took_in(row)
         arrival = self._place(_incoming(row.site, row.stream, frame, row.id, replayed=True), frame, now, wall)
         if arrival.refused or arrival.deferred or arrival.far:
-            if row.reason == TOO_MANY_STREAMS and not arrival.refused:
-                shared.quarantine.put_off[row.stream] = now + TRY_AGAIN_S
-            elif row.reason == FAR_EPOCH and arrival.refused:  # it is believed, and that is all that it lacks
-                self.shared.admission.report_no_room()
-                shared.quarantine.lacks_room(row.id)
-                return True
-            return False
+            return self._stays(row, arrival, now)
         if arrival.release:
             shared.durability.pending.unquarantined.append(row.id)
         if arrival.quarantine:
             self.set_aside("", frame.data, "conflict")
         return True
 
+    def _stays(self, row: QuarantinedDelivery, arrival: Arrival, now: float) -> bool:
+        """A delivery can't be taken in from the quarantine. It stays there for the same reason (False), or from now on
+        for another one (True)."""
+        quarantine = self.shared.quarantine
+        if row.reason == UNREADABLE and arrival.far:
+            quarantine.requalify(row.id, FAR_EPOCH)
+            return True
+        if row.reason in (TOO_MANY_STREAMS, UNREADABLE) and not arrival.refused:
+            quarantine.put_off[row.stream] = now + TRY_AGAIN_S
+        if row.reason == UNREADABLE or (row.reason == FAR_EPOCH and arrival.refused):
+            # It is readable, or believed, and this is all that it lacks.
+            if arrival.refused:
+                self.shared.admission.report_no_room()
+            quarantine.lacks_room(row.id)
+            return True
+        return False
+
     def _replay_loaded(self, row: QuarantinedDelivery, frame: Frame, there_is_room: bool) -> None:
         shared = self.shared
-        if not there_is_room and row.reason == FAR_EPOCH and not shared.core.horizon.is_far(row.epoch):
+        if (
+            not there_is_room
+            and row.reason in (FAR_EPOCH, UNREADABLE)
+            and not shared.core.horizon.is_far(row.epoch)
+        ):
             self.shared.admission.report_no_room()
             shared.quarantine.lacks_room(row.id)
         elif not (there_is_room and self.replayed(row, frame, shared.clock(), shared.wall_us())):
@@ -626,7 +660,7 @@ class SiteReceiver:
     def _late(self, stream: Stream, frame: Frame, spans: Sequence[Span], wall: int) -> None:
         """Keep late messages for the application to see; they are journalled in any case."""
         shared = self.shared
-        for part in BufferedBatch.of(frame, spans, self.name, 0.0, wall) if self._keep_late else ():
+        for part in BufferedBatch.of(frame, spans, self.name, 0.0, wall) if self._accepted.keep_late else ():
             if shared.inbox.late_bytes + shared.durability.pending.late_bytes >= MAX_LATE_BYTES:
                 self._count(_NOT_KEPT, "late")
                 continue
@@ -635,7 +669,7 @@ class SiteReceiver:
             )
 
     def _without_identity(self, delivery: Delivery, what: Unsequenced, now: float, wall: int) -> None:
-        if not self._unsequenced:
+        if not self._accepted.unsequenced:
             self._reject(delivery, Rejected("unsequenced"))
             return
         stream = Stream("", what.topic, what.partition)
@@ -665,6 +699,31 @@ class SiteReceiver:
                 return
         self.set_aside(delivery.address, delivery.body, what.reason)
         self.shared.durability.pending.tokens.append((self.name, delivery.token))
+
+    def can_read(self, frame: Frame) -> bool:
+        """Whether the installation knows the form of a frame."""
+        return self._accepted.forms.include(frame)
+
+    def _keep_later_version(self, delivery: Delivery, what: LaterVersion, wall: int) -> None:
+        """Keep a batch in a later version of the whole format. With keys anybody may have sent it, so it can't use more
+        than its share of the quarantine, and does not stop the consumer."""
+        shared, topic = self.shared, (what.topic, what.partition)
+        if shared.admission.put_unopened_in_quarantine(
+            LATER_VERSION, self.name, topic, delivery.body, delivery.token, wall
+        ):
+            self._count(_LATER_VERSION, LATER_VERSION)
+        elif self._accepted.keys is None:
+            self._count(_LATER_VERSION, LATER_VERSION)
+            shared.admission.fail_for_want_of_room(LATER_VERSION, Stream("", *topic))
+        else:
+            self._reject(delivery, Rejected("unsigned"))
+
+    def examine_later_version(self, row: QuarantinedDelivery) -> Frame | LaterVersion | Rejected:
+        """Examine a batch in quarantine that was in a later version, as if it arrived again. Needs no lock."""
+        address = topic_address(row.stream.topic, row.stream.partition)
+        what = self._examine(Delivery(row.id, address, row.frame, CONTENT_TYPE))
+        assert not isinstance(what, Unsequenced)  # its first bytes are those of a batch
+        return what
 
     def _undecodable(self, frame: Frame) -> None:
         envelope, core, now = frame.envelope, self.shared.core, self.shared.clock()

@@ -109,6 +109,9 @@ class ConsumerStatus:
     """Producers that sent a status since the consumer was opened."""
     stalled: tuple[Stalled, ...] = ()
     """While the inbox is full (``max_inbox_bytes``): which streams fill it and why, the fullest first; 10 at most."""
+    quarantined: dict[str, int] = field(default_factory=dict)
+    """Deliveries in the quarantine, by reason: ``unreadable``, ``later-version``, ``held``, ``too-many-streams`` or
+    ``far-epoch``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +147,7 @@ def status_of(engine: ConsumerEngine) -> ConsumerStatus:
             sum(site.repaired_messages for site in engine.sites.values()),
             _producers(engine),
             engine.fullness.stalled(shared.clock()),
+            shared.quarantine.by_reason,
         )
 
 

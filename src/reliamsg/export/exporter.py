@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
 
 from tenacity import (
     RetryCallState,
@@ -32,7 +34,7 @@ from reliamsg.store.exported import Cut
 from reliamsg.store.journal import Entry
 from reliamsg.store.segment import Segment
 
-__all__ = ["Exporter", "JournalStatus"]
+__all__ = ["Exporter", "JournalStatus", "Threads"]
 
 log = logging.getLogger("reliamsg.export")
 
@@ -41,6 +43,13 @@ BACKOFF_MAX_S = 30.0
 """Bounds of the pauses between attempts to write to a failing target: exponential with jitter, without end."""
 STORE_RETRY_S = 1.0
 """Pause after a failed write to the client's own file."""
+
+
+class Threads(Protocol):
+    """Starts threads."""
+
+    def start(self, name: str, function: Callable[[], object]) -> None:
+        """Call a function on a thread of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +86,7 @@ class Exporter:
         *,
         wake: Callable[[], None],
         now: float,
+        threads: Threads,
         probe: Callable[[str], None] | None = None,
     ) -> None:
         self._export = export
@@ -84,6 +94,7 @@ class Exporter:
         self._client = check_client(source.client)
         self._exported = exported = source.exported
         self._probe = probe or _no_probe
+        self._threads = threads
         self._target = open_target(export.target)
         self._closing = threading.Event()
         self._last_attempt = self._stopped = False
@@ -207,7 +218,7 @@ class Exporter:
         assert cut is not None  # made above, or pending
         self._writing = cut, Future()
         name = f"reliamsg-journal-{self._client}"
-        threading.Thread(target=self._write, args=self._writing, name=name, daemon=True).start()
+        self._threads.start(name, partial(self._write, *self._writing))
 
     def _bound(self, wall_us: int, mono_us: int) -> None:
         """Keep the backlog within its limit."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from reliamsg.export.exporter import Threads
 from reliamsg.runtime.callbacks import OnError
 from reliamsg.runtime.clock import Clock
 from reliamsg.runtime.wakeup import Uninterrupted, Waiters
@@ -25,6 +27,13 @@ class Waker(Protocol):
 
     def wake(self) -> None:
         """Request a call. May be called on any thread and in signal handlers."""
+
+
+class DaemonThreads:
+    """Threads of the operating system, which don't keep the process running."""
+
+    def start(self, name: str, function: Callable[[], object]) -> None:
+        threading.Thread(target=function, name=name, daemon=True).start()
 
 
 class NoWaker:
@@ -46,5 +55,7 @@ class Environment:
     """Called with errors of background work."""
     calls: Uninterrupted | None = None
     """Executes a consumer's calls for an application that may be interrupted."""
+    threads: Threads = field(default_factory=DaemonThreads)
+    """For work that may take long: writing the journal's segments."""
     room: Waiters | None = None
     """Where threads wait for room in the outbox; None: the engine makes its own."""

@@ -35,7 +35,8 @@ class ExportStep:
     def __init__(self, export: JournalExport | None, source: JournalSource, environment: Environment) -> None:
         self._clock = environment.clock
         self._exporter = None if export is None else Exporter(
-            export, source, wake=environment.waker.wake, now=self._clock.now(), probe=environment.probe,
+            export, source, wake=environment.waker.wake, now=self._clock.now(), threads=environment.threads,
+            probe=environment.probe,
         )  # fmt: skip
         self.has_target = export is not None
         """Whether the journal is exported."""

@@ -26,11 +26,13 @@ from reliamsg.protocol.receiver.rules import Rules
 from reliamsg.runtime.clock import Clock
 from reliamsg.runtime.environment import Environment
 from reliamsg.simulation.announcements import Announcements, Member
-from reliamsg.simulation.consumer_journal import ConsumerJournal
+from reliamsg.simulation.consumer_journal import NOT_READABLE, ConsumerJournal
 from reliamsg.simulation.incidents import Incidents
+from reliamsg.simulation.installation import Installation
 from reliamsg.simulation.oracle import Oracle
-from reliamsg.simulation.process import Machine, Process, ProcessJudge
+from reliamsg.simulation.process import RESTART_S, Machine, Process, ProcessJudge
 from reliamsg.simulation.scenario import Scenario
+from reliamsg.simulation.settings import journal_export
 from reliamsg.simulation.stopwatch import Stopwatch
 from reliamsg.store.inbox import Inbox
 
@@ -43,6 +45,8 @@ OPERATOR_S = 0.1
 """The minimum time until an operator looks at a held stream, and between two looks."""
 SLOW_S = (0.05, 1.0)
 """The time to handle some messages."""
+READS_QUARANTINE_S = 5.0
+"""How long it takes at most until a client that reads has taken in what is readable in its quarantine."""
 HALTED_S = 1.0
 """The time until someone has repaired the fault that halted a client."""
 BUSY_S = 5.0
@@ -78,6 +82,13 @@ class ConsumerProcess(Process):
         self._announcements = announcements
         self._keys = scenario.key_ring()
         self._inbox: Inbox | None = None
+        self._installation = Installation(
+            self.faults, random.Random(f"{scenario.seed}/installation/{self.name}")
+        )
+        self._reads_since: float | None = None
+        """When the client began to read."""
+        self._unreadable = 0
+        """Batches that the client could not read, since it was opened."""
         self._quarantine_bytes: int = settings["max_quarantine_bytes"]
         self._application = random.Random(f"{scenario.seed}/application/{self.name}")
         self._operator = random.Random(f"{scenario.seed}/operator/{self.name}")
@@ -107,11 +118,21 @@ class ConsumerProcess(Process):
 
     def open_client(self) -> None:
         """See :class:`Process`."""
+        if self._installation.is_outdated:
+            self.journal.report_kept()
+        self._installation.open()
+        self._unreadable, self._reads_since = 0, None
+        if self._installation.is_outdated:
+            self.note(f"has an installation {self._installation.name}")
+            self.executor.after(self._installation.upgrade_delay(), self._upgrade)
         try:
             self._inbox = Inbox(self.drive.path, self.group, self.drive.connect, self.identities.randbytes)
             self.engine = ConsumerEngine(
                 self._engine_settings(), self._rules(), self.settings.sites, self._inbox, self.transports,
-                Environment(Clock(self.executor.now, self.clock.now_us), self, self.probe),
+                Environment(
+                    Clock(self.executor.now, self.clock.now_us), self, self.probe, threads=self.segments
+                ),
+                journal_export(self.settings, self.journals),
             )  # fmt: skip
         except ReliamsgError as error:
             self._fail(error)
@@ -126,7 +147,7 @@ class ConsumerProcess(Process):
         return EngineSettings(
             self.group, self._scenario.topics_of(self.group), max_inbox_bytes=s["max_inbox_bytes"],
             takeover_timeout=s["takeover_timeout"], on_gap=s["on_gap"], standby=s["standby"], keys=self._keys,
-            max_quarantine_bytes=self._quarantine_bytes,
+            max_quarantine_bytes=self._quarantine_bytes, forms=self._installation.forms,
         )  # fmt: skip
 
     def _rules(self) -> Rules:
@@ -151,10 +172,20 @@ class ConsumerProcess(Process):
         ):  # an operator enlarges its quarantine
             self._quarantine_bytes = ENOUGH_BYTES
             self.give_up(error, self._operator_delay())
+        elif isinstance(error, QuarantineFull) and any(f"({why})" in str(error) for why in NOT_READABLE):
+            self._installation.upgrade()
+            self.give_up(error, self._operator_delay())
         elif isinstance(error, QuarantineFull):  # only an operator could help
             self.give_up(error, None)
         else:
             self.give_up(error, BUSY_S if isinstance(error, GroupBusy) else RETRY_S)
+
+    def _upgrade(self) -> None:
+        """Someone upgrades the installation, and restarts the client."""
+        self.note("is closed, to be upgraded")
+        self.close()
+        self._installation.upgrade()
+        self.open_later(self._operator.uniform(*RESTART_S))
 
     def close_client(self) -> None:
         """See :class:`Process`: as :class:`~reliamsg.consumer.runner.Runner` does it."""
@@ -163,11 +194,13 @@ class ConsumerProcess(Process):
         if self._chunk is not None:
             engine.deliveries.release(self._chunk)
         engine.flush(now)
+        self.journal.check_quarantine(status_of(engine).quarantined, self._had_time_to_read(engine))
         engine.say_goodbye(now)
         engine.standby.close_given_up()
         for site in engine.sites.values():
             site.close(lambda: 1.0)
         engine.flush(now, closing=True)
+        engine.finish_export(now)
         engine.shared.health.close()
         self.abandon_client()
 
@@ -213,6 +246,8 @@ class ConsumerProcess(Process):
             engine.standby.close_given_up()
         if engine.shared.health.may_write and self.faults.bites("streams_forgotten"):
             self._forget_streams(engine)
+        if self._installation.is_outdated:
+            self._count_unreadable(engine)
         errors = engine.shared.health.take_errors()
         self.judge.reported(self.name, errors)
         for error in errors:
@@ -228,6 +263,23 @@ class ConsumerProcess(Process):
             return None
         return deadline
 
+    def _had_time_to_read(self, engine: ConsumerEngine) -> bool:
+        """Whether everything that could not be read before the upgrade must have left the quarantine."""
+        since, now = self._reads_since, self.scheduler.now
+        return (
+            since is not None
+            and now - since > READS_QUARANTINE_S
+            and self.faults.over
+            and not self._installation.is_outdated
+            and engine.shared.health.fatal is None
+        )
+
+    def _count_unreadable(self, engine: ConsumerEngine) -> None:
+        found = sum(site.rejected.get(reason, 0) for site in engine.sites.values() for reason in NOT_READABLE)
+        for _ in range(found - self._unreadable):
+            self.faults.strikes("outdated")
+        self._unreadable = found
+
     def after_call(self) -> None:
         """See :class:`Process`: check for messages, and for acknowledgements that have become durable."""
         engine = self.engine
@@ -235,6 +287,8 @@ class ConsumerProcess(Process):
         self._stopwatch.update(self.scheduler.now, runs)
         if engine is None:
             return
+        if self._reads_since is None and not engine.shared.role.barred:
+            self._reads_since = self.scheduler.now
         if self._awaited is not None:
             self._check_durable(engine)
         if not self._busy and (engine.deliveries.may_deliver or self._chunk is not None):

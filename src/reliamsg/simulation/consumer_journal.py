@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import sqlite3
+from collections import Counter
+from collections.abc import Mapping
+
+from reliamsg.consumer.intake import UNREADABLE
 from reliamsg.message import Gap, MessageId, Stream
 from reliamsg.protocol.receiver.redelivery import COUNTED_TOGETHER
 from reliamsg.simulation.announcements import Announcements, Member
 from reliamsg.simulation.declarations import BeforeJoin
 from reliamsg.simulation.disk import Drive
 from reliamsg.simulation.incidents import Incidents
+from reliamsg.simulation.journal_copy import JournalCopy
 from reliamsg.simulation.oracle import Oracle
 from reliamsg.simulation.readers import NEVER
 from reliamsg.simulation.settings import ClientSettings
+from reliamsg.simulation.stored import quarantine
 from reliamsg.store.inbox_view import read_dead_letters
 from reliamsg.store.journal import JournalRow, read_journal
-from reliamsg.store.quarantine import Selection, read_quarantined
+from reliamsg.store.quarantine import LATER_VERSION
 
-__all__ = ["ConsumerJournal"]
+__all__ = ["NOT_READABLE", "ConsumerJournal"]
 
-ALL = 1_000_000
+NOT_READABLE = (UNREADABLE, LATER_VERSION)
+"""Why deliveries are in quarantine that an installation can't read."""
+TAKEN_IN = ("received", "duplicate", "late", "before_join", "conflict")
+"""Rows about a delivery that was taken in."""
 
 
 class ConsumerJournal:
@@ -40,6 +50,7 @@ class ConsumerJournal:
         """After this many attempts a message becomes a dead letter."""
         self._counted_together = batch if deliveries <= 2 else max(batch, COUNTED_TOGETHER)
         """The number of messages whose attempts are counted at a time."""
+        self._copy = JournalCopy(drive, incidents, member.group) if settings["journal"] else None
         self._lsn = 0
         """The position up to which the journal was read."""
         self._growing: dict[tuple[str, Stream], int] = {}
@@ -51,6 +62,12 @@ class ConsumerJournal:
         """Gaps that were accepted, though not yet durably as far as known."""
         self._had: dict[str, int] = {}
         """By opening, the last row of the file that may be replaced."""
+        self._kept: set[tuple[Stream, int, int]] = set()
+        """Stream, epoch and number of messages that were seen in the quarantine, and that could not be read."""
+
+    def _rows(self, connection: sqlite3.Connection, after: int = 0) -> list[JournalRow]:
+        """All rows above `after` that the journal ever had, and has or would have if nothing had been exported."""
+        return list(read_journal(connection, after)) if self._copy is None else self._copy.rows(after)
 
     # -- lookups --------------------------------------------------------------------------------------------
 
@@ -59,16 +76,19 @@ class ConsumerJournal:
         if not self._drive.is_open:
             return False
         with self._drive.reading() as connection:
-            found = read_quarantined(connection, Selection(stream=stream), ALL)
-        return any(each.epoch == epoch and each.first <= seq <= each.last for each in found)
+            found = quarantine(connection)
+        return any(
+            each.stream == stream and each.epoch == epoch and each.first <= seq <= each.last for each in found
+        )
 
     def report_left_messages(self) -> None:
         """See :class:`~reliamsg.simulation.oracle.ConsumerFiles`."""
         if self._drive.is_open:
             with self._drive.reading() as connection:
-                for row in read_journal(connection):
-                    if row.kind == "let_go":
-                        self._report_left(row, _stream_of(row))
+                rows = self._rows(connection)
+            for row in rows:
+                if row.kind == "let_go":
+                    self._report_left(row, _stream_of(row))
 
     # -- events of its process ------------------------------------------------------------------------------
 
@@ -88,8 +108,11 @@ class ConsumerJournal:
 
     def file_replaced(self) -> None:
         """The journal was replaced by an older copy."""
+        if self._copy is not None:
+            self._copy.file_replaced()
         self._lsn = 0
         self._growing.clear()
+        self._kept.clear()
         has = self._openings()
         gone = {boot for boot, last in self._had.items() if has.get(boot, 0) < last}
         self._incidents.inbox_rows_lost(self._group, gone)
@@ -97,7 +120,7 @@ class ConsumerJournal:
     def _openings(self) -> dict[str, int]:
         """By opening, its last row."""
         with self._drive.reading() as connection:
-            return {row.boot: row.lsn for row in read_journal(connection)}
+            return {row.boot: row.lsn for row in self._rows(connection)}
 
     # -- reporting ------------------------------------------------------------------------------------------
 
@@ -105,7 +128,7 @@ class ConsumerJournal:
         """Report everything new: messages from before the group joined, messages that were skipped or arrived in an
         epoch that had ended, and actions of its consumers that were durable when they terminated."""
         with self._drive.reading() as connection:
-            rows = list(read_journal(connection, min([self._lsn, *self._growing.values()])))
+            rows = self._rows(connection, min([self._lsn, *self._growing.values()]))
         known = self._lsn
         for row in rows:
             self._lsn = max(row.lsn, known)
@@ -124,12 +147,16 @@ class ConsumerJournal:
         oracle, group, name = self._oracle, self._group, self._name
         if row.kind == "quarantined":
             self._incidents.count("quarantined", int(row.reason == "held"))
+            if row.reason == UNREADABLE:
+                oracle.kept_unreadable(group, stream, row.epoch, row.first, row.last)
         elif row.kind == "opened":
             self._reads_since = None
         elif row.kind == "connected" and self._reads_since is None:
             self._reads_since = row.mono_us / 1e6
         elif row.kind == "joined":
             oracle.started_in_journal(group, name, stream, row.epoch, row.first)
+            place = row.epoch, max(row.first, 1)
+            oracle.declarations[group].started(stream, place, row.mono_us / 1e6, name)
         elif row.kind == "before_join":
             at, span = row.mono_us / 1e6, (row.epoch, row.first, row.last)
             blind = not self._had_status(stream, at)
@@ -165,6 +192,45 @@ class ConsumerJournal:
         receives no announcements."""
         since = self._reads_since
         return since is not None and self._announcements.includes_status(stream, since, at)
+
+    def check_quarantine(self, counts: Mapping[str, int], all_readable: bool) -> None:
+        """Check the number of deliveries in the quarantine by reason, according to the consumer's status.
+        `all_readable`: the consumer has read for a while with an installation for which nothing is unreadable."""
+        with self._drive.reading() as connection:
+            rows = quarantine(connection)
+        for reason, count in Counter(row.reason for row in rows).items():
+            if counts.get(reason, 0) < count:
+                self._oracle.violate("unreported", f"{self._name} has {count} ({reason}), and says {counts}")
+            if all_readable and reason in NOT_READABLE:
+                self._oracle.violate("stalled", f"{self._name} can read {count} batches that it quarantined")
+
+    def report_kept(self) -> None:
+        """Its consumer is not open: report messages in its quarantine that it does not know."""
+        if not self._drive.path.exists():
+            return
+        with self._drive.reading() as connection:
+            kept = [row for row in quarantine(connection) if row.reason == LATER_VERSION]
+        for row in kept:
+            self._oracle.kept_unreadable(self._group, row.stream, row.epoch, row.first, row.last)
+            self._kept |= {(row.stream, row.epoch, seq) for seq in range(row.first, row.last + 1)}
+
+    def report_unreadable(self) -> None:
+        """The run has ended: everything that could not be read must still be in the quarantine, unless it was taken in
+        since."""
+        self.report_kept()
+        with self._drive.reading() as connection:
+            rows = self._rows(connection)
+            kept = quarantine(connection)
+        found = {(each.stream, each.epoch, seq) for each in kept for seq in range(each.first, each.last + 1)}
+        for row in reversed(rows):
+            stream = _stream_of(row)
+            numbers = [(stream, row.epoch, seq) for seq in range(row.first, row.last + 1)]
+            if row.kind in TAKEN_IN:
+                found.update(numbers)
+            elif row.kind == "quarantined" and row.reason == UNREADABLE:
+                self._kept.update(each for each in numbers if each not in found)
+        for number in sorted(self._kept - found):
+            self._oracle.violate("lost", f"{number} was in the quarantine of {self._name}")
 
     def report_dead_letters(self) -> None:
         """The run has ended: report all dead letters."""

@@ -51,6 +51,8 @@ class Declarations:
     def __init__(self) -> None:
         self._gaps: list[DeclaredGap] = []
         self._before: set[BeforeJoin] = set()
+        self._starts: list[tuple[Stream, tuple[int, int], float, str]] = []
+        """Stream, place (epoch and number), time and consumer: where consumers joined streams."""
 
     def __contains__(self, message: MessageId) -> bool:
         return self.gap_of(message) is not None or self.came_before(message)
@@ -91,10 +93,18 @@ class Declarations:
             each._replace(consumer=gone) if each.at > since and each.consumer == consumer else each
             for each in self._before
         }
+        self._starts = [
+            (stream, place, at, gone if at > since and by == consumer else by)
+            for stream, place, at, by in self._starts
+        ]
 
     def joined(self, before: BeforeJoin) -> None:
         """A consumer joined a stream behind these messages."""
         self._before.add(before)
+
+    def started(self, stream: Stream, place: tuple[int, int], at: float, consumer: str) -> None:
+        """A consumer joined a stream at this place (epoch and number)."""
+        self._starts.append((stream, place, at, consumer))
 
     def gap_of(self, message: MessageId) -> DeclaredGap | None:
         """The first declared gap that a message is in."""
@@ -111,6 +121,11 @@ class Declarations:
         """Whether another consumer had declared a message as a gap by then, or had joined behind it, while this one had
         not joined behind it."""
         behind = {each.consumer for each in self._before if each.at <= by and each.covers(message)}
+        behind |= {
+            other
+            for stream, place, at, other in self._starts
+            if at <= by and stream == stream_of(message) and (message.epoch, message.seq) < place
+        }
         passed = {each.consumer for each in self._gaps if each.at <= by and each.covers(message)}
         return consumer not in behind and bool((behind | passed) - {consumer})
 

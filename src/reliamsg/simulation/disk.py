@@ -12,11 +12,11 @@ import sqlite3
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from reliamsg.store.database import Database, Kind, open_readonly
 
-__all__ = ["Crash", "DiskFault", "Drive", "Image"]
+__all__ = ["Crash", "DiskFault", "Drive", "Image", "Watcher"]
 
 SECTOR = 512
 """Bytes that a disk writes either completely or not at all."""
@@ -79,6 +79,13 @@ class _Connection(sqlite3.Connection):
         super().close()
 
 
+class Watcher(Protocol):
+    """Is notified of commits."""
+
+    def committed(self, connection: sqlite3.Connection) -> None:
+        """A transaction was committed."""
+
+
 class Drive:
     """One client's file."""
 
@@ -98,6 +105,7 @@ class Drive:
         self._random, self._draw_fault, self._clock = chance, draw_fault, clock
         self._wal = path.with_name(path.name + "-wal")
         self._connection: _Connection | None = None
+        self._watcher: Watcher | None = None
         self._opened: Image = b"", b""
         self._checked_sync = False
         """Whether it is known if commits are fsynced."""
@@ -113,6 +121,10 @@ class Drive:
         """
         self._torn_databases: set[int] = set()
         """Checksums of database files that are useless without their WAL files."""
+
+    def watch(self, watcher: Watcher) -> None:
+        """Notify `watcher` of each commit of the process."""
+        self._watcher = watcher
 
     def _seen_since(self) -> float:
         """The time since which the database file has been in its current state."""
@@ -194,6 +206,8 @@ class Drive:
                 self._checkpointed = False
             self._committed_at = self._clock()
         cursor = execute("COMMIT")
+        if self._watcher is not None and self._connection is not None:
+            self._watcher.committed(self._connection)
         if before is not None:
             self._torn = self._tear(before, self.image())
         if fault == "torn_checkpoint":

@@ -66,6 +66,8 @@ FAULTS: dict[str, tuple[float, str]] = {
     "restored_inbox": (0.002, "an inbox is replaced by an older copy of itself"),
     "wal_lost": (0.003, "the WAL file of an outbox or inbox is gone, with everything since the latest checkpoint"),
     "clock_jump": (0.01, "the wall clock jumps by up to a day, forward or back"),
+    "target_down": (0.05, "the target of a client's journal does not answer for a while"),
+    "outdated": (0.5, "a consumer's installation can't read some forms of batches until it is upgraded"),
     # Applications
     "handler_failed": (0.02, "the handler of a message raises"),
     "rejected": (0.01, "the application rejects a message"),
@@ -93,6 +95,7 @@ SHARES: dict[str, float] = {
     "cut_control": 0.1,
     "reset_control": 0.1,
     "hole": 0.08,
+    "outdated": 0.12,
 }
 """The chance that a seed draws these faults, however many others it has."""
 

@@ -18,6 +18,9 @@ class Incidents:
     def __init__(self) -> None:
         self.outbox_replaced = False
         """An outbox was replaced by an older copy of itself."""
+        self._replaced_outboxes: set[str] = set()
+        self.truncated: set[str] = set()
+        """Producers and groups that discarded rows of their journals."""
         self.replaced_inboxes: set[str] = set()
         """Groups of which an inbox was replaced."""
         self.unrepaired_groups: set[str] = set()
@@ -34,6 +37,7 @@ class Incidents:
     def outbox_went_back(self, producer: str, openings: Iterable[int], epochs: Iterable[int]) -> None:
         """An outbox was replaced, and its journal rows of these openings and epochs are lost."""
         self.outbox_replaced = True
+        self._replaced_outboxes.add(producer)
         self._unverifiable |= {(producer, "opening", opening) for opening in openings}
         self._unverifiable |= {(producer, "epoch", epoch) for epoch in epochs}
 
@@ -46,6 +50,10 @@ class Incidents:
     def inbox_rows_lost(self, group: str, openings: Iterable[str]) -> None:
         """An inbox of a group was replaced, and journal rows of these openings are lost."""
         self._lost_inbox_rows |= {(group, opening) for opening in openings}
+
+    def journal_truncated(self, client: str) -> None:
+        """A producer, or a consumer of a group, discarded rows of its journal that it could not export."""
+        self.truncated.add(client)
 
     def impersonated(self, producer: str, incarnation: int) -> None:
         """Someone named an epoch far ahead, and an opening, in a producer's name."""
@@ -65,6 +73,10 @@ class Incidents:
     def is_unverifiable(self, producer: str, part: str, number: int) -> bool:
         """Whether a part of a producer's journal is lost, or never existed because an attacker forged it."""
         return (producer, part, number) in self._unverifiable
+
+    def was_outbox_replaced(self, producer: str) -> bool:
+        """Whether an outbox of that producer was replaced by an older copy, which may be an empty file."""
+        return producer in self._replaced_outboxes
 
     def lost_rows_of(self, group: str, opening: str) -> bool:
         """Whether journal rows of that opening of one of the group's inboxes are lost."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
-from reliamsg.checker.journals import Chain, read_chain
+from reliamsg.checker.journals import Chain, collect
 from reliamsg.store.journal import JournalRow
 from reliamsg.store.segment import Role, encode
 
@@ -25,22 +25,24 @@ def keep_journals(directory: Path, target: Path, tail: str) -> None:
 
 
 def chains_of(directory: Path, tail: str) -> list[Chain]:
-    """The journals of the files in `directory`, with `tail` appended to all names, as if read from segments of which
-    none is marked as the last."""
-    found = []
-    for path in sorted(directory.glob("*.db")):
-        chain = read_chain(path)
-        rows = [renamed_row(row, tail) for row in chain.rows]
-        if rows:  # the process may have terminated before it opened its file
-            found.append(Chain(chain.role, chain.client + tail, path.name, rows, to_the_end=False))
-    return found
+    """The journals of the files in `directory`, with the segments that were exported below it, and with `tail` appended
+    to all names, as if read from segments of which none is marked as the last."""
+    return [
+        Chain(
+            chain.role, chain.client + tail, chain.source, [renamed_row(row, tail) for row in chain.rows],
+            to_the_end=False,
+        )
+        for chain in collect(directory).chains
+        if chain.rows  # the process may have terminated before it opened its file
+    ]  # fmt: skip
 
 
 def write_segments(target: Path, role: Role, client: str, rows: Sequence[JournalRow]) -> None:
-    """Write a client's rows below `target`, one segment for each boot."""
+    """Write a client's rows below `target`, one segment for each boot, or for each part of it between rows that are
+    gone."""
     parent: str | None = None
-    for _, boot in groupby(rows, key=lambda row: row.boot):
-        segment = encode(role, client, list(boot), parent)
+    for _, part in groupby(enumerate(rows), key=lambda each: (each[1].boot, each[1].lsn - each[0])):
+        segment = encode(role, client, [row for _, row in part], parent)
         path = target / segment.path
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(segment.data)

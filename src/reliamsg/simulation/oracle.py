@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from reliamsg.message import Gap, Message, MessageId, Stream
 from reliamsg.protocol.receiver.joining import JOINED_LATE
+from reliamsg.simulation.bodies import Bodies
 from reliamsg.simulation.clock import Scheduler
 from reliamsg.simulation.dead_letters import DeadLetters
 from reliamsg.simulation.declarations import Declarations, covers, names, stream_of
@@ -165,7 +166,7 @@ class Oracle:
         self.readers = Readers(scheduler)
         self._scheduler, self._gap_timeouts, self._needed = scheduler, gap_timeouts, needed
         self._streams: dict[Stream, list[Operation]] = {}
-        self._bodies: dict[MessageId, bytes] = {}
+        self._bodies: dict[MessageId, Bodies] = {}
         # Producers whose outbox was replaced by an older copy; messages and removals that are in no copy; and what
         # brokers had been offered by then.
         self._replaced = set[str]()
@@ -185,8 +186,11 @@ class Oracle:
         """By group, when consumers terminated."""
         self._acked_durably: dict[str, dict[MessageId, tuple[str, float]]] = {g: {} for g in self.groups}
         """By group, in whose inbox, and when."""
-        self._journalled: dict[str, set[MessageId]] = {group: set() for group in self.groups}
-        """By group, messages that were acknowledged or became dead letters, according to journals."""
+        # By group, according to journals: messages that were acknowledged or became dead letters; and messages that a
+        # consumer could not read, and keeps in its quarantine.
+        self._journalled, self._unreadable = (
+            {group: set[MessageId]() for group in self.groups} for _ in range(2)
+        )
         self._dead_letters = {group: DeadLetters() for group in self.groups}
         self._stopwatches: dict[str, Stopwatch] = {}
         self._files: dict[str, ConsumerFiles] = {}
@@ -199,9 +203,9 @@ class Oracle:
         Their missing messages must be in a place from which they could still be sent or delivered."""
         self._stored = defaultdict[str, set[MessageId]](set)
         """The messages in a group's inboxes, or at a broker for it, at the end; under "" those in outboxes."""
-        self._passed: list[tuple[str, Operation, MessageId, float]] = []
-        """Group, message, the message that overtook it, and when: it was not declared by then, but journals may still
-        show that it was."""
+        self._passed: list[tuple[str, Operation, str, float]] = []
+        """Group, message, how it was skipped, and when: it was not declared by then, but journals may still show
+        that."""
         self._overtaken: list[tuple[str, str, MessageId, Violation]] = []
         """Group, consumer, message, and its violation. It is dropped if journals show that another inbox had passed the
         message by then without delivering it: as a gap, because it was removed, or because it joined behind it."""
@@ -310,7 +314,7 @@ class Oracle:
                 received.own.pop(consumer, None)
         for message, by in self.deliveries[group].items():
             if by == consumer:
-                number = self.operations[self._bodies[message]].number
+                number = self.operations[self._bodies[message].of(None)].number
                 self._received[group, stream_of(message)].note_own(consumer, message, number)
 
     def outbox_replaced(
@@ -410,37 +414,45 @@ class Oracle:
 
     # -- at brokers -----------------------------------------------------------------------------------------
 
-    def seen(self, message: MessageId, body: bytes, *, orphaned: bool = False) -> None:
+    def seen(self, message: MessageId, opening: int, body: bytes, *, orphaned: bool = False) -> None:
         """See :class:`~reliamsg.simulation.traffic.Witness`."""
         operation = self.operations.get(body)
         if operation is None:
             self.violate("phantom", f"{message} was sent, but never published")
             return
-        self._identify(operation, message)
+        self._identify(operation, message, opening)
         if orphaned and message.producer in self._replaced:
             self._offered.add(message)  # it was in flight when its outbox was replaced
 
-    def _identify(self, operation: Operation, message: MessageId) -> None:
-        before = self._bodies.setdefault(message, operation.body)
-        if before != operation.body:
-            self.violate("corrupt", f"{message} is {before!r} and {operation.body!r}")
+    def _identify(self, operation: Operation, message: MessageId, opening: int | None = None) -> None:
+        """`opening`: the incarnation with which the message was sent; None if it was delivered."""
+        bodies, body = self._bodies.setdefault(message, Bodies()), operation.body
+        before = bodies.delivered(body) if opening is None else bodies.sent(opening, body)
+        if before is not None:
+            self.violate("corrupt", f"{message} is {before!r} and {body!r}")
         elif (message.producer, message.topic, message.partition) != operation.stream:
             self.violate("corrupt", f"{message} was published to {operation.stream}")
         operation.identify(message)
 
-    def confirmed_at(self, site: str, message: MessageId) -> None:
-        """See :class:`~reliamsg.simulation.traffic.Witness`."""
-        body = self._bodies.get(message)
-        if body is not None:
-            self.operations[body].confirmed.add(site)
+    def _operation(self, message: MessageId, opening: int | None = None) -> Operation | None:
+        """What was published with this identity. `opening`: by the opening with this incarnation; None where that is
+        not known, for the one that a group received, or else the first."""
+        bodies = self._bodies.get(message)
+        return None if bodies is None else self.operations.get(bodies.of(opening))
 
-    def released_at(self, site: str, group: str, message: MessageId) -> None:
+    def confirmed_at(self, site: str, message: MessageId, opening: int) -> None:
+        """See :class:`~reliamsg.simulation.traffic.Witness`."""
+        operation = self._operation(message, opening)
+        if operation is not None:
+            operation.confirmed.add(site)
+
+    def released_at(self, site: str, group: str, message: MessageId, opening: int) -> None:
         """See :class:`~reliamsg.simulation.traffic.Witness`."""
         if group in self._released:
             self._released[group].setdefault(message, self._scheduler.now)
-            body = self._bodies.get(message)
-            if body is not None and group in self._latest:
-                self._note_start(group, self.operations[body], self._only_quarantined_by(group, message))
+            operation = self._operation(message, opening)
+            if operation is not None and group in self._latest:
+                self._note_start(group, operation, self._only_quarantined_by(group, message))
 
     def _only_quarantined_by(self, group: str, message: MessageId) -> str:
         """The one of a group's several consumers that has a message in its quarantine, if the others do not
@@ -469,14 +481,21 @@ class Oracle:
             if self._left_messages.was_left(group, message):
                 continue
             self._left_messages.leave(group, message)
-            body = self._bodies.get(message)
-            operation = None if body is None else self.operations[body]
+            operation = self._operation(message)
             if operation is not None and not self._left_messages.is_kept(
                 group, stream, operation.named, operation.durable_at
             ):
                 self.violate(
                     "let_go_unsafe", f"{message} was left by {consumer} to a producer that does not keep it"
                 )
+
+    def kept_unreadable(self, group: str, stream: Stream, epoch: int, first: int, last: int) -> None:
+        """A consumer's journal records that it can't read these messages, and keeps them in its quarantine. Until then
+        they are missing, and may be declared."""
+        self._unreadable[group] |= {
+            MessageId(stream.producer, epoch, stream.topic, stream.partition, seq)
+            for seq in range(first, last + 1)
+        }
 
     def announced_missing(
         self, group: str, consumer: str, stream: Stream, spans: Iterable[tuple[int, int, int]]
@@ -584,7 +603,7 @@ class Oracle:
             if other.number >= operation.number:
                 break
             if self.owes(group, other) and other.message is not None and not self._done(group, other.message):
-                self._passed.append((group, other, identity, self._scheduler.now))
+                self._passed.append((group, other, f"passed by {identity}", self._scheduler.now))
 
     def _keeps_own_order(self, group: str, consumer: str, operation: Operation, received: _Received) -> bool:
         """Whether a message is next in a consumer's own order, and the consumer does not know that its group has passed
@@ -763,7 +782,8 @@ class Oracle:
         self, group: str, stream: Stream, epoch: int, first: int, last: int, at: float
     ) -> None:
         """A group's journal records that these were published before it joined (`last` 0: all of the epoch). With a
-        single inbox, this can't include anything after a message that the group had received."""
+        single inbox, this can't include anything after a message that the group had received, unless it is declared
+        later, when its producer has answered (E4)."""
         received = self._received.get((group, stream))
         before = [number for time, _, number in received.maxima if time < at] if received is not None else []
         if not before or self._has_several_inboxes(group):
@@ -777,9 +797,8 @@ class Oracle:
                 and first <= message.seq <= (last or message.seq)
                 and self.owes(group, operation)
             ):
-                self.violate(
-                    "skipped", f"{message} at {group}: it follows messages that the group had received"
-                )
+                how = "although it follows messages that the group had received"
+                self._passed.append((group, operation, how, self._scheduler.now))
 
     def _done(self, group: str, message: MessageId) -> bool:
         return (
@@ -790,10 +809,9 @@ class Oracle:
 
     def is_dealt_with(self, group: str, message: MessageId) -> bool:
         """Whether some inbox of a group delivered or declared a message, or the group is not owed it."""
-        body = self._bodies.get(message)
-        if body is None:
+        operation = self._operation(message)
+        if operation is None:
             return self._done(group, message)
-        operation = self.operations[body]
         return any(self._done(group, name) for name in operation.names) or not self.owes(group, operation)
 
     # -- open messages -------------------------------------------------------------------------------------
@@ -872,11 +890,11 @@ class Oracle:
 
     def judge(self, held_for: Collection[str] = ()) -> None:
         """The run has ended. `held_for`: groups that never give up on a gap."""
-        for group, operation, by, at in self._passed:
+        for group, operation, how, at in self._passed:
             declarations, dead = self.declarations[group], self._dead_letters[group]
             declared = any(name in declarations or name in dead for name in operation.names)
             if self.owes(group, operation) and not declared:
-                text = f"{operation.message} at {group}, passed by {by}"
+                text = f"{operation.message} at {group}, {how}"
                 self.violations.append(Violation("skipped", text, at))
         self.violations += [
             found
@@ -931,6 +949,7 @@ class Oracle:
             and found is not None
             and released < found.at
             and len(self._inboxes[group]) == 1
+            and message not in self._unreadable[group]
             and (self.owes(group, operation) or not self._left_messages.was_left(group, message))
             and not self._is_superseded(found.gap)
         ):

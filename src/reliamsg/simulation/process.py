@@ -16,6 +16,7 @@ from reliamsg.simulation.executor import THREAD_S
 from reliamsg.simulation.faults import Chances
 from reliamsg.simulation.host import Host
 from reliamsg.simulation.mqtt import SECOND
+from reliamsg.simulation.segments import SegmentWriter
 from reliamsg.simulation.transport import SimulatedTransports
 
 __all__ = ["Machine", "Process", "ProcessJudge"]
@@ -83,6 +84,9 @@ class Process:
         """Distinguishes each run of the process from the one before."""
         self.terminated_with: ReliamsgError | None = None
         """The error of its client, if it is not to be opened again."""
+        self.segments = SegmentWriter(self.executor, self.faults, self.note)
+        self.journals = machine.drive.path.parent / "journals"
+        """The target of its journal, if it is exported."""
         self._host = machine.host
         self._sites = tuple(machine.brokers)
         self._supervisor = random.Random(f"{machine.seed}/process/{self.name}/supervisor")
@@ -137,6 +141,7 @@ class Process:
         self.drive.format()
         self.note(f"opens its {self.file_kind}")
         self.clock.reset(may_be_lost=self.clock_may_be_lost)
+        self.segments.open()
         self.executor.call(self.open_client)
         if self.is_open and self.executor.alive:
             self.after_open()
@@ -151,6 +156,7 @@ class Process:
         if not self.is_open:
             self._end()
             return
+        self.segments.close()
         self.close_client()
         self._end()
         self._ended()

@@ -7,7 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from reliamsg.checker.renumbered import Renumbering
-from reliamsg.errors import ConfigError, ConfirmTimeout, FatalError, OutboxFull, ProducerFenced, ReliamsgError
+from reliamsg.errors import (
+    ConfigError,
+    ConfirmTimeout,
+    FatalError,
+    OutboxFull,
+    ProducerFenced,
+    ReliamsgError,
+)
 from reliamsg.message import MessageId, Stream
 from reliamsg.producer.accumulator import MESSAGE_OVERHEAD
 from reliamsg.producer.api import flush
@@ -20,10 +27,12 @@ from reliamsg.runtime.environment import Environment
 from reliamsg.runtime.wakeup import Waiters
 from reliamsg.simulation.executor import THREAD_S
 from reliamsg.simulation.incidents import Incidents
+from reliamsg.simulation.journal_copy import JournalCopy
 from reliamsg.simulation.oracle import Operation, Oracle
 from reliamsg.simulation.process import Machine, Process, ProcessJudge
 from reliamsg.simulation.scenario import Scenario
-from reliamsg.store.journal import read_journal
+from reliamsg.simulation.settings import journal_export
+from reliamsg.store.journal import JournalRow, read_journal
 from reliamsg.store.outbox import Outbox
 
 __all__ = ["ProducerProcess"]
@@ -116,6 +125,7 @@ class ProducerProcess(Process):
         self._durable: list[tuple[Operation, Receipt]] = []
         """The latest that are durable."""
         self._checks = 0
+        self._journal_copy = JournalCopy(machine.drive, incidents, self.name) if settings["journal"] else None
         self._had = _Journalled()
         """What its journal had when the process terminated."""
         self._blocked: _Blocked | None = None
@@ -130,6 +140,7 @@ class ProducerProcess(Process):
 
     def open_client(self) -> None:
         """See :class:`Process`."""
+        settings = self.settings
         try:
             self._outbox = Outbox(
                 self.drive.path, self.name, self.clock.now_us(), int(self.scheduler.now * 1e6),
@@ -138,8 +149,10 @@ class ProducerProcess(Process):
             self.engine = ProducerEngine(
                 self._outbox, self.settings.sites, self.named, self._checked_settings(), self.transports,
                 Environment(
-                    Clock(self.executor.now, self.clock.now_us), self, self.probe, room=_Room(self._room_available)
+                    Clock(self.executor.now, self.clock.now_us), self, self.probe, threads=self.segments,
+                    room=_Room(self._room_available),
                 ),
+                journal_export(settings, self.journals),
             )  # fmt: skip
         except ReliamsgError as error:
             self._fail(error)
@@ -203,6 +216,8 @@ class ProducerProcess(Process):
 
     def after_file_replaced(self, since: float) -> None:
         """See :class:`Process`."""
+        if self._journal_copy is not None:
+            self._journal_copy.file_replaced()
         had, has = self._had, self._journalled()
         gone, rows = had.stored - has.stored, had.rows - has.rows
         self._oracle.outbox_replaced(self.name, since, gone, had.removed - has.removed)
@@ -211,12 +226,17 @@ class ProducerProcess(Process):
 
     def renumbering(self) -> Renumbering:
         """Which epochs were renumbered, according to its journal."""
+        return Renumbering(self._rows())
+
+    def _rows(self) -> list[JournalRow]:
+        """All rows that its journal ever had, and has or would have if nothing had been exported."""
+        if self._journal_copy is not None:
+            return self._journal_copy.rows()
         with self.drive.reading() as connection:
-            return Renumbering(read_journal(connection))
+            return list(read_journal(connection))
 
     def _journalled(self) -> _Journalled:
-        with self.drive.reading() as connection:
-            rows = list(read_journal(connection))
+        rows = self._rows()
         now = Renumbering(rows)
 
         def numbers(kind: str) -> set[MessageId]:

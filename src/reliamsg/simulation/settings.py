@@ -9,9 +9,10 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from reliamsg.config import Site
+from reliamsg.config import JournalExport, Site
 from reliamsg.policy import Quorum
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "ClientSettings",
     "choose",
     "draw_client",
+    "journal_export",
     "site_settings",
 ]
 
@@ -59,6 +61,11 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "Producer.block_timeout": (0.05, 1.0, 30.0),
     "Producer.remove": (0.0, 0.0, 0.01, 0.05),
     "Producer.add_group": (0.0, 0.0, 0.02),
+    "Producer.journal": (False,) * 5 + (True,),
+    "Producer.journal_interval": (0.2, 1.0, 60.0),
+    "Producer.journal_rows": (3, 10, 10_000),
+    "Producer.journal_backlog": (1, 2, 1_000),
+    "Producer.journal_full": ("block", "truncate"),
     "Consumer.topics": ("all", "all", "all", "one"),
     "Consumer.begin": ("earliest", "earliest", "earliest", "latest"),
     "Consumer.gap_timeout": (2.0, 5.0, 10.0, 30.0),
@@ -74,6 +81,11 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "Consumer.repair_timeout": (20.0, 60.0, 300.0),
     "Consumer.standby": (False,) * 7 + (True,),
     "Consumer.takeover_timeout": (8.0, 16.0, 30.0),
+    "Consumer.journal": (False,) * 5 + (True,),
+    "Consumer.journal_interval": (0.2, 1.0, 60.0),
+    "Consumer.journal_rows": (3, 10, 10_000),
+    "Consumer.journal_backlog": (1, 2, 1_000),
+    "Consumer.journal_full": ("block", "truncate"),
     "Consumer.held_bytes": (2 * KIB, 32 * MIB),
     "Consumer.batch": (None, None, 1, 7, 64),
     "Consumer.handling_s": (0.0001, 0.002, 0.05),
@@ -92,6 +104,9 @@ In addition to parameters there are:
 - ``operator_s``: how many seconds it takes at most until an operator looks at a stream that a gap holds, and again
   after that
 - ``held_bytes``: how many bytes a receiver of an MQTT site holds before it drops messages beyond its window
+- ``journal``: whether a client exports its journal, with ``journal_interval``, ``journal_rows`` (the rows of a
+  segment), ``journal_backlog`` (the limit for rows that are not exported, in multiples of the lowest that is allowed)
+  and ``journal_full`` (what happens at this limit): the arguments of :class:`~reliamsg.JournalExport`
 - the behaviour of MQTT brokers: whether they report missing subscribers (``tells``), how much they send ahead of
   acknowledgements (``inflight``), and how they refuse control addresses (``refuses``)
 """
@@ -122,7 +137,6 @@ NOT_DRAWN: dict[str, str] = {
     "Producer.producer_id": "a name",
     "Producer.sites": "each has settings of its own",
     "Producer.outbox": "a path",
-    "Producer.journal": "a path: journals are read from the files",
     "Producer.on_error": "a callable",
     "Consumer.group": "a name",
     "Consumer.sites": "each has settings of its own",
@@ -131,7 +145,6 @@ NOT_DRAWN: dict[str, str] = {
     "Consumer.on_error": "a callable",
     "Consumer.keys": "those of the producers: clients with others are refused",
     "Consumer.unsequenced": "messages of ordinary clients have no identity that could be judged",
-    "Consumer.journal": "a path: journals are read from the files",
 }
 """Parameters that are not drawn, and why."""
 
@@ -167,6 +180,17 @@ def site_settings(site: Site) -> dict[str, Any]:
     found = {"url": site.scheme} | {name: getattr(site, name) for name in (*PER_SITE, "max_frame_bytes")}
     own = "mqtt_version" if site.protocol == "mqtt" else "queue_type"
     return found | {own: getattr(site, own)}
+
+
+def journal_export(settings: ClientSettings, target: Path) -> JournalExport | None:
+    """Where a client exports its journal to; None if it does not."""
+    if not settings["journal"]:
+        return None
+    rows = settings["journal_rows"]
+    return JournalExport(
+        target, interval=settings["journal_interval"], segment_rows=rows, when_full=settings["journal_full"],
+        max_backlog_rows=max(10, 2 * rows) * settings["journal_backlog"],
+    )  # fmt: skip
 
 
 def choose(seed: int, what: str, values: Sequence[Any]) -> Any:

@@ -19,13 +19,14 @@ CAPTURED = 40
 class Witness(Protocol):
     """Is notified of the traffic at brokers."""
 
-    def seen(self, message: MessageId, body: bytes, *, orphaned: bool = False) -> None:
-        """A producer sent this message. `orphaned`: over a connection that it no longer has."""
+    def seen(self, message: MessageId, opening: int, body: bytes, *, orphaned: bool = False) -> None:
+        """A producer sent this message. `opening`: the incarnation of its opening, as in all other methods.
+        `orphaned`: over a connection that it no longer has."""
 
-    def confirmed_at(self, site: str, message: MessageId) -> None:
+    def confirmed_at(self, site: str, message: MessageId, opening: int) -> None:
         """A broker confirmed this message."""
 
-    def released_at(self, site: str, group: str, message: MessageId) -> None:
+    def released_at(self, site: str, group: str, message: MessageId, opening: int) -> None:
         """A group's consumer acknowledged this message to a broker."""
 
 
@@ -52,19 +53,23 @@ class Traffic:
         if self._trace.keeps:
             self._trace.note("network", site, f"receives {message.message_id} ({frame.envelope.count})")
         for identity, body in zip(messages, frame.records().bodies, strict=False):
-            self._witness.seen(identity, body, orphaned=orphaned)
+            self._witness.seen(identity, frame.envelope.incarnation, body, orphaned=orphaned)
 
     def confirmed(self, site: str, message: Outgoing) -> None:
         """A broker confirms a message."""
         found = self._decode(message)
-        for identity in () if found is None else found[0]:
-            self._witness.confirmed_at(site, identity)
+        if found is not None:
+            messages, frame = found
+            for identity in messages:
+                self._witness.confirmed_at(site, identity, frame.envelope.incarnation)
 
     def acknowledged(self, site: str, group: str, delivery: Delivery) -> None:
         """A consumer acknowledged a delivery."""
         found = self._decode(delivery)
-        for identity in () if found is None else found[0]:
-            self._witness.released_at(site, group, identity)
+        if found is not None:
+            messages, frame = found
+            for identity in messages:
+                self._witness.released_at(site, group, identity, frame.envelope.incarnation)
 
     def capture(self, address: str, body: bytes) -> None:
         """A control frame passed."""

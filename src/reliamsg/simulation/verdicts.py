@@ -25,6 +25,7 @@ KINDS = {
     "published_unconfirmed": "counted as published before enough sites had confirmed it",
     "unbounded": "a client accepted more than it has room for",
     "two_readers": "delivered by a consumer that could not know that no other consumer of its group reads",
+    "unreported": "kept in a quarantine, and the consumer's status does not say so",
     "false_alarm": "a producer is accused of having two histories, but has one",
     "stalled": "not finished long after the last fault, and no client named a cause that this run's faults confirm",
     "spins": "an engine asks to be called again at once, over and over, although nothing else happens",

@@ -193,6 +193,7 @@ class World:
         for consumer in self.consumers:
             consumer.journal.report()
             consumer.journal.report_dead_letters()
+            consumer.journal.report_unreadable()
         self._report_excuses()
         waiting = {
             name for name, settings in self.scenario.groups.items() if settings["on_gap"] in ("wait", "hold")
@@ -364,8 +365,8 @@ class World:
         The judge is shown the latter, because no broker may have seen it."""
         found = defaultdict[str, set[MessageId]](set)
         for producer in self.producers:
-            for message, body in stored_in_outbox(producer.drive, producer.name):
-                self.oracle.seen(message, body)
+            for message, opening, body in stored_in_outbox(producer.drive, producer.name):
+                self.oracle.seen(message, opening, body)
                 found[""].add(message)
         for consumer in self.consumers:
             found[consumer.group].update(stored_in_inbox(consumer.drive))

@@ -15,7 +15,10 @@ import msgspec
 from reliamsg.message import Prev, Stream
 from reliamsg.store.database import Database
 
-__all__ = ["QuarantineRows", "QuarantinedDelivery", "Selection", "read_quarantined"]
+__all__ = ["LATER_VERSION", "QuarantineRows", "QuarantinedDelivery", "Selection", "read_quarantined"]
+
+LATER_VERSION = "later-version"
+"""Why a delivery is there whose format is of a later version as a whole. Its messages are unknown."""
 
 _COLUMNS = (
     "id, reason, site, producer, topic, part, epoch, incarnation, prev_epoch, prev_incarnation, prev_last, first, last,"
@@ -243,6 +246,38 @@ class QuarantineRows:
             self._count(one.stream, one.reason, -1)
             self._count(one.stream, reason, 1)
         return before
+
+    def identify(
+        self, found: Sequence[tuple[QuarantinedDelivery, QuarantinedDelivery]], reason: str
+    ) -> list[QuarantinedDelivery]:
+        """Durably replace what is known of deliveries: each `found` pair has one as it is stored, and as it is now
+        known. Their reason becomes `reason`. One that is stored already under its new identity is deleted.
+
+        Returns them as they were before, with `replay` only if they were not deleted. Raises the same errors as
+        :meth:`~reliamsg.store.inbox.Inbox.commit`.
+        """
+        changed: list[QuarantinedDelivery] = []
+        with self._database.transaction() as connection:
+            for before, now in found:
+                prev = now.prev
+                count = connection.execute(
+                    "UPDATE OR IGNORE quarantined_delivery SET reason = ?, producer = ?, topic = ?, part = ?,"
+                    " epoch = ?, incarnation = ?, prev_epoch = ?, prev_incarnation = ?, prev_last = ?, first = ?,"
+                    " last = ? WHERE id = ?",
+                    (
+                        reason, *now.stream, now.epoch, f"{now.incarnation:016x}",
+                        None if prev is None else prev.epoch, None if prev is None else f"{prev.incarnation:016x}",
+                        None if prev is None else prev.last, now.first, now.last, before.id,
+                    ),
+                ).rowcount  # fmt: skip
+                if not count:
+                    self._delete(connection, Selection(ids=(before.id,)))
+                changed.append(msgspec.structs.replace(before, replay=bool(count)))
+        for one, (_, now) in zip(changed, found, strict=True):
+            self._count(one.stream, one.reason, -1)
+            if one.replay:
+                self._count(now.stream, reason, 1)
+        return changed
 
     def select(self, which: Selection) -> list[QuarantinedDelivery]:
         """Matching deliveries, without their frames."""

@@ -39,6 +39,7 @@ from reliamsg.config import JournalExport, Site
 from reliamsg.consumer.api import Consumer
 from reliamsg.errors import (
     ConfirmTimeout,
+    DeadLetterHalt,
     GapError,
     GroupBusy,
     InboxWriteError,
@@ -56,6 +57,9 @@ EXIT_BUSY = 75
 """Exit code of a consumer whose group is in use; its supervisor starts it again (sysexits: temporary failure)."""
 EXIT_QUARANTINE_FULL = 78
 """Exit code of a consumer whose quarantine is full; an operator has to enlarge it (sysexits: configuration)."""
+EXIT_HALTED = 79
+"""Exit code of a consumer that was to halt at a message that can't be handled. The next attempt succeeds, as after a
+repair."""
 SPARE_GROUP = "spare"
 """A group that is added and removed again, and never reads."""
 
@@ -296,6 +300,9 @@ def handle(config: dict[str, Any], stop: threading.Event) -> None:
     except GroupBusy as error:
         print(repr(error), file=sys.stderr, flush=True)
         sys.exit(EXIT_BUSY)
+    except DeadLetterHalt as error:
+        print(repr(error), file=sys.stderr, flush=True)
+        sys.exit(EXIT_HALTED)
     except QuarantineFull as error:
         print(repr(error), file=sys.stderr, flush=True)
         sys.exit(EXIT_QUARANTINE_FULL)

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from reliamsg.lab.chaos import black_box, liveness
-from reliamsg.lab.chaos.black_box_app import EXIT_BUSY, EXIT_QUARANTINE_FULL
+from reliamsg.lab.chaos.black_box_app import EXIT_BUSY, EXIT_HALTED, EXIT_QUARANTINE_FULL
 from reliamsg.lab.chaos.processes import App, Run, SiteSpec
 from reliamsg.lab.chaos.settings import Drawn
 from reliamsg.lab.process import LabError
 from reliamsg.wire.address import group_queue
 
-__all__ = ["Applications", "Logs", "Plan", "enlarge_quarantine"]
+__all__ = ["Applications", "Logs", "Plan", "enlarge_quarantine", "expected_exits"]
 
 RATE = 200
 """Messages per second from each producer."""
@@ -152,6 +152,11 @@ class Applications:
             found += lost - liveness.held_back(lost, published, log, can_be_lost) if can_be_lost else lost
         return found
 
+    def are_done(self, can_be_lost: set[str]) -> bool:
+        """Whether nothing is outstanding and publishers lack no confirms. Handlers are supervised even while publishers
+        wait for confirms, since these may wait for a handler that exited."""
+        return not self.outstanding(can_be_lost) and not self.unsettled()
+
     def unsettled(self) -> list[App]:
         """Publishers that have not finished, or that lack confirms."""
         return [app for app in self.publishers if not Path(app.config["settled"]).exists()]
@@ -170,8 +175,9 @@ class Applications:
         return liveness.bound(drawn.sites, drawn.producers, drawn.consumers, work)
 
     def supervise(self) -> None:
-        """Restart applications that exited because another one still held the group's lock, and those whose quarantine
-        was full, after enlarging it. If an application exits for any other reason, the run fails."""
+        """Restart applications that exited because another one still held the group's lock or because they were to halt
+        at a message that can't be handled, and those whose quarantine was full, after enlarging it. If an application
+        exits for any other reason, the run fails."""
         streams = len(self.plan.drawn.producers) * len(self.plan.topics)
         for app in self.all():
             child = app.child
@@ -179,9 +185,16 @@ class Applications:
                 continue
             if child.exit_code == EXIT_QUARANTINE_FULL and enlarge_quarantine(app, streams):
                 self._on_intervention(app.name)
-            elif child.exit_code != EXIT_BUSY:
+            elif child.exit_code not in expected_exits(app):
                 raise LabError(f"{app.name} exited by itself with {child.exit_code}: {app.errors()}")
             app.start()
+
+
+def expected_exits(app: App) -> tuple[int, ...]:
+    """The exit codes with which an application with these settings may exit by itself, to be started again."""
+    handling, options = app.config.get("handling", {}), app.config["options"]
+    halts = options.get("on_dead_letter") == "halt" and handling["fails"] > 0
+    return (EXIT_BUSY, EXIT_HALTED) if halts else (EXIT_BUSY,)
 
 
 def enlarge_quarantine(app: App, streams: int) -> bool:

@@ -21,8 +21,7 @@ from pathlib import Path
 from reliamsg.checker import Expect, Report, check_directory
 from reliamsg.lab.brokers.rabbitmq import RabbitNode
 from reliamsg.lab.chaos import black_box, liveness
-from reliamsg.lab.chaos.black_box_app import EXIT_BUSY
-from reliamsg.lab.chaos.campaign_apps import Applications, Logs, Plan
+from reliamsg.lab.chaos.campaign_apps import Applications, Logs, Plan, expected_exits
 from reliamsg.lab.chaos.context import Context
 from reliamsg.lab.chaos.environment_faults import (
     broker_faults,
@@ -189,8 +188,7 @@ def _drain(context: Context, applications: Applications, bound: float) -> None:
     since = time.monotonic()
     with contextlib.suppress(Unmet):
         wait_for(
-            lambda: not applications.unsettled() and not applications.outstanding(can_be_lost),
-            "everything arrives", bound, 0.5,
+            lambda: applications.are_done(can_be_lost), "everything arrives", bound, 0.5,
         )  # fmt: skip
     context.record.set_drain_seconds(time.monotonic() - since)
     leaderless = _leaderless_queues(context, datetime.now(UTC) - timedelta(seconds=bound / 2))
@@ -214,11 +212,11 @@ def _leaderless_queues(context: Context, since: datetime) -> list[str]:
 
 
 def _stop(app: App) -> None:
-    """Stop an application. One that lost its group to a standby may just have exited by itself."""
+    """Stop an application. One that lost its group to a standby, or halted, may just have exited by itself."""
     try:
         app.stop(60.0)
     except Unmet:
-        if app.child is None or app.child.exit_code != EXIT_BUSY:
+        if app.child is None or app.child.exit_code not in expected_exits(app):
             raise
 
 

@@ -54,7 +54,7 @@ CONSUMER: dict[str, tuple[Any, ...]] = {
     "gap_timeout": (0.5, 2.0, 30.0),
     "on_gap": ("hold", "hold", "call:wait", "call:skip", "raise", "skip"),
     "max_deliveries": (1, 3, 5),
-    "on_dead_letter": ("continue",),
+    "on_dead_letter": ("continue", "continue", "halt"),
     "max_unacknowledged": (1, 50, 1_000),
     "max_inbox_bytes": (32 * KB, 1 * MB, 256 * MB),
     "max_quarantine_bytes": (1 * MB, 64 * MB),
@@ -69,7 +69,7 @@ CONSUMER: dict[str, tuple[Any, ...]] = {
 JOURNAL: dict[str, tuple[Any, ...]] = {
     "interval": (0.2, 1.0, 60.0),
     "segment_rows": (10, 10_000),
-    "max_backlog_rows": (100_000,),
+    "max_backlog_rows": (20, 200, 20_000, 100_000),
     "when_full": ("block", "truncate"),
 }
 HANDLING: dict[str, tuple[Any, ...]] = {
@@ -171,6 +171,8 @@ def draw(rng: random.Random, protocols: tuple[str, ...]) -> Drawn:
     sites = [site for protocol in protocols for site in _both_sides(rng, protocol)]
     key = rng.randbytes(32).hex() if rng.random() < 0.25 else ""
     journal = _values(rng, JOURNAL) if rng.random() < 0.5 else None
+    if journal is not None:
+        journal["max_backlog_rows"] = max(journal["max_backlog_rows"], 2 * journal["segment_rows"])
     for producer in producers:
         _consistent_producer(producer, sites, len(protocols))
     lasting = all(producer["release"] == "consumed" for producer in producers)

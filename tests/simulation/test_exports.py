@@ -1,0 +1,152 @@
+"""Clients in simulated worlds that export their journals."""
+
+from __future__ import annotations
+
+import random
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from reliamsg.checker import groups
+from reliamsg.checker.journals import collect
+from reliamsg.simulation import settings
+from reliamsg.simulation.clock import Scheduler
+from reliamsg.simulation.executor import Executor
+from reliamsg.simulation.faults import Faults
+from reliamsg.simulation.incidents import Incidents
+from reliamsg.simulation.journal_copy import JournalCopy
+from reliamsg.simulation.runner import run
+from reliamsg.simulation.scenario import draw
+from reliamsg.simulation.segments import SegmentWriter
+from reliamsg.simulation.world import World
+from reliamsg.store.journal import Entry, Journal
+
+SEEDS = range(8)
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All clients export their journals in small segments, with little room for what waits."""
+    for role in ("Producer", "Consumer"):
+        monkeypatch.setitem(settings.VALUES, f"{role}.journal", (True,))
+        monkeypatch.setitem(settings.VALUES, f"{role}.journal_rows", (3, 10))
+        monkeypatch.setitem(settings.VALUES, f"{role}.journal_backlog", (1, 2))
+
+
+@pytest.mark.usefixtures("small")
+def test_exported_and_truncated_journals_are_judged_correctly(tmp_path: Path) -> None:
+    truncated, struck, exported = 0, 0, 0
+    for seed in SEEDS:
+        directory = tmp_path / str(seed)
+        directory.mkdir()
+        world = World(draw(seed, 60, ("target_down", "crash", "restart")), directory)
+        world.run()
+        world.compare()
+        assert not world.oracle.violations, seed
+        truncated += len(world.incidents.truncated)
+        struck += world.faults.struck.get("target_down", 0)
+        exported += len(list((directory / "journals").rglob("*.ndjson")))
+    assert truncated, "some backlog reaches its limit"
+    assert struck
+    assert exported > 100
+
+
+@pytest.mark.usefixtures("small")
+def test_a_verdict_that_rests_on_missing_rows_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was: messages whose acknowledgement was truncated were said not to have been redelivered."""
+    gather = groups.GroupFacts.__init__
+
+    def sound(self: groups.GroupFacts, *arguments: object, **named: object) -> None:
+        gather(self, *arguments, **{**named, "sound": True})  # type: ignore[arg-type]
+
+    monkeypatch.setattr(groups.GroupFacts, "__init__", sound)
+    found = [
+        violation.text
+        for seed in range(30)
+        for violation in run(draw(seed, 60, ("target_down", "crash", "restart"))).violations
+    ]
+    assert any(text.startswith("not_redelivered") for text in found)
+
+
+def test_a_copy_has_what_was_exported_or_truncated(tmp_path: Path) -> None:
+    world = World(draw(1, 10, ()), tmp_path)
+    drive, incidents = world.consumers[0].drive, Incidents()
+    drive.format()
+    copy, journal = JournalCopy(drive, incidents, "g1"), Journal("boot")
+    with closing(drive.connect(drive.path, isolation_level=None)) as connection:
+        image = None
+        for kind in ("opened", "connected", "closed"):
+            connection.execute("BEGIN")
+            journal.write(connection, [Entry(kind, group="g1")], 1, 1)
+            connection.execute("COMMIT")
+            journal.settle(True)
+            image = image or drive.image()
+        connection.execute("BEGIN")
+        connection.execute("DELETE FROM journal WHERE lsn <= 2")
+        connection.execute("COMMIT")
+    assert [row.kind for row in copy.rows()] == ["opened", "connected", "closed"]
+    assert [row.kind for row in copy.rows(after=1)] == ["connected", "closed"]
+    assert not incidents.truncated
+    assert image is not None
+    drive.restore(image)
+    copy.file_replaced()
+    assert [row.kind for row in copy.rows()] == ["opened"]
+
+
+def test_truncated_rows_are_incidents(tmp_path: Path) -> None:
+    world = World(draw(1, 10, ()), tmp_path)
+    drive, incidents = world.consumers[0].drive, Incidents()
+    drive.format()
+    JournalCopy(drive, incidents, "g1")
+    with closing(drive.connect(drive.path, isolation_level=None)) as connection:
+        connection.execute("BEGIN")
+        Journal("boot").write(connection, [Entry("truncated", group="g1")], 1, 1)
+        connection.execute("COMMIT")
+    assert incidents.truncated == {"g1"}
+
+
+@pytest.fixture
+def written() -> list[float]:
+    return []
+
+
+def test_segments_wait_for_a_target_that_does_not_answer(written: list[float]) -> None:
+    scheduler, faults = Scheduler(0.0), Faults(1, ["target_down"])
+    executor = Executor(scheduler, random.Random(1))
+    executor.start(lambda function, arguments: function(*arguments))
+    executor.begin()
+    writer = SegmentWriter(executor, faults.at("p1"), lambda _: None)
+    for _ in range(400):
+        writer.start("segment", lambda: written.append(scheduler.now))
+        begun = scheduler.now
+        scheduler.run(begun + 13.0)
+        assert written.pop() > begun
+        assert not written
+    assert 0 < faults.struck["target_down"] < 400
+
+
+def test_a_client_that_is_closed_writes_its_last_segments_at_once(written: list[float]) -> None:
+    scheduler = Scheduler(0.0)
+    executor = Executor(scheduler, random.Random(1))
+    executor.start(lambda function, arguments: function(*arguments))
+    executor.begin()
+    writer = SegmentWriter(executor, Faults(1, []).at("p1"), lambda _: None)
+    writer.start("segment", lambda: written.append(1.0))
+    assert not written
+    writer.close()
+    writer.start("segment", lambda: written.append(2.0))
+    assert written == [1.0, 2.0]
+    scheduler.run(5.0)
+    assert written == [1.0, 2.0], "once"
+
+
+@pytest.mark.usefixtures("small")
+def test_kept_journals_include_what_was_exported(tmp_path: Path) -> None:
+    for seed in SEEDS[:3]:
+        run(draw(seed, 60, ("crash",)), journals=tmp_path / str(seed))
+        found = collect(tmp_path / str(seed))
+        assert not found.problems
+        assert {chain.role for chain in found.chains} == {"producer", "group"}
+        for chain in found.chains:
+            assert chain.rows[0].lsn == 1, "rows that left the file come first"

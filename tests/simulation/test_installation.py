@@ -1,0 +1,129 @@
+"""Consumers in simulated worlds that can't read some forms of batches until they are upgraded."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from reliamsg.consumer.quarantine import Quarantine
+from reliamsg.consumer.site import SiteReceiver
+from reliamsg.message import Stream
+from reliamsg.simulation import installation
+from reliamsg.simulation.faults import Faults
+from reliamsg.simulation.installation import Installation
+from reliamsg.simulation.runner import Outcome, run
+from reliamsg.simulation.scenario import draw
+from reliamsg.simulation.world import World
+from reliamsg.store.inbox import Inbox
+from reliamsg.store.inbox_rows import Batch
+from reliamsg.store.journal import Entry
+from reliamsg.store.quarantine import QuarantinedDelivery, Selection
+from reliamsg.wire.data import Frame
+
+SEEDS = range(6)
+
+
+@pytest.fixture
+def nothing_is_readable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installation, "OUTDATED", installation.OUTDATED[-2:])
+
+
+def upgraded(seeds: range = SEEDS, *faults: str) -> list[Outcome]:
+    return [run(draw(seed, 60, ("outdated", *faults)), keep=True) for seed in seeds]
+
+
+@pytest.mark.usefixtures("nothing_is_readable")
+def test_what_could_not_be_read_is_delivered_after_the_upgrade() -> None:
+    outcomes = upgraded()
+    assert not [outcome.violations for outcome in outcomes if outcome.violations]
+    assert sum("outdated" in outcome.struck for outcome in outcomes) > 1, "choose other seeds"
+
+
+def test_each_outdated_installation_is_drawn() -> None:
+    names = set()
+    for number in range(60):
+        drawn = Installation(Faults(number, ["outdated"]).at("g1-1"), random.Random(number))
+        drawn.open()
+        names.add(drawn.name)
+    assert names == {
+        "",
+        "without zstd",
+        "of an earlier version",
+        "that does not know the flag of moved messages",
+        "that knows an earlier format only",
+    }
+
+
+@pytest.mark.usefixtures("nothing_is_readable")
+def test_batches_that_are_acknowledged_and_not_kept_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was before unreadable batches went into the quarantine."""
+
+    def forgets(
+        self: SiteReceiver, delivery: object, frame: Frame, reason: str, stream: object = None
+    ) -> bool:
+        self.shared.durability.pending.tokens.append((self.name, delivery.token))  # type: ignore[attr-defined]
+        return True
+
+    monkeypatch.setattr(SiteReceiver, "quarantine", forgets)
+    kinds = set().union(*(outcome.kinds for outcome in upgraded()))
+    assert kinds & {"lost", "let_go_unsafe"}, kinds
+
+
+@pytest.mark.usefixtures("nothing_is_readable")
+def test_batches_that_stay_in_the_quarantine_after_the_upgrade_are_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Quarantine, "replay", lambda *_: None)
+    kinds = set().union(*(outcome.kinds for outcome in upgraded()))
+    assert kinds & {"stalled"}, kinds
+
+
+@pytest.mark.usefixtures("nothing_is_readable")
+def test_a_quarantine_that_status_does_not_show_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Quarantine, "by_reason", {})
+    assert "unreported" in set().union(*(outcome.kinds for outcome in upgraded()))
+
+
+def test_an_installation_is_outdated_from_the_beginning_or_never() -> None:
+    faults = Faults(1, ["outdated"])
+    drawn = []
+    for number in range(40):
+        one = Installation(faults.at(f"g{number}"), random.Random(number))
+        one.open()
+        first = one.is_outdated
+        for _ in range(8):
+            before = one.is_outdated
+            one.open()
+            assert before or not one.is_outdated, "no upgrade is undone"
+        one.upgrade()
+        one.open()
+        assert not one.is_outdated
+        drawn.append(first)
+    assert 5 < sum(drawn) < 35
+
+
+def test_a_kept_batch_that_is_gone_without_having_been_taken_in_is_lost(tmp_path: Path) -> None:
+    world = World(draw(1, 10, ()), tmp_path)
+    consumer = world.consumers[0]
+    consumer.drive.format()
+    stream = Stream("p1", "orders")
+    inbox = Inbox(consumer.drive.path, consumer.group, consumer.drive.connect)
+    rows = [
+        QuarantinedDelivery("unreadable", "dc1", stream, 5, 7, None, n, n, 4, 0, b"data") for n in (1, 2, 3)
+    ]
+    entries = [
+        Entry("quarantined", stream, 5, 7, n, n, "dc1", consumer.group, "unreadable") for n in (1, 2, 3)
+    ]
+    inbox.commit(Batch(quarantined=rows, entries=entries), 0, 0)
+    consumer.journal.report_unreadable()
+    assert not world.oracle.violations
+    kept = inbox.quarantine.select(Selection())
+    taken_in = Entry("late", stream, 5, 7, 1, 1, "dc1", consumer.group)
+    inbox.commit(Batch(unquarantined=[kept[0].id, kept[1].id], entries=[taken_in]), 0, 0)
+    consumer.journal.report_unreadable()
+    (violation,) = world.oracle.violations
+    assert violation.kind == "lost"
+    assert "5, 2)" in violation.text
+    inbox.close()
