@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from reliamsg.checker import Expect, check
 from reliamsg.message import Prev, Stream
 from reliamsg.store.journal import Entry
 from tests.checker.histories import SITES, History, digest_of
@@ -626,3 +627,22 @@ def test_epochs_below_a_later_one_of_the_same_history_were_passed() -> None:
     outbox_goes_on_below(h)
     h.producers["A"] += later
     assert of_below(h) == {("lost", 1, 5)}
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_histories_of_a_copied_inbox_share_their_first_openings(again: bool) -> None:
+    """What those delivered was delivered once. What a later opening of the copy delivers unflagged was not."""
+    h = history()
+    h.logs.clear()
+    whole = next(chain for chain in h.chains() if chain.role == "group")
+    first, last = whole.boots
+    tail = [replace(row, boot=f"{0xC0:016x}") for row in last.rows]
+    if not again:
+        tail = [row for row in tail if row.kind in ("opened", "closed")]
+    copied = [replace(row, lsn=lsn) for lsn, row in enumerate((*first.rows, *tail), 1)]
+    copy = replace(whole, source="copy.db", rows=copied)
+    found = check([*h.chains(), copy], expect=Expect(drained=True)).of_kind("duplicate_apart")
+    shared = {(row.epoch, row.first) for row in first.rows if row.kind == "delivered"}
+    assert shared
+    assert bool(found) == again
+    assert shared.isdisjoint({(each.epoch, each.first) for each in found})

@@ -2557,6 +2557,17 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "copied-deliveries-count-twice",
+        "checker/groups.py",
+        "        elsewhere = elsewhere - self.shared.get(row.boot, SpanMap())[key_of(row)]\n",
+        "",
+        "P9: the deliveries before an inbox was copied count as delivered by two inboxes",
+        ByTest(
+            "checker/test_restores.py::test_histories_of_a_copied_inbox_share_their_first_openings[False]",
+            "assert bool(found) == again",
+        ),
+    ),
+    Mutant(
         "head-of-an-earlier-row-proves",
         "checker/journals.py",
         "if (head.boot, head.lsn) == (tip.boot, tip.lsn)), default=0\n",

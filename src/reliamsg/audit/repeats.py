@@ -78,7 +78,7 @@ class _Piece:
         histories = [_History(self._first, marks) for marks in self._journals.values()]
         if len(histories) == 1 and histories[0].is_plain:
             return
-        unflagged = min((each.rank for each in histories if each.has_unflagged), default=None)
+        unflagged = [(each.rank, each.handed_by) for each in histories if each.has_unflagged]
         dealt = {each.rank for each in histories if each.dealt}
         known = any(each.known for each in histories)
         for history in histories:
@@ -89,16 +89,19 @@ class _Piece:
                 for _ in history.passed():
                     yield "not_redelivered", self._first, self._last
 
-    def _deliveries(self, history: _History, unflagged: int | None) -> Iterator[Found]:
+    def _deliveries(self, history: _History, unflagged: Sequence[tuple[int, str]]) -> Iterator[Found]:
+        """`unflagged`: the histories in which the first delivery was not flagged, and the opening that delivered."""
         first, last = self._first, self._last
+        elsewhere = {boot for rank, boot in unflagged if rank < history.rank}
         for mark in history.marks:
             kind, lsn, step = mark.kind, mark.lsn, mark.step
             handed, skipped = history.before("handed", lsn), history.before("skipped", lsn)
             if kind == "delivered":
                 if handed:
                     yield "duplicate", first, last
-                elif unflagged is not None and unflagged < history.rank:
-                    # No journal records which of two inboxes was first, nor what the other one knew by then.
+                elif elsewhere and mark.step.fact.boot not in elsewhere:
+                    # No journal records which of two inboxes was first, nor what the other one knew by then. Histories
+                    # of a file that was copied share their first openings.
                     yield "duplicate_apart", first, last
                 if not handed and not skipped and first < step.start:
                     yield "out_of_order", first, min(last, step.start - 1)
@@ -187,6 +190,11 @@ class _History:
     def has_unflagged(self) -> bool:
         """Whether its first delivery was not flagged."""
         return "delivered" in self._first and self._first["delivered"] == self._first["handed"]
+
+    @property
+    def handed_by(self) -> str:
+        """The opening that delivered it first, unflagged."""
+        return next((mark.step.fact.boot for mark in self.marks if mark.kind == "delivered"), "")
 
     @property
     def dealt(self) -> bool:

@@ -58,6 +58,8 @@ class GroupFacts:
     """Messages delivered to the application, flagged or not."""
     unflagged: SpanMap = field(default_factory=SpanMap)
     """Messages that some inbox delivered unflagged, and had not delivered before."""
+    unflagged_by: dict[str, SpanMap] = field(default_factory=dict)
+    """The same, by the opening that delivered them."""
     acknowledged: SpanMap = field(default_factory=SpanMap)
     declared: SpanMap = field(default_factory=SpanMap)
     before_join: SpanMap = field(default_factory=SpanMap)
@@ -313,6 +315,10 @@ class _ChainReader:
         self.before = SpanMap()
         """Messages that earlier chains delivered unflagged."""
         self.before.merge(facts.unflagged)
+        self.shared: dict[str, SpanMap] = {}
+        """The same, by the opening: histories of a file that was copied share their first openings."""
+        for opening, spans in facts.unflagged_by.items():
+            self.shared.setdefault(opening, SpanMap()).merge(spans)
         self.duplicates = 0
         self.out_of_order = 0
 
@@ -439,12 +445,14 @@ class _ChainReader:
         known = delivered.within(row.first, row.last)
         # No journal records which of two inboxes was first, nor how much the other one knew of it by then.
         elsewhere = self.before[key_of(row)].within(row.first, row.last) - known
+        elsewhere = elsewhere - self.shared.get(row.boot, SpanMap())[key_of(row)]
         for kind, again in (("duplicate", known), ("duplicate_apart", elsewhere)):
             for first, last in again:
                 self._find(kind, row, first, last)
                 self.duplicates += last - first + 1
         for piece in delivered.lacking(row.first, row.last):
             self.facts.unflagged.put(key_of(row), *piece)
+            self.facts.unflagged_by.setdefault(row.boot, SpanMap()).put(key_of(row), *piece)
         for piece in skipped.within(row.first, row.last) - delivered:
             self._find("delivered_after_gap", row, *piece)
         fresh = delivered.lacking(row.first, row.last) - skipped
