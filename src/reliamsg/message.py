@@ -10,7 +10,9 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-__all__ = ["Gap", "Message", "MessageId", "Prev", "Settler", "Stream", "digest", "digest_sum"]
+__all__ = [
+    "Gap", "Message", "MessageId", "Prev", "Settler", "Stream", "digest", "digest_sum", "digest_sum_of_part",
+]  # fmt: skip
 
 
 class Stream(NamedTuple):
@@ -199,3 +201,18 @@ def digest_sum(
         return sum(map(zlib.crc32, bodies, numbers))  # the same as digest(), in C
     none = [None] * len(bodies)
     return sum(map(digest, numbers, bodies, keys or none, headers or none))
+
+
+def digest_sum_of_part(
+    first: int,
+    bodies: Sequence[bytes],
+    keys: Sequence[str | None] | None,
+    headers: Sequence[Mapping[str, str] | None] | None,
+    start: int,
+    end: int,
+) -> int:
+    """The same of those numbered `start` to `end`, of messages the first of which is numbered `first`."""
+    some = slice(start - first, end - first + 1)
+    return digest_sum(
+        start, bodies[some], None if keys is None else keys[some], None if headers is None else headers[some]
+    )

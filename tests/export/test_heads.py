@@ -26,6 +26,7 @@ from reliamsg.errors import JournalTargetError
 from reliamsg.export.exporter import Exporter
 from reliamsg.export.segments import JournalSource
 from reliamsg.export.target import DirectoryTarget
+from reliamsg.runtime.environment import DaemonThreads
 from reliamsg.store.head import Head, boot_of_head, decode_head, encode_head, head_path
 from reliamsg.store.journal import Entry
 from reliamsg.store.outbox import Outbox
@@ -48,7 +49,7 @@ class Client:
         self._woken = threading.Event()
         export = JournalExport(target, interval=1.0)
         source = JournalSource("producer", "p", path, self.outbox.exported)
-        self.exporter = Exporter(export, source, wake=self._woken.set, now=0.0)
+        self.exporter = Exporter(export, source, wake=self._woken.set, now=0.0, threads=DaemonThreads())
 
     def write(self, *kinds: str) -> None:
         self.outbox.note([Entry(kind) for kind in kinds], self.wall_us, int(self.now * 1e6))

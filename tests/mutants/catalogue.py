@@ -2614,8 +2614,8 @@ MUTANTS = (
     Mutant(
         "clock-that-ran-backwards-proves",
         "checker/through.py",
-        "                if low <= us < high:\n",
-        "                if False:\n",
+        "for _, low, high in periods if low <= us < high]",
+        "for _, low, high in periods if False]",
         "P9: complete through a time at which later rows of the client began, too",
         ByTest(
             "checker/test_until.py::test_no_time_is_in_a_period_in_which_a_clock_ran_backwards",

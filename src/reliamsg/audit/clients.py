@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -49,11 +49,6 @@ class JournalParts:
     """What the client stated while it was idle, in order: heads that name one of the segments, or one of the boots. The
     last may name a row that is not there (yet)."""
 
-    @property
-    def old_lsn(self) -> int:
-        """Rows up to this one are of version 1 of the format."""
-        return max((part.old_lsn for part in self.parts), default=0)
-
     def sketch(self) -> Journal:
         """Itself as far as it is known before the evidence is examined."""
         boots = _boots(self.openings)
@@ -73,7 +68,7 @@ class JournalParts:
                 if found and found[-1].boot == each.boot:
                     known = found[-1]
                     found[-1] = msgspec.structs.replace(
-                        known, last_lsn=each.last_lsn, last_us=max(known.last_us, each.last_us), begun_us=each.begun_us,
+                        known, last_lsn=each.last_lsn, begun_us=each.begun_us,
                         changed_us=max(known.changed_us, each.changed_us), retired=each.retired,
                         closed=known.closed or each.closed, published=known.published or each.published,
                         end=max(known.end, each.end), entered=known.entered | (each.entered - {each.epoch})
@@ -129,6 +124,7 @@ class _Gatherer:
         self._expect, self._traces = expect, traces
         self._openings = {each.name: each.openings for each in self._journals}
         self._problems = {each.name: [*each.problems, *_problems_of(each)] for each in self._journals}
+        self._proven_us = {each.name: self._proven_through(each) for each in self._journals}
         self._abandoned()
         self._ranks: dict[str, int] = {}
         by_client: dict[tuple[str, str], list[JournalParts]] = defaultdict(list)
@@ -174,7 +170,7 @@ class _Gatherer:
         findings += [Finding("missing", text=line) for line in sorted(lines)]
         return Clients(context, findings, self._latencies(), self._proven())
 
-    def _proven_us(self, each: JournalParts) -> int:
+    def _proven_through(self, each: JournalParts) -> int:
         """The time through which a history is proven: by its last row, or by a head that states when nothing had
         followed that."""
         openings = self._openings[each.name]
@@ -187,7 +183,7 @@ class _Gatherer:
     def _proven(self) -> list[Proven]:
         found = [
             prove(
-                each.role, each.client, each.source, bool(self._problems[each.name]), self._proven_us(each),
+                each.role, each.client, each.source, bool(self._problems[each.name]), self._proven_us[each.name],
                 self._openings[each.name], each.parts,
             )
             for each in self._journals
@@ -254,15 +250,15 @@ class _Gatherer:
             finished=all(each.finished for each in known),
             latest=any(detail.get("begin") == "latest" for each in known for detail in each.opened.values()),
             replaced=replaced,
-            rows=self._rows_of(own),
+            rows=self._rows_of(own, lambda opening: opening.boot),
         )
 
-    def _rows_of(self, own: Iterable[JournalParts]) -> dict[str, int]:
-        """By opening, its last row."""
+    def _rows_of(self, own: Iterable[JournalParts], name: Callable[[Opening], str]) -> dict[str, int]:
+        """By the name of an opening, its last row."""
         rows: dict[str, int] = {}
         for each in own:
             for opening in self._openings[each.name]:
-                rows[opening.boot] = max(opening.last_lsn, rows.get(opening.boot, 0))
+                rows[name(opening)] = max(opening.last_lsn, rows.get(name(opening), 0))
         return rows
 
     def _lacking_of_groups(self, groups: Mapping[str, GroupContext]) -> Iterator[str]:
@@ -273,7 +269,7 @@ class _Gatherer:
         for each in self._journals:
             if each.role == "group":
                 last = self._openings[each.name][-1:]
-                reaches = until is not None and self._proven_us(each) >= until
+                reaches = until is not None and self._proven_us[each.name] >= until
                 later[each.client] = later.get(each.client, True) and reaches
                 if last and (reaches or not last[0].closed):
                     growing[each.client].add(last[0].boot)
@@ -316,16 +312,14 @@ class _Gatherer:
         sound, until = not any(each.broken for each in known), self._expect.until_us
         incarnations = {name for each in own for part in each.parts for _, name in part.own}
         epochs = {epoch for each in own for part in each.parts for epoch, _ in part.own}
-        rows: dict[str, int] = {}
+        rows = self._rows_of(own, lambda opening: opening.incarnation)
         growing: set[str] = set()
         opened_ends: list[int] = []
         later_ends: list[int] = []
         excused = True
         for each, journal in zip(own, known, strict=True):
             openings = self._openings[each.name]
-            for opening in openings:
-                rows[opening.incarnation] = max(opening.last_lsn, rows.get(opening.incarnation, 0))
-            later = until is not None and self._proven_us(each) >= until
+            later = until is not None and self._proven_us[each.name] >= until
             end = max((opening.end for opening in openings), default=0)
             if later:
                 later_ends.append(end)

@@ -102,8 +102,6 @@ class Opening(msgspec.Struct, array_like=True):
     epoch: int
     first_us: int
     detail: dict[str, Any] | None
-    last_us: int
-    """The latest time at which a row began, µs since 1970."""
     closed: bool = False
     published: bool = False
     """Whether it enqueued or renumbered messages."""
@@ -166,8 +164,6 @@ class Part(msgspec.Struct, array_like=True):
     latest_us: int
     mixed: list[tuple[int, int]]
     """Half-open periods over which the clock was set, or in which rows began that follow rows that began later."""
-    old_lsn: int
-    """Rows up to this one are of version 1 of the format."""
 
 
 class Folder:
@@ -211,7 +207,7 @@ class Folder:
             if opening is None:
                 opening = Opening(
                     line.boot, line.lsn, line.lsn, line.kind, _padded(line.incarnation), line.epoch,
-                    line.wall_us, line.detail if line.kind == "opened" else None, line.wall_us, end=line.epoch,
+                    line.wall_us, line.detail if line.kind == "opened" else None, end=line.epoch,
                     entered={line.epoch},
                 )  # fmt: skip
                 self._openings.append(opening)
@@ -228,7 +224,7 @@ class Folder:
             self._rows, self._newest, self._identified, self._referred, self._own, self._producers, self._groups,
             self._settled, self._opened, self._topics,
             {hop: dict(found) for hop, found in self._latencies.items()}, self._least_us or 0, self._latest_us,
-            self._mixed, max((header.last_lsn for header in self._headers if header.version < 2), default=0),
+            self._mixed,
         )  # fmt: skip
 
     def _add(self, line: Line, opening: Opening, producer: bool) -> None:
@@ -262,7 +258,6 @@ class Folder:
 
     def _keep_time(self, line: Line, opening: Opening) -> None:
         began = line.wall_us
-        opening.last_us = max(opening.last_us, began)
         opening.changed_us = max(opening.changed_us, began, line.wall_last_us)
         if self._least_us is None or began < self._least_us:
             self._least_us = began

@@ -150,16 +150,12 @@ def _questions(
 
 
 def _before_mixed(us: int, chains: Sequence[Chain]) -> tuple[int, list[Hold]]:
-    """The last time up to `us` at which no clock ran backwards, and where it was not."""
-    holds: list[Hold] = []
-    moved = True
-    periods = [(chain, mixed_times(chain)) for chain in chains]
-    while moved:
-        moved = False
-        for chain, own in periods:
-            for low, high in own:
-                if low <= us < high:
-                    us, moved = low - 1, True
-                    text = f"its clock was set between {as_time(low)} and {as_time(high)}"
-                    holds.append(Hold(chain.role, chain.client, us, text))
-    return us, [each for each in holds if each.through_us == us]
+    """The last time up to `us` at which no clock ran backwards, and those that ran backwards just after it."""
+    periods = [(chain, low, high) for chain in chains for low, high in mixed_times(chain)]
+    while around := [low for _, low, high in periods if low <= us < high]:
+        us = min(around) - 1
+    return us, [
+        Hold(chain.role, chain.client, us, f"its clock was set between {as_time(low)} and {as_time(high)}")
+        for chain, low, high in periods
+        if low - 1 == us
+    ]

@@ -19,7 +19,7 @@ import msgspec
 from reliamsg import forks
 from reliamsg.consumer.journalling import ConsumerJournal
 from reliamsg.errors import ForkedError
-from reliamsg.message import Message, Settler, Stream, digest, digest_sum
+from reliamsg.message import Message, Settler, Stream, digest, digest_sum, digest_sum_of_part
 from reliamsg.protocol.histogram import bucket
 from reliamsg.protocol.receiver.group import GroupReceiver
 from reliamsg.protocol.receiver.redelivery import Offer
@@ -27,7 +27,7 @@ from reliamsg.protocol.receiver.stream import StreamReceiver
 from reliamsg.runtime.wakeup import Waiters
 from reliamsg.store.inbox import Inbox
 from reliamsg.store.inbox_rows import HeldFrame
-from reliamsg.store.journal import SUMMED, Entry, summed_parts
+from reliamsg.store.journal import Entry, summed_parts
 from reliamsg.wire.data import FLAG_MOVED, Frame, FrameError, Records, open_frame, piece
 
 __all__ = ["BufferedBatch", "DeliverySlice", "SettlementListener", "StreamBuffer", "StreamBuffers", "fail"]
@@ -383,21 +383,14 @@ class DeliverySlice:
             return ()
         self._reported = (seq, total)
         last, left = seq - 1, total - before
-        if last // SUMMED == (first - 1) // SUMMED:  # the usual case, of small batches
-            return ((first, last, left),)
         found = []
         for start, end in summed_parts(first, last):
-            some = left if end == last else self._sum(start, end)
+            some = left
+            if end != last:
+                some = digest_sum_of_part(self.base, self._bodies, self._keys, self._headers, start, end)
             left -= some
             found.append((start, end, some))
         return found
-
-    def _sum(self, first: int, last: int) -> int:
-        """The digest sum of some messages."""
-        some = slice(first - self.base, last - self.base + 1)
-        keys = None if self._keys is None else self._keys[some]
-        headers = None if self._headers is None else self._headers[some]
-        return digest_sum(first, self._bodies[some], keys, headers)
 
     def abandon(self) -> None:
         """Deliver nothing more of it."""

@@ -201,8 +201,8 @@ class Control:
             self._unanswered.setdefault(status.producer, {}).update(dict.fromkeys(accepted))
         else:
             self._statuses.refuse(status.producer)
-        if not (accepted or known) and len(self._unknown_producers) < MAX_UNKNOWN_PRODUCERS:
-            self._unknown_producers[status.producer] = None
+            if len(self._unknown_producers) < MAX_UNKNOWN_PRODUCERS:
+                self._unknown_producers[status.producer] = None
         shared.events.handle()
         shared.agenda.due(
             max(now, self._reported_at + REPORT_EVERY_S) if not shared.events.commit_urgent else now

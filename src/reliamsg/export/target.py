@@ -12,7 +12,7 @@ import os
 import re
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -125,32 +125,14 @@ class DirectoryTarget(Target):
                 self._sync_directories(final.parent)
                 self._sweep(final)
                 return
-            make_directories(final.parent)
-            aside = final.with_name(f".{final.name}.{secrets.token_hex(4)}")
-            try:
-                self._write_aside(aside, data)
-                self._name(aside, final, data, path)
-            finally:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(aside)
-            self._sync_directories(final.parent)
-            self._sweep(final)
+            self._place(final, data, lambda aside: self._name(aside, final, data, path))
         except OSError as error:
             raise self._failed("written", error) from error
 
     def replace(self, path: str, data: bytes) -> None:
         final = self._root / path
         try:
-            make_directories(final.parent)
-            aside = final.with_name(f".{final.name}.{secrets.token_hex(4)}")
-            try:
-                self._write_aside(aside, data)
-                os.replace(aside, final)
-            finally:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(aside)
-            self._sync_directories(final.parent)
-            self._sweep(final)
+            self._place(final, data, lambda aside: os.replace(aside, final))
         except OSError as error:
             raise self._failed("written", error) from error
 
@@ -171,6 +153,19 @@ class DirectoryTarget(Target):
         if found != data:
             raise self._damaged(path)
         return True
+
+    def _place(self, final: Path, data: bytes, name: Callable[[Path], None]) -> None:
+        """Write and sync a file of another name in the same directory, which `name` renames, and sync that."""
+        make_directories(final.parent)
+        aside = final.with_name(f".{final.name}.{secrets.token_hex(4)}")
+        try:
+            self._write_aside(aside, data)
+            name(aside)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(aside)
+        self._sync_directories(final.parent)
+        self._sweep(final)
 
     @staticmethod
     def _write_aside(aside: Path, data: bytes) -> None:
@@ -258,40 +253,42 @@ class RemoteTarget(Target):
             final = f"{root}/{path}"
             if self._same(files, final, data, path):
                 return
-            if self._whole:
-                files.pipe_file(final, data)
-                return
-            directory, _, name = final.rpartition("/")
-            aside = f"{directory}/.{name}.{secrets.token_hex(4)}"
-            files.makedirs(directory, exist_ok=True)
-            try:
-                files.pipe_file(aside, data)
+
+            def name(aside: str) -> None:
                 if not self._same(files, final, data, path):
                     files.mv(aside, final)
-            finally:
-                with contextlib.suppress(FileNotFoundError):
-                    files.rm_file(aside)
+
+            self._place(files, final, data, name)
 
     def replace(self, path: str, data: bytes) -> None:
         with self._translated("written"):
             files, root = self._open()
             final = f"{root}/{path}"
-            if self._whole:
-                files.pipe_file(final, data)
-                return
-            directory, _, name = final.rpartition("/")
-            aside = f"{directory}/.{name}.{secrets.token_hex(4)}"
-            files.makedirs(directory, exist_ok=True)
-            try:
-                files.pipe_file(aside, data)
+
+            def name(aside: str) -> None:
                 try:
                     files.mv(aside, final)
                 except FileExistsError:  # no rename there replaces a file
                     files.rm_file(final)
                     files.mv(aside, final)
-            finally:
-                with contextlib.suppress(FileNotFoundError):
-                    files.rm_file(aside)
+
+            self._place(files, final, data, name)
+
+    def _place(self, files: Any, final: str, data: bytes, name: Callable[[str], None]) -> None:
+        """Write a file of another name in the same directory, which `name` renames; where files appear whole, the file
+        itself."""
+        if self._whole:
+            files.pipe_file(final, data)
+            return
+        directory, _, own = final.rpartition("/")
+        aside = f"{directory}/.{own}.{secrets.token_hex(4)}"
+        files.makedirs(directory, exist_ok=True)
+        try:
+            files.pipe_file(aside, data)
+            name(aside)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                files.rm_file(aside)
 
     def remove(self, path: str) -> None:
         with self._translated("removed"), contextlib.suppress(FileNotFoundError):

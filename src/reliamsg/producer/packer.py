@@ -6,11 +6,11 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
-from reliamsg.message import digest_sum
+from reliamsg.message import digest_sum, digest_sum_of_part
 from reliamsg.producer.commit import Run
 from reliamsg.producer.settings import Settings
 from reliamsg.protocol.histogram import bucket
-from reliamsg.store.journal import SUMMED, Entry, summed_parts
+from reliamsg.store.journal import Entry, summed_parts
 from reliamsg.store.outbox import NewBatch, Row, StreamRow
 from reliamsg.wire.data import Origin, Records, encode
 
@@ -36,10 +36,7 @@ class _Builder:
         """The digest sum of some of the batch's messages; `seq` is the number of its first."""
         if first == seq and last - seq + 1 == len(self.bodies):
             return digest_sum(first, self.bodies, self.keys, self.headers)
-        some = slice(first - seq, last - seq + 1)
-        keys = None if self.keys is None else self.keys[some]
-        headers = None if self.headers is None else self.headers[some]
-        return digest_sum(first, self.bodies[some], keys, headers)
+        return digest_sum_of_part(seq, self.bodies, self.keys, self.headers, first, last)
 
     def take(self, run: Run, at: int, settings: Settings) -> int:
         """Append as many of the run's messages, from the one `at` on, as there is room for, to an empty batch at least
@@ -173,9 +170,7 @@ class Packer:
             )
         packed.batches.append(NewBatch(stream, seq, count, frame))
         hop, end = bucket(times[1] - times[0]), seq + count - 1
-        # The usual case is a batch in which no row has to end.
-        parts = ((seq, end),) if end // SUMMED == (seq - 1) // SUMMED else summed_parts(seq, end)
-        for first, last in parts:
+        for first, last in summed_parts(seq, end):
             packed.entries.append(
                 Entry(
                     "enqueued", stream.stream, epoch, self._incarnation, first, last,

@@ -59,7 +59,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -159,12 +159,12 @@ def joined(old: Entry, new: Entry) -> Entry | None:
     )  # fmt: skip
 
 
-def summed_parts(first: int, last: int) -> Iterator[tuple[int, int]]:
-    """A range, divided where a row with a digest has to end."""
-    while first <= last:
-        end = min(last, first + (-first) % SUMMED)
-        yield first, end
-        first = end + 1
+def summed_parts(first: int, last: int) -> Sequence[tuple[int, int]]:
+    """A range that is not empty, divided where a row with a digest has to end."""
+    if last // SUMMED == (first - 1) // SUMMED:  # the usual case, of small batches
+        return ((first, last),)
+    ends = [*range(first + (-first) % SUMMED, last, SUMMED), last]
+    return list(zip([first, *(end + 1 for end in ends)], ends, strict=False))
 
 
 def _opening(detail: Mapping[str, Any] | None) -> str | None:
@@ -294,10 +294,10 @@ class Journal:
             grown: Entry | None = None
             if tip is None or tip.lsn <= self._frozen_lsn:
                 pass
-            elif now.mono_us - tip.begun.mono_us >= _LATER_US and not tip.may_grow(now):
+            elif (
+                now.mono_us - tip.begun.mono_us >= _LATER_US or now.stamp_us - tip.begun.stamp_us >= _LATER_US
+            ) and not tip.may_grow(now):
                 pass  # asked of old rows only, since every commit comes here
-            elif now.stamp_us - tip.begun.stamp_us >= _LATER_US and not tip.may_grow(now):
-                pass
             elif kind in _COUNTED:
                 grown = _counted(tip.entry, entry)
             elif (
