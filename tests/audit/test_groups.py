@@ -40,6 +40,8 @@ class Journal:
     group: str = "g"
     rows: list[JournalRow] = field(default_factory=list)
     wall_us: int = 0
+    file: int = 0
+    """Openings of different files have different names."""
     boots: int = 0
     lsn: int = 0
 
@@ -64,7 +66,7 @@ class Journal:
         bare = kind in ("opened", "closed", "took_over")
         self.rows.append(
             JournalRow(
-                self.lsn, f"{self.boots:016x}", kind, self.wall_us, self.wall_us, self.wall_us,
+                self.lsn, f"{self.file:08x}{self.boots:08x}", kind, self.wall_us, self.wall_us, self.wall_us,
                 "" if bare else stream.producer, "" if bare else stream.topic, 0 if bare else stream.partition,
                 0 if bare else epoch, 0, first, first if last is None else last, "", self.group, reason,
                 None, None, dict(detail) or None,
@@ -269,7 +271,7 @@ def planted_in_several() -> dict[str, tuple[list[Journal], list[tuple[str, int, 
     """The same for groups with several chains, such as clones: the first of each pair begins first."""
 
     def pair() -> tuple[Journal, Journal]:
-        return Journal().boot(), Journal(wall_us=1000 * SECOND_US).boot()
+        return Journal().boot(), Journal(wall_us=1000 * SECOND_US, file=1).boot()
 
     one, two = pair()
     cases = {
@@ -278,6 +280,11 @@ def planted_in_several() -> dict[str, tuple[list[Journal], list[tuple[str, int, 
             [("duplicate_apart", 3, 5)],
         )
     }
+    copies = Journal().boot(), Journal().boot()
+    cases["in an opening that the histories of a copied file share"] = (
+        [each.add("delivered", 1, 5).boot().add("redelivered", 3, 5) for each in copies],
+        [],
+    )
     one, two = pair()
     cases["acknowledged by each that gave it"] = (
         [
