@@ -234,10 +234,10 @@ def test_no_journals_at_all(spark: SparkSession, tmp_path: Path) -> None:
 
 def placed(digest: str, parent: str | None, boot: str, first_lsn: int, last_lsn: int) -> Placed:
     """A segment as a part."""
-    opening = Opening(boot, first_lsn, last_lsn, "opened", "0" * 16, 0, 0, None, 0)
+    opening = Opening(boot, first_lsn, last_lsn, "opened", "0" * 16, 0, 0, None)
     part = Part(
         "producer", "p", [digest], parent, first_lsn, last_lsn, [opening], [], [], set(), set(), set(), set(), set(),
-        {}, set(), set(), {}, 0, 0, [], 0,
+        {}, set(), set(), {}, 0, 0, [],
     )  # fmt: skip
     return Placed(ord(digest), part, "", "", "", 0)
 

@@ -1722,12 +1722,36 @@ MUTANTS = (
     Mutant(
         "moved-flag-not-read",
         "consumer/buffer.py",
-        "        self._redelivered = offer.redelivered or envelope.flags & FLAG_MOVED != 0\n",
-        "        self._redelivered = offer.redelivered\n",
+        "        self.redelivered = offer.redelivered or envelope.flags & FLAG_MOVED != 0\n",
+        "        self.redelivered = offer.redelivered\n",
         "P4: messages that a restored outbox may have sent before are delivered again without the flag",
         ByTest(
             "consumer/test_engine.py::test_what_may_have_been_published_in_another_epoch_is_flagged",
             "assert [message.seq for message in given if message.redelivered] == [1, 2, 4, 5, 9, 10]",
+        ),
+    ),
+    Mutant(
+        "only-the-opening-itself-tells-what-was-left",
+        "protocol/receiver/past_epochs.py",
+        "            own = went_back or incarnation == announced.incarnation\n",
+        "            own = incarnation == announced.incarnation\n",
+        "P1: messages of an outbox that was lost, and opened again since, are lost without being declared",
+        ByTest(
+            "protocol/test_superseding.py"
+            "::test_what_an_opening_left_that_no_longer_answers_is_declared[0-25-False]",
+            'assert group.told("declared") == [(20, settled + 1, 8, "superseded")]',
+        ),
+    ),
+    Mutant(
+        "surpassed-is-forgotten",
+        "producer/epoch_gate.py",
+        "        if self._fence.above > self._outbox.surpassed_by:\n",
+        "        if False:\n",
+        "P1: an opening that no group answers sends messages in an epoch that the groups have left behind",
+        ByTest(
+            "producer/test_control_fences.py"
+            "::TestRenumbering::test_the_next_opening_moves_them_although_no_group_answers",
+            "assert all(epoch > ahead for epoch, _, _ in sent(bench))",
         ),
     ),
     Mutant(

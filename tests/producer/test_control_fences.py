@@ -218,6 +218,30 @@ class TestRenumbering:
         epochs = [frame.envelope.epoch for frame in bench.sinks["dc1"].frames[-2:]]
         assert second._outbox.epoch < epochs[0] < epochs[1]
 
+    def test_the_next_opening_moves_them_although_no_group_answers(self, bench: Bench) -> None:
+        """It terminates between learning that a group is ahead and moving its messages."""
+        first = bench.open(GROUPS)
+        ahead = first._outbox.epoch + 1_000_000
+        group = eager(bench, knows(ahead))
+        bench.publish(first, "t", b"1")
+        bench.run(0.5)
+        assert sent(bench) == []
+        bench.close(first, crash=True)
+        bench.run(1.0)
+        group.answers = None
+        second = bench.open(GROUPS)
+        assert second._outbox.epoch < ahead
+        bench.publish(second, "t", b"2")
+        bench.run(0.9)
+        assert sent(bench) == []
+        bench.run(1.0)
+        assert [body for _, _, body in sent(bench)] == [b"1", b"2"]
+        assert all(epoch > ahead for epoch, _, _ in sent(bench))
+        bench.close(second)
+        bench.run(1.0)
+        third = bench.open(GROUPS, hello_timeout=0)
+        assert bench.publish(third, "t", b"3").done, "that was settled"
+
     def test_a_group_that_had_more_of_an_epoch_than_was_moved(self, bench: Bench, tmp_path: Path) -> None:
         """Copied with one message, gone on, put back; its epoch moves because of what another group entered. No number
         is told to the group of which nothing exists."""

@@ -107,6 +107,25 @@ def test_a_higher_epoch_is_renumbered_above_once_a_twin_has_had_its_time() -> No
     assert gate.next_deadline(1.4) == inf or gate.hello_due(1.4)
 
 
+def test_what_an_earlier_opening_learned_counts_although_no_group_answers() -> None:
+    """A twin has its time even where groups have none."""
+    for timeout, decided in ((5.0, 15.0), (0.0, 11.0)):
+        gate = Fence(100, 7, {"billing"}, timeout, surpassed_by=120)
+        assert gate.verdict(0.0) is Verdict.WAIT
+        gate.connected(10.0)
+        assert gate.next_deadline(10.5) <= decided
+        assert gate.verdict(decided - 0.01) is Verdict.WAIT
+        assert gate.verdict(decided) is Verdict.RENUMBER
+        assert gate.above == 120
+
+
+def test_what_an_earlier_opening_learned_is_over_once_everything_is_above() -> None:
+    gate = Fence(121, 7, set(), 5.0, surpassed_by=120)
+    assert gate.verdict(0.0) is Verdict.SEND
+    gate = Fence(121, 7, set(), 5.0, lowest=90, surpassed_by=120)
+    assert gate.verdict(0.0) is Verdict.WAIT
+
+
 def test_another_incarnation_of_the_own_epoch_counts_as_a_higher_one() -> None:
     gate = fence()
     gate.connected(0.0)

@@ -133,6 +133,51 @@ def test_an_outbox_that_was_lost_and_goes_on_before_the_place_of_joining_is_decl
     assert group.told("before_join") == []
 
 
+@pytest.mark.parametrize("told", [False, True])
+@pytest.mark.parametrize("later", [25, 40])
+@pytest.mark.parametrize("settled", [0, 3])
+def test_what_an_opening_left_that_no_longer_answers_is_declared(
+    told: bool, later: int, settled: int
+) -> None:
+    """The outbox was lost, went on before the place of joining, and has been opened again since. What the group had
+    settled there, as far as that outbox knows, is not declared."""
+    group, before, teller = Group(), Teller(), Teller()
+    before.open(30)
+    before.publish(5)
+    before.since = (30, 1)
+    hear(group, before.status())
+    group.wait(2.0, before)
+    group.receive(before, 30, 1, 5)
+    assert group.got == [(30, n) for n in range(1, 6)]
+    teller.open(20)
+    teller.publish(8)
+    teller.since = (20, 1)
+    if settled:
+        teller.reached = ((20, settled + 1), (20, settled + 1))
+    if not told:
+        group.receive(teller, 20, 1, 8)
+        assert group.told("before_join") == [(20, 1, 8, "begin")]
+        assert group.told("declared") == []
+    teller.open(later)
+    hear(group, teller.status())
+    assert group.told("declared") == [(20, settled + 1, 8, "superseded")]
+
+
+def test_what_came_before_the_group_in_an_outbox_that_knows_where_it_joined_is_not_declared() -> None:
+    group, teller = Group(), Teller()
+    for epoch in (20, 30):
+        teller.open(epoch)
+        teller.publish(5)
+    teller.since = (30, 1)
+    hear(group, teller.status())
+    group.wait(2.0, teller)
+    group.receive(teller, 30, 1, 5)
+    teller.since = (20, 1)  # however far back it counts the group
+    teller.open(40)
+    hear(group, teller.status())
+    assert group.told("declared") == []
+
+
 @pytest.mark.parametrize("by", ["producer", "another inbox"])
 @pytest.mark.parametrize("begin", ["earliest", "latest"])
 def test_what_came_before_the_epoch_of_joining_is_known_also_where_the_group_was_further(

@@ -296,8 +296,8 @@ class DeliverySlice:
     """A run of messages of one frame that is being delivered to the application."""
 
     __slots__ = (
-        "_bodies", "_headers", "_keys", "_redelivered", "_reported", "_settler", "abandoned", "base", "buffer", "done",
-        "hop", "last", "offer", "progress",
+        "_bodies", "_headers", "_keys", "_reported", "_settler", "abandoned", "base", "buffer", "done", "hop", "last",
+        "offer", "progress", "redelivered",
     )  # fmt: skip
 
     def __init__(
@@ -323,7 +323,8 @@ class DeliverySlice:
         self.progress = (offer.first, 0)
         """(next number to deliver, digest sum of those delivered); replaced as one."""
         self._reported = (offer.first, 0)
-        self._redelivered = offer.redelivered or envelope.flags & FLAG_MOVED != 0
+        self.redelivered = offer.redelivered or envelope.flags & FLAG_MOVED != 0
+        """Whether the messages are flagged, and are journalled as such."""
         self._bodies = records.bodies
         self._keys = records.keys
         self._headers = records.headers
@@ -339,7 +340,7 @@ class DeliverySlice:
         key = self._keys[i] if self._keys is not None else None
         headers = self._headers[i] if self._headers is not None else None
         message = Message(
-            *self.buffer.state.stream, self.offer.epoch, seq, body, key, headers if headers else {}, self._redelivered,
+            *self.buffer.state.stream, self.offer.epoch, seq, body, key, headers if headers else {}, self.redelivered,
             False, self._settler,
         )  # fmt: skip
         # Counted before the application has it, so that no acknowledgement is journalled ahead of the delivery.
@@ -358,7 +359,7 @@ class DeliverySlice:
         keys = self._keys[start:stop] if self._keys is not None else None
         headers = self._headers[start:stop] if self._headers is not None else None
         producer, topic, partition = self.buffer.state.stream
-        epoch, redelivered, settler = self.offer.epoch, self._redelivered, self._settler
+        epoch, redelivered, settler = self.offer.epoch, self.redelivered, self._settler
         columns = zip(bodies, keys or repeat(None), headers or repeat(None), strict=False)
         messages = [
             Message(producer, topic, partition, epoch, seq, body, key, own or {}, redelivered, False, settler)
@@ -522,7 +523,7 @@ class StreamBuffers:
         for first, last, total in portion.report():
             self._journal.add(
             Entry(
-                "redelivered" if offer.redelivered else "delivered", portion.buffer.state.stream, offer.epoch,
+                "redelivered" if portion.redelivered else "delivered", portion.buffer.state.stream, offer.epoch,
                 offer.incarnation, first, last, "", self._journal.group,
                 "unjournalled" if offer.unjournalled else "", total,
                 latency=None if portion.hop is None else {portion.hop: last - first + 1},

@@ -32,6 +32,7 @@ class EpochGate:
         self._fence = Fence(
             outbox.epoch, outbox.incarnation, {b.group for b in shared.bindings()},
             shared.settings.hello_timeout, shared.settings.keys is not None, outbox.never_offered(),
+            outbox.surpassed_by,
         )  # fmt: skip
         self._unanswered: dict[str, set[Stream]] = {}
         """By named group, the streams for which the hello is not answered."""
@@ -144,8 +145,11 @@ class EpochGate:
         self._unanswered.clear()
 
     def _shut(self) -> None:
-        """Hold back what is published from now on: it begins another epoch, which can still be renumbered."""
+        """Hold back what is published from now on: it begins another epoch, which can still be renumbered. Whatever
+        happens before that, the next opening renumbers it."""
         shared = self._shared
+        if self._fence.above > self._outbox.surpassed_by:
+            self._outbox.note_surpassed(self._fence.above)
         if shared.gate is None:
             self._outbox.next_epoch()
             shared.probe("next_epoch")

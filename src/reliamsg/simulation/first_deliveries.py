@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from reliamsg.message import MessageId
 
@@ -20,10 +20,11 @@ class _First:
 
 
 class FirstDeliveries:
-    """The first deliveries of one group."""
+    """The first deliveries of one group. Each inbox that was replaced counts as one of its own."""
 
     def __init__(self) -> None:
         self._by_consumer: defaultdict[str, dict[MessageId, _First]] = defaultdict(dict)
+        self._replaced = 0
 
     def delivered(self, consumer: str, message: MessageId, at: float, flagged: bool) -> None:
         """A consumer delivered a message, perhaps not for the first time."""
@@ -35,9 +36,14 @@ class FirstDeliveries:
             first.journalled = False
 
     def inbox_replaced(self, consumer: str, since: float) -> None:
-        """A consumer's inbox and journal are in the state of `since` again."""
+        """A consumer's inbox and journal are in the state of `since` again. What it delivered later may be in a journal
+        that it exported."""
         own = self._by_consumer[consumer]
         self._by_consumer[consumer] = {message: first for message, first in own.items() if first.at <= since}
+        self._replaced += 1
+        self._by_consumer[f"{consumer}, replaced {self._replaced}"] = {
+            message: replace(first, journalled=False) for message, first in own.items() if first.at > since
+        }
 
     def delivered_apart(self, *, journalled: bool) -> Iterator[MessageId]:
         """Messages that several inboxes delivered first without a flag. `journalled`: only those that their journals

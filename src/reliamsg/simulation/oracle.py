@@ -934,7 +934,8 @@ class Oracle:
         found = self.declarations[group].gap_of(message)
         if found is not None and found.gap.reason == JOINED_LATE:
             return  # groups need not learn of messages for which they counted before they joined
-        if found is None and not self.declarations[group].came_before(message):
+        named = operation.groups is not None and group not in self._latest
+        if found is None and (named or not self.declarations[group].came_before(message)):
             stored = self._stored[""] | self._stored[group]
             waits = (group, operation.stream) in self._excused and message in stored
             if self.owes(group, operation) and not waits:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import msgspec
 
 from reliamsg.message import MessageId
+from reliamsg.simulation.attacker import INCARNATION
 from reliamsg.simulation.disk import Drive
 from reliamsg.store.quarantine import LATER_VERSION, QuarantinedDelivery, Selection, read_quarantined
 from reliamsg.wire.data import FrameError, open_frame
@@ -43,8 +44,8 @@ def stored_in_inbox(drive: Drive) -> Iterator[MessageId]:
 
 
 def quarantine(connection: sqlite3.Connection) -> list[QuarantinedDelivery]:
-    """The deliveries in an inbox's quarantine. Those whose messages are unknown to their consumer are opened; junk of
-    this kind is omitted."""
+    """The deliveries in an inbox's quarantine. Those whose messages are unknown to their consumer are opened; junk and
+    forgeries of this kind are omitted."""
     rows = read_quarantined(connection, Selection(), ALL)
     opened = [_opened(connection, row) if row.reason == LATER_VERSION else row for row in rows]
     return [row for row in opened if row is not None]
@@ -55,6 +56,8 @@ def _opened(connection: sqlite3.Connection, row: QuarantinedDelivery) -> Quarant
     try:
         envelope = open_frame(data).envelope
     except FrameError:
+        return None
+    if envelope.incarnation == INCARNATION:
         return None
     place = {"first": envelope.seq, "last": envelope.last}
     return msgspec.structs.replace(row, stream=envelope.stream, epoch=envelope.epoch, **place)

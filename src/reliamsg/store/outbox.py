@@ -90,6 +90,9 @@ class Outbox:
             with self._db.reading() as connection:
                 self.streams = self._load_streams(connection)
                 self.offered = int(get_meta(connection, "offered", "0"))
+                self.surpassed_by = int(get_meta(connection, "surpassed_by", "0"))
+                """The highest epoch that a named group had entered, and that was not part of this history; 0 for none.
+                Messages that were offered since are above it."""
                 self._own_from = self.epoch
                 """Epochs below this one were stored by earlier openings: a copy of this file may have offered them."""
         except BaseException:
@@ -217,6 +220,12 @@ class Outbox:
         with self._db.transaction() as connection:
             put_meta(connection, "offered", str(self.epoch))
         self.offered = self.epoch
+
+    def note_surpassed(self, epoch: int) -> None:
+        """Store that a named group has entered an epoch that is not part of this history."""
+        with self._db.transaction() as connection:
+            put_meta(connection, "surpassed_by", str(epoch))
+        self.surpassed_by = epoch
 
     def next_epoch(self) -> None:
         """Begin another epoch, for messages published from now on."""

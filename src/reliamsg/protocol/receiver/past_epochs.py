@@ -56,8 +56,9 @@ class PastEpochs:
     def supersede_announced(self, announced: Announced) -> None:
         """A producer announces that these epochs exist, and where they end. None of them is renumbered any more: a
         status does not name epochs that still may be."""
+        went_back = self._went_back(announced)
         for epoch, incarnation, _, last in announced.chain:
-            own = incarnation == announced.incarnation
+            own = went_back or incarnation == announced.incarnation
             first = self._gone_back_from(announced, epoch) if own else None
             if first is None:
                 first = self._behind(epoch, incarnation)
@@ -71,12 +72,24 @@ class PastEpochs:
             if first is not None and first <= prev.last:
                 self.supersede(prev.epoch, prev.incarnation, first, prev.last)
 
+    def _went_back(self, announced: Announced) -> bool:
+        """Whether an outbox does not know the epoch with which the group joined, although it has earlier ones."""
+        joined, chain = self._epochs.joined, announced.chain
+        return (
+            joined is not None and bool(chain) and chain[0][0] < joined[0] not in {link[0] for link in chain}
+        )
+
     def _gone_back_from(self, announced: Announced, epoch: int) -> int | None:
-        """The first number for which an opening counts this group, in an epoch of its own before the one with which the
-        group joined: its outbox went back, and so did its clock, though it may have moved above since. None if there is
-        none. (A group that joined without knowing from where it is counted may learn of earlier messages; a group
-        that begins with the latest is not owed them.)"""
+        """The first number for which an opening counts this group, in an epoch of its own history before the one with
+        which the group joined: its outbox was lost or went back, and so did its clock, though it may have moved above
+        since. None if there is none. (A group that joined without knowing from where it is counted may learn of earlier
+        messages; a group that begins with the latest is not owed them. What the group had settled according to this
+        history is not lost.)"""
         since, epochs = announced.since, self._epochs
+        if since is not None and announced.reached is not None:
+            position = announced.reached[0]
+            if any(link[0] == position[0] for link in announced.chain):
+                since = max(since, position)
         gone_back = (
             self._context.rules.begin == "earliest"
             and not (epochs.unheard or announced.late)

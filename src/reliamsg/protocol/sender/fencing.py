@@ -19,6 +19,8 @@ a twin with a higher epoch             this producer is fenced: it stops for goo
 a twin with a far epoch                reported, and not believed if frames are not signed
 a twin with a lower epoch              it is sent a hello, so that it stops
 another incarnation of this epoch      as a higher epoch: the groups will not accept ours
+an earlier opening had learned that    the same, even if no group answers this one
+a named group is ahead
 an unknown epoch between this one and  as a higher epoch: the groups would not accept what an earlier opening
 a lower one that was never offered     stored
 =====================================  ====================================================================
@@ -99,12 +101,16 @@ class Fence:
         timeout: float,
         signed: bool = False,
         lowest: int | None = None,
+        surpassed_by: int = 0,
     ) -> None:
         """`groups`: those that are named for any topic. `signed`: frames are signed, so their contents are trusted.
-        `lowest`: the lowest epoch of which nothing was offered to any site; None if that is `epoch`."""
+        `lowest`: the lowest epoch of which nothing was offered to any site; None if that is `epoch`. `surpassed_by`:
+        the highest epoch that a named group had entered, as an earlier opening learned; 0 for none."""
         self.epoch = epoch
         self.incarnation = incarnation
-        self.above = 0
+        self._lowest = epoch if lowest is None else lowest
+        """The lowest epoch that can still be renumbered."""
+        self.above = surpassed_by if surpassed_by >= self._lowest else 0
         """The highest epoch that a named group entered and that is not part of this history; 0 for none."""
         self.fenced_by: tuple[int, int] | None = None
         """Epoch and incarnation of the twin that fenced this producer."""
@@ -112,8 +118,6 @@ class Fence:
         """The group whose epoch this producer can't move above, if that fenced it."""
         self._signed = signed
         self._claims: dict[str, dict[Stream, _Claim]] = {}
-        self._lowest = epoch if lowest is None else lowest
-        """The lowest epoch that can still be renumbered."""
         self._timeout = timeout
         self._conflict_timeout = max(timeout, DECIDES_S)
         self._unanswered = set(groups) if timeout > 0 else set()
@@ -130,7 +134,7 @@ class Fence:
         """A site was connected. The groups have `timeout` to answer from the first connection on."""
         if not self._started:
             self._started = True
-            self._until = now + self._timeout
+            self._until = now + (self._conflict_timeout if self.above else self._timeout)
         self._hello_at = now
 
     @property
