@@ -193,7 +193,8 @@ def loaded_by(statement: str) -> set[str]:
 def test_importing_the_package_loads_no_client_and_no_tool() -> None:
     loaded = loaded_by("import reliamsg; [getattr(reliamsg, name) for name in reliamsg.__all__]")
     heavy = {
-        "amqtt", "asyncio", "click", "paho", "pika", "plotly", "pyspark", "rich", "sqlite_utils", "zstandard",
+        "amqtt", "asyncio", "click", "jinja2", "paho", "pika", "pyarrow", "pyspark", "rich", "sqlite_utils",
+        "zstandard",
     }  # fmt: skip
     assert not loaded & heavy
     assert not {

@@ -94,7 +94,10 @@ def _command(
     tolerance: float,
     as_json: bool,
 ) -> int:
-    """Report the fate of every message from the clients' journals below JOURNALS (a directory or URL)."""
+    """Report the fate of every message from the clients' journals below JOURNALS (a directory or URL).
+
+    `reliamsg audit show DIR STREAM` prints the fates of one stream's messages from the tables in an audit's output DIR.
+    """
     rules = parse_expect(
         expected,
         drained=drained,

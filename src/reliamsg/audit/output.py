@@ -12,6 +12,7 @@ from typing import Any
 from pyspark import RDD
 from pyspark.sql import SparkSession
 
+from reliamsg.audit.changes import read_earlier
 from reliamsg.audit.clients import Clients
 from reliamsg.audit.fates import Fate
 from reliamsg.audit.fold import StreamName
@@ -25,6 +26,8 @@ __all__ = ["Output"]
 
 _TABLES = ("findings", "ranges", "sites", "latency", "chains")
 _FILES = ("verdict.json", "report.html")
+_EARLIER = ".verdict.json.earlier"
+"""The verdict of the audit before, until this one is complete."""
 FINDINGS = (
     "kind string, producer string, topic string, part int, grp string, site string, epoch bigint, first bigint,"
     " last bigint, place string, text string"
@@ -44,6 +47,8 @@ class Output:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.place = os.fspath(path)
+        """The directory, as given."""
         self._path = Path(path).absolute()
         if self._path.exists() and not self._path.is_dir():
             raise ConfigError(f"{path}: there is a file where the output should go")
@@ -54,8 +59,11 @@ class Output:
             )
 
     def clear(self) -> None:
-        """Create the directory, and remove the output of an earlier audit, its verdict first."""
+        """Create the directory, and remove the output of an earlier audit, its verdict first. That is kept aside: the
+        report compares."""
         self._path.mkdir(parents=True, exist_ok=True)
+        if (self._path / "verdict.json").exists():
+            (self._path / "verdict.json").replace(self._path / _EARLIER)
         for name in _FILES:
             (self._path / name).unlink(missing_ok=True)
         for name in _TABLES:
@@ -75,7 +83,7 @@ class Output:
 
         `judged`: every finding of a stream, every range of messages, and summaries.
         """
-        from reliamsg.audit import report  # requires jinja2 and plotly, which a verdict does not
+        from reliamsg.audit import report  # requires jinja2, which a verdict does not
 
         evidence = about_evidence(total, clients, known)
         findings = judged.filter(_is_finding).union(spark.sparkContext.parallelize(evidence, 1))
@@ -98,12 +106,13 @@ class Output:
             for each in clients.context.journals.values()
         ]
         self._table(spark, "chains", journals, CHAINS)
-        report.write(
-            self._path / "report.html", verdict, report.data(total, evidence, clients.latencies, verdict)
-        )
+        earlier = read_earlier(self._path / _EARLIER)
+        sums = report.data(total, evidence, clients, known.journals, verdict, earlier)
+        report.write(self._path / "report.html", verdict, sums | {"out": self.place})
         aside = self._path / f".verdict.json.{os.getpid()}"
         aside.write_text(json.dumps(verdict, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         aside.replace(self._path / "verdict.json")
+        (self._path / _EARLIER).unlink(missing_ok=True)
 
     def _table(self, spark: SparkSession, name: str, rows: Any, schema: str) -> None:
         """Write a table as Parquet."""

@@ -33,6 +33,16 @@ class Passages:
     """Delivered, and received from no other site."""
     by_repair: int = 0
     by_second_site: int = 0
+    groups: dict[str, Passages] = field(default_factory=dict)
+    """The same for each group alone."""
+
+    def add_group(self, name: str, own: Passages) -> None:
+        """Add the numbers of one group."""
+        self.groups[name] = own
+        for total, counts in ((self.received, own.received), (self.lost, own.lost), (self.alone, own.alone)):
+            total.update(counts)
+        self.by_repair += own.by_repair
+        self.by_second_site += own.by_second_site
 
 
 def count_passages(
@@ -49,6 +59,7 @@ def count_passages(
             for site in set(sites):
                 found.confirmed[site] += size(first, last)
     for group, facts in groups.items():
+        of_group = Passages()
         by_epoch: dict[int, list[tuple[int, int, tuple[str, str]]]] = defaultdict(list)
         for fact in facts:
             for tag in _tags(fact):
@@ -57,7 +68,8 @@ def count_passages(
             by_epoch[epoch] += ranges
         for epoch, marks in by_epoch.items():
             known = [(first, last, ("confirmed", site)) for first, last, site in confirmed[epoch]]
-            _count_group(marks, known, found)
+            _count_group(marks, known, of_group)
+        found.add_group(group, of_group)
     return found
 
 

@@ -1,7 +1,8 @@
-"""The report: one self-contained HTML file, viewable offline.
+"""The report: one self-contained HTML file of at most 1 MB, viewable offline.
 
 Names (topics, producers, groups, sites) and quoted files are untrusted: they are escaped, and a content security policy
-only allows the two scripts of this module, identified by their hashes.
+only allows the script and the style sheet of this module, identified by their hashes. Pictures are drawn here, twice:
+for wide and for narrow screens.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import base64
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -18,22 +20,46 @@ from typing import Any
 
 import jinja2
 from markupsafe import Markup
-from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 
-from reliamsg.audit.kinds import KINDS, LOSSES
+from reliamsg.audit.kinds import KINDS
+from reliamsg.audit.report_charts import MARKS, latency_chart, time_chart
 from reliamsg.audit.report_data import data
-from reliamsg.audit.report_plots import plots
-from reliamsg.audit.report_words import counts, duration, meaning, moment, times
+from reliamsg.audit.report_map import map_picture, topology
+from reliamsg.audit.report_views import cards, changes, clients, group_lines, header, matrix, streams, summary
+from reliamsg.audit.report_words import compact, counts, duration, grouped, moment, quantile, times
 
-__all__ = ["data", "render", "write"]
+__all__ = ["MAX_BYTES", "data", "render", "write"]
 
-_MAX_LINES = 200
-"""The maximum number of findings, of lost ranges and of lines about evidence."""
+MAX_BYTES = 1_000_000
+"""The maximum size of a report."""
+_WIDE, _NARROW = 960.0, 358.0
+"""Widths of pictures: of the page's column, and of a phone's screen without margins."""
 _HOPS = {
     "publish_to_durable": ("publish → durable", "from the call of publish() to the commit in the outbox"),
-    "durable_to_confirmed": ("durable → confirmed", "from the commit to a site's confirm"),
-    "received_to_delivered": ("received → delivered", "from a site's delivery to the handing out"),
+    "durable_to_confirmed": ("durable → confirmed", "from the commit to a site’s confirm"),
+    "received_to_delivered": ("received → delivered", "from a site’s delivery to that to the application"),
 }
+_QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
+
+
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    """How many lines a report has at most."""
+
+    incidents: int
+    findings: int
+    clients: int
+    stream_bytes: int
+    """The size of the list of streams."""
+
+    def halved(self) -> _Limits:
+        """Half of everything."""
+        return _Limits(
+            *(each // 2 for each in (self.incidents, self.findings, self.clients, self.stream_bytes))
+        )
+
+
+_LIMITS = _Limits(300, 200, 200, 420_000)
 
 
 def write(path: str | os.PathLike[str], verdict: Mapping[str, Any], data: Mapping[str, Any]) -> None:
@@ -48,78 +74,106 @@ def write(path: str | os.PathLike[str], verdict: Mapping[str, Any], data: Mappin
 
 
 def render(verdict: Mapping[str, Any], data: Mapping[str, Any]) -> str:
-    """The report as text; see :func:`write`."""
-    script = _templates().get_template("report.js").render()
-    library = _library()
-    drawn = plots(verdict, data)
-    return (
-        _templates()
-        .get_template("report.html")
-        .render(
-            verdict=verdict,
-            clients=_clients(verdict["evidence"]["clients"]),
-            meaning=meaning(verdict),
-            counts=counts(verdict),
-            groups=_groups(verdict, data),
-            hops=_HOPS,
-            findings=_bounded(verdict.get("findings", []), verdict.get("findings_total")),
-            lost=_bounded(verdict.get("lost_ranges", []), verdict.get("lost_ranges_total")),
-            missing=_bounded(verdict["evidence"].get("missing", [])),
-            broken=_bounded(verdict["evidence"].get("broken", [])),
-            summary=_summary(data),
-            kinds=KINDS,
-            plots=drawn,
-            figures=_json({plot["id"]: plot["figure"] for plot in drawn}),
-            made=moment(datetime.now(UTC).timestamp() * 1e6),
-            style=Markup(_templates().get_template("report.css").render()),
-            script=Markup(script),
-            library=Markup(library if drawn else ""),
-            policy=_policy([script, *([library] if drawn else [])]),
-        )
+    """The report as text; see :func:`write`. With very long names it has fewer lines, so that it keeps its size."""
+    limits = _LIMITS
+    while True:
+        page = _render(verdict, data, limits)
+        if len(page.encode("utf-8", "surrogatepass")) <= MAX_BYTES or not limits.incidents:
+            return page.encode("utf-8", "replace").decode()
+        limits = limits.halved()
+
+
+def _render(verdict: Mapping[str, Any], data: Mapping[str, Any], limits: _Limits) -> str:
+    templates = _templates()
+    script, style = (templates.get_template(f"report.{name}").render() for name in ("js", "css"))
+    missing = {
+        each["name"]: each["lost"] + each["open"] for each in group_lines(verdict, data, len(KINDS) * 100)
+    }
+    evidence = verdict["evidence"]
+    time = data.get("time")
+    return templates.get_template("report.html").render(
+        verdict=verdict,
+        head=header(verdict),
+        counts=counts(verdict),
+        cards=cards(verdict, data.get("changes"), limits.incidents),
+        changes=changes(data.get("changes"), verdict),
+        map=_map(verdict, data, missing),
+        time=_drawn(lambda width: time_chart(time, width)) if time else None,
+        series=_json(_series(time)) if time else None,
+        flow=time,
+        groups=group_lines(verdict, data, 50),
+        hops=_HOPS,
+        latencies=_latencies(data),
+        matrix=matrix(verdict, data),
+        streams=_json(streams(data, limits.stream_bytes)),
+        stream_lines=streams(data, limits.stream_bytes),
+        clients=clients(verdict, data, limits.clients),
+        summary=summary(data),
+        findings=_bounded(verdict.get("findings", []), limits.findings, verdict.get("findings_total")),
+        missing=_bounded(evidence.get("missing", []), limits.findings),
+        broken=_bounded(evidence.get("broken", []), limits.findings),
+        made=moment(datetime.now(UTC).timestamp() * 1e6),
+        style=Markup(style),
+        script=Markup(script),
+        policy=_policy(script, style),
     )
 
 
-def _clients(count: int) -> str:
-    return "one client’s journal" if count == 1 else f"{count:,} clients’ journals"
+def _drawn(draw: Any) -> dict[str, Markup]:
+    return {"wide": draw(_WIDE), "narrow": draw(_NARROW)}
 
 
-def _groups(verdict: Mapping[str, Any], data: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A line for each group: delivered messages, and messages by kind of finding."""
-    found: dict[str, dict[str, int]] = {}
-    for each in data.get("kinds", []):
-        if each["grp"] is not None:
-            found.setdefault(each["grp"], {})[each["kind"]] = each["messages"]
-    delivered = verdict["messages"]["delivered"]
-    names = sorted({*delivered, *found}, key=lambda name: (not found.get(name), name))
-    return [
-        {
-            "name": name,
-            "delivered": delivered.get(name, 0),
-            "lost": sum(found.get(name, {}).get(kind, 0) for kind in LOSSES),
-            "open": sum(found.get(name, {}).get(kind, 0) for kind in ("undelivered", "never_joined")),
-            "duplicates": found.get(name, {}).get("duplicate", 0),
-            "out_of_order": found.get(name, {}).get("out_of_order", 0),
-        }
-        for name in names[:_MAX_LINES]
-    ]
+def _map(
+    verdict: Mapping[str, Any], data: Mapping[str, Any], missing: Mapping[str, int]
+) -> dict[str, Markup] | None:
+    flows = data.get("flows")
+    if not flows or not verdict["sites"]:
+        return None
+    found = topology(flows, verdict, missing)
+    return _drawn(lambda width: map_picture(found, width))
 
 
-def _summary(data: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """For each kind with findings, in the order of the table of kinds: the numbers of findings and messages."""
-    sums: dict[str, list[int]] = {}
-    for each in data.get("kinds", []):
-        both = sums.setdefault(each["kind"], [0, 0])
-        both[0] += each["findings"]
-        both[1] += each["messages"]
-    return [
-        {"kind": kind, "severity": KINDS[kind][0], "meaning": KINDS[kind][1], "findings": n, "messages": m}
-        for kind, (n, m) in sorted(sums.items(), key=lambda item: list(KINDS).index(item[0]))
-    ]
+def _latencies(data: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Quantiles by group and by site, each with a picture."""
+    found = []
+    for title, by, name in (
+        ("Received to delivered, by group", "group", "delivered"),
+        ("Durable to confirmed, by site", "site", "confirmed"),
+    ):
+        rows = [
+            (key, {label: quantile(buckets, share) for label, share in _QUANTILES.items()})
+            for key, each in data.get(name, {}).items()
+            if (buckets := _buckets(each))
+        ]
+        if rows:
+            picture = _drawn(lambda width, rows=rows[:12]: latency_chart(rows, width))
+            found.append({"title": title, "by": by, "rows": rows, "picture": picture})
+    return found
 
 
-def _bounded(lines: list[Any], total: int | None = None) -> dict[str, Any]:
+def _buckets(histogram: Mapping[Any, int]) -> dict[int, int]:
+    """A histogram with numbers as keys (strings in JSON), without empty buckets."""
+    return {int(each): count for each, count in histogram.items() if count > 0 and 0 <= int(each) < 256}
+
+
+def _series(time: Mapping[str, Any]) -> dict[str, Any]:
+    """The numbers that the chart over time shows under the pointer."""
+    return {
+        "start": time["start_us"], "width": time["width_us"], "bins": time["bins"],
+        "rows": [
+            ["published", time["published"]],
+            *([f"delivered to {group}", counts] for group, counts in time["delivered"].items()),
+            *([f"delivered again to {group}", counts] for group, counts in time["redelivered"].items() if any(counts)),
+            *([f"lag of {group}", counts] for group, counts in time["lag"].items()),
+            *([MARKS[name], counts] for name, counts in time["marks"].items() if any(counts)),
+        ],
+        "outages": [[site, [round(100 * each) for each in shares]] for site, shares in time["outages"].items()],
+    }  # fmt: skip
+
+
+def _bounded(lines: Sequence[Any], limit: int, total: int | None = None) -> dict[str, Any]:
     total = max(total or 0, len(lines))
-    shown = lines[:_MAX_LINES]
+    shown = lines[:limit]
     return {"shown": shown, "total": total, "more": total - len(shown)}
 
 
@@ -131,19 +185,14 @@ def _json(value: object) -> Markup:
     return Markup(text)
 
 
-def _policy(scripts: list[str]) -> str:
-    hashes = " ".join(
-        f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
-        for script in scripts
-    )
+def _policy(script: str, style: str) -> str:
+    def hashed(text: str) -> str:
+        return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
     return (
-        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; base-uri 'none'"
+        f"default-src 'none'; script-src {hashed(script)}; style-src {hashed(style)}; base-uri 'none';"
+        " form-action 'none'"
     )
-
-
-@cache
-def _library() -> str:
-    return str(get_plotlyjs())
 
 
 @cache
@@ -155,5 +204,9 @@ def _templates() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"number": lambda n: f"{n:,}", "seconds": duration, "times": times}
+    environment.filters |= {
+        "number": lambda n: f"{n:,}", "seconds": duration, "times": times, "moment": moment, "compact": compact,
+        "grouped": grouped, "short": lambda text, length=300: text if len(text) <= length else f"{text[:length]}…",
+        "path": json.dumps,
+    }  # fmt: skip
     return environment

@@ -1,63 +1,61 @@
-"""The data of the report's plots: a few hundred numbers for journals of any size."""
+"""The data of the report: numbers of bounded size for journals of any size."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
-from reliamsg.audit.fold import StreamName
+from reliamsg.audit.changes import Earlier, compare
+from reliamsg.audit.clients import Clients, JournalParts
 from reliamsg.audit.found import Finding
+from reliamsg.audit.outages import outages
+from reliamsg.audit.overview import MAX_STREAMS, Overview, worst_lines
 from reliamsg.audit.tasks import Summary
-from reliamsg.audit.timeline import Timeline
 from reliamsg.audit.verdict import HOPS
 
 __all__ = ["data"]
 
-_MAX_GROUPS_IN_PLOTS = 6
+_MAX_LINES = 6
+"""Groups with a line of their own over time."""
 _MAX_GROUPS = 50
 _MAX_SITES = 12
-_MEASURES = ("published", "late", "lost", "open", "duplicate", "out_of_order")
+_MAX_CLIENTS = 1_000
+_MARKS = ("late", "lost", "open", "duplicate", "out_of_order")
 
 
 def data(
     total: Summary,
     evidence: Iterable[Finding],
-    latencies: Mapping[tuple[str, str], Mapping[int, int]],
+    clients: Clients,
+    journals: Sequence[JournalParts],
     verdict: Mapping[str, Any],
+    earlier: Earlier | None = None,
 ) -> dict[str, Any]:
-    """Small sums for :func:`reliamsg.audit.report.write`, from the judgement, all findings about the `evidence`, the
-    histograms in :attr:`reliamsg.audit.clients.Clients.latencies`, and the content of ``verdict.json``.
+    """The data for :func:`reliamsg.audit.report.write`, from the judgement, all findings about the `evidence`, all
+    clients and their journals, the content of ``verdict.json``, and that of an earlier audit.
 
-    At most 120 bins of time, 6 groups with a separate line, 40 streams (those that lack most messages first), 12 sites.
-    The messages of a row are spread evenly over its time; those of a finding are placed at their time of publishing.
+    At most 120 bins of time, 6 groups with lines of their own, 50 groups and 12 sites in tables, 5,000 streams and
+    1,000 clients. The messages of a row are spread evenly over its time; those of a finding are placed at the time at
+    which they were published.
     """
     delivered = verdict["messages"]["delivered"]
     groups = sorted(delivered, key=lambda name: (-delivered[name], name))[:_MAX_GROUPS]
-    found: dict[str, Any] = {"kinds": _kinds(total, evidence, set(groups)), "latency": {}, "confirmed": {}}
     sites = sorted(verdict["sites"])[:_MAX_SITES]
-    for (kind, site), counts in sorted(latencies.items()):
-        targets = [found["latency"].setdefault(HOPS[kind], {})]
-        if kind == "confirmed" and site in sites:
-            targets.append(found["confirmed"].setdefault(site, {}))
-        for target in targets:
-            for bucket, count in sorted(counts.items()):
-                target[bucket] = target.get(bucket, 0) + count
-    timeline = total.timeline
-    if timeline.low is None:
-        return found
-    shown = groups[:_MAX_GROUPS_IN_PLOTS]
-    axis = timeline.axis
-    found |= {
-        "start_us": axis[0], "width_us": axis[1], "bins": axis[2], "groups_left_out": len(delivered) - len(shown),
-    }  # fmt: skip
-    for name in _MEASURES:
-        found[name] = timeline.bins(timeline.cells.get(name, {}), axis)
-    found["delivered"] = {
-        group: timeline.bins(timeline.cells.get(f"delivered:{group}", {}), axis) for group in shown
+    lines = worst_lines(total.overview.lines)
+    return {
+        "kinds": _kinds(total, evidence, set(groups)),
+        **_latencies(clients.latencies, journals, groups, sites),
+        "time": _time(total.overview, groups, sites, journals),
+        "flows": _flows(total.overview),
+        "streams": [
+            [*each.stream, each.published, each.missing, each.wrong, each.rank, each.group] for each in lines
+        ],
+        "streams_left_out": max(verdict["streams"] - MAX_STREAMS, 0),
+        **_clients(clients, journals),
+        "changes": None if earlier is None else compare(earlier, verdict),
     }
-    found["streams"] = [_stream(stream, own, axis) for _, _, stream, own in total.worst_streams]
-    return found
 
 
 def _kinds(total: Summary, evidence: Iterable[Finding], groups: set[str]) -> list[dict[str, Any]]:
@@ -77,13 +75,96 @@ def _kinds(total: Summary, evidence: Iterable[Finding], groups: set[str]) -> lis
     ]
 
 
-def _stream(stream: StreamName, own: Timeline, axis: tuple[int, int, int]) -> dict[str, Any]:
-    """A stream's published messages, and those missing at the group that lacks most in each bin."""
-    missing = [own.bins(cells, axis) for name, cells in own.cells.items() if name != "published"]
-    worst = [max(each) for each in zip(*missing, strict=True)] if missing else [0.0] * axis[2]
+def _latencies(
+    latencies: Mapping[tuple[str, str], Mapping[int, int]],
+    journals: Iterable[JournalParts],
+    groups: Sequence[str],
+    sites: Sequence[str],
+) -> dict[str, dict[str, dict[int, int]]]:
+    """Histograms by hop, of confirms by site, and of deliveries by group."""
+    hops: dict[str, Counter[int]] = {}
+    confirmed: dict[str, Counter[int]] = {}
+    for (kind, site), counts in sorted(latencies.items()):
+        hops.setdefault(HOPS[kind], Counter()).update(counts)
+        if kind == "confirmed" and site in sites:
+            confirmed.setdefault(site, Counter()).update(counts)
+    delivered: dict[str, Counter[int]] = {}
+    for journal in journals:
+        if journal.role == "group" and journal.client in groups:
+            for part in journal.parts:
+                delivered.setdefault(journal.client, Counter()).update(
+                    part.latencies.get(("delivered", ""), {})
+                )
+    found = {"latency": hops, "confirmed": confirmed, "delivered": delivered}
     return {
-        **dict(zip(("producer", "topic", "part"), stream, strict=True)),
-        "published": own.bins(own.cells.get("published", {}), axis),
-        "missing": worst,
-        "missing_total": round(sum(worst)),
+        name: {key: dict(sorted(counts.items())) for key, counts in own.items() if counts}
+        for name, own in found.items()
     }
+
+
+def _time(
+    overview: Overview, groups: Sequence[str], sites: Sequence[str], journals: Iterable[JournalParts]
+) -> dict[str, Any] | None:
+    """Messages in bins of time; None without any."""
+    timeline = overview.timeline
+    if timeline.low is None:
+        return None
+    axis = timeline.axis
+    shown = sorted(groups[:_MAX_LINES])
+    found: dict[str, Any] = {
+        "start_us": axis[0], "width_us": axis[1], "bins": axis[2], "groups_left_out": len(groups) - len(shown),
+        "published": timeline.bins("published", axis),
+        "marks": {name: timeline.bins(name, axis) for name in _MARKS},
+        "outages": outages(journals, sites, axis),
+    }  # fmt: skip
+    for name in ("delivered", "redelivered"):
+        found[name] = {group: timeline.bins(f"{name}:{group}", axis) for group in shown}
+    found["lag"] = {
+        group: [
+            max(due - done, 0)
+            for due, done in zip(
+                accumulate(timeline.bins(f"due:{group}", axis)),
+                accumulate(timeline.bins(f"done:{group}", axis)),
+                strict=True,
+            )
+        ]
+        for group in shown
+    }
+    return found
+
+
+def _flows(overview: Overview) -> dict[str, Any]:
+    """Volume and loss from producers to sites, and from sites to groups."""
+    return {
+        "producers": [
+            [name, enqueued, overview.pending[name], overview.missing[name]]
+            for name, enqueued in overview.enqueued.items()
+        ],
+        "confirmed": [[*names, count] for names, count in sorted(overview.confirmed.items())],
+        "received": [
+            [*names, overview.received[names], overview.lost[names], overview.alone[names]]
+            for names in sorted({*overview.received, *overview.lost})
+        ],
+        "repaired": {group: count for group, count in sorted(overview.repaired.items()) if count},
+    }
+
+
+def _clients(clients: Clients, journals: Iterable[JournalParts]) -> dict[str, Any]:
+    """What the journals show of each client; those whose evidence is not whole come first."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for each in journals:
+        journal = clients.context.journals[each.name]
+        own = found.setdefault(
+            (each.role, each.client),
+            {
+                "role": each.role, "client": each.client, "rows": 0, "last_us": 0, "closed": True, "sound": True,
+            },
+        )  # fmt: skip
+        own["rows"] += sum(part.last_lsn - part.first_lsn + 1 for part in each.parts)
+        own["last_us"] = max([own["last_us"], *(opening.last_us for opening in each.openings)])
+        own["closed"] &= journal.finished
+        own["sound"] &= not journal.broken
+    ordered = sorted(
+        found.values(), key=lambda each: (each["sound"], each["closed"], each["role"], each["client"])
+    )
+    return {"clients": ordered[:_MAX_CLIENTS], "clients_total": len(ordered)}

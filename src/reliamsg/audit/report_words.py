@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-__all__ = ["counts", "duration", "grouped", "meaning", "moment", "times"]
+__all__ = ["compact", "counts", "duration", "grouped", "meaning", "moment", "quantile", "times"]
 
 _COUNTS = (
     ("enqueued", "enqueued", "published, and thus to be delivered", ""),
+    ("proven", "proven", "enqueued by the time through which everything is proven", ""),
     ("lost", "lost", "never delivered, and not declared to the application", "lost"),
     ("declared_gaps", "declared gaps", "not delivered, and declared to the application", "lost"),
     ("duplicates", "duplicates", "delivered again without the redelivery flag", "violated"),
@@ -59,18 +60,40 @@ def counts(verdict: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Messages by fate; `severity` is empty for those that are no problem."""
     return [
         {
+            "name": name,
             "label": label,
             "count": verdict["messages"][name],
             "means": means,
             "severity": severity if verdict["messages"][name] else "",
         }
         for name, label, means, severity in _COUNTS
+        if name in verdict["messages"]
     ]
 
 
 def grouped(number: float) -> str:
     """A number with thousands separators, without unnecessary digits."""
     return f"{number:,.0f}" if number >= 10 or number == int(number) else f"{number:,.2g}"
+
+
+def compact(number: float) -> str:
+    """A number of messages in few characters: 9,500, 12k, 1.5M."""
+    if abs(number) < 10_000:
+        return grouped(number)
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(number) >= size:
+            return f"{number / size:.3g}{unit}"
+    return grouped(number)
+
+
+def quantile(buckets: Mapping[int, int], share: float) -> float:
+    """The upper bound of the bucket in which the quantile lies, in seconds. Bucket b ends at 2^((b+1)/4) µs."""
+    needed, seen, at = share * sum(buckets.values()), 0, 0
+    for at in sorted(buckets):
+        seen += buckets[at]
+        if seen >= needed:
+            break
+    return float(round(2.0 ** ((min(at, 255) + 1) / 4) / 1e6, 6))
 
 
 def times(number: int, noun: str) -> str:

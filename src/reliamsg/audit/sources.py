@@ -6,7 +6,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import unquote, urlsplit
@@ -42,6 +42,8 @@ class Found:
     """Paths and descriptions of entries that are not regular files, and are not read."""
     local: bool = True
     """Whether every process of this machine can read them by their paths."""
+    place: str = ""
+    """The directory or URL, as given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,8 @@ def find(spark: SparkSession, journals: str | os.PathLike[str]) -> Found:
     Symbolic links below a local directory are not followed. Raises :class:`FileNotFoundError`.
     """
     local = _local_path(journals)
-    return _find_local(local) if local is not None else _find_remote(spark, os.fspath(journals))
+    found = _find_local(local) if local is not None else _find_remote(spark, os.fspath(journals))
+    return replace(found, place=os.fspath(journals))
 
 
 def _local_path(journals: str | os.PathLike[str]) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import re
 import zlib
 from collections import Counter, defaultdict
@@ -16,22 +15,22 @@ import msgspec
 from reliamsg.audit.clients import StreamTraces
 from reliamsg.audit.context import NOBODY, Context, Journal
 from reliamsg.audit.fates import Fate
-from reliamsg.audit.fold import Fact, Folder, StreamName, unfold
+from reliamsg.audit.fold import Fact, Folder, StreamName
 from reliamsg.audit.found import Finding
+from reliamsg.audit.incidents import MAX_INCIDENTS, Incident, incidents_of_stream, worst_incidents
 from reliamsg.audit.kinds import KINDS, LOSSES, PRECEDENCE
 from reliamsg.audit.lineage import Damaged, Placed
 from reliamsg.audit.numbers import read_history
+from reliamsg.audit.overview import Overview, overview_of
 from reliamsg.audit.segment import StatedIdle, is_head, owner_of, read_head, read_segment
 from reliamsg.audit.sources import Chunk
 from reliamsg.audit.spans import LAST, size
 from reliamsg.audit.streams import Account, Judged, judge
 from reliamsg.audit.through import Question, enqueued_by, first_question
-from reliamsg.audit.timeline import Timeline
 
 __all__ = [
     "Key",
     "Summary",
-    "add_times",
     "count_enqueued",
     "fold",
     "judge_streams",
@@ -201,10 +200,11 @@ class Summary:
     losses: list[Finding] = field(default_factory=list)
     """Ranges of lost messages, likewise."""
     losses_total: int = 0
-    timeline: Timeline = field(default_factory=Timeline)
-    worst_streams: list[tuple[float, float, StreamName, Timeline]] = field(default_factory=list)
-    """Those that lack most messages, otherwise the largest: missing and published messages, the stream, and these over
-    time."""
+    incidents: list[Incident] = field(default_factory=list)
+    """The worst are among them, see :func:`worst_incidents`."""
+    incidents_total: int = 0
+    overview: Overview = field(default_factory=Overview)
+    """For the report; empty unless tables are made."""
 
     def add(self, other: Summary) -> None:
         """Add the judgement of other streams."""
@@ -223,22 +223,17 @@ class Summary:
         self.kinds.update(other.kinds)
         self.messages.update(other.messages)
         self.losses_total += other.losses_total
-        self.timeline.merge(other.timeline)
+        self.incidents += other.incidents
+        if len(self.incidents) > 2 * MAX_INCIDENTS:
+            self.incidents = worst_incidents(self.incidents)
+        self.incidents_total += other.incidents_total
+        self.overview.add(other.overview)
         self.findings = _bounded(self.findings, other.findings)
         self.losses = _bounded(self.losses, other.losses)
-        self.worst_streams = _largest([*self.worst_streams, *other.worst_streams])
 
 
 MAX_FINDINGS = 1_000
 """The maximum number of findings, and of lost ranges, in a verdict; the tables contain all."""
-_MAX_STREAMS = 40
-_TIMED = {
-    **dict.fromkeys(LOSSES, "lost"),
-    **dict.fromkeys(("undelivered", "pending", "never_joined"), "open"),
-    **dict.fromkeys(("duplicate", "redelivered_after_ack"), "duplicate"),
-    "out_of_order": "out_of_order",
-}
-"""Kinds of findings that the report shows over time, at the times of publishing."""
 
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:
@@ -260,12 +255,6 @@ def _order(finding: Finding) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def _largest(
-    streams: Iterable[tuple[float, float, StreamName, Timeline]],
-) -> list[tuple[float, float, StreamName, Timeline]]:
-    return heapq.nsmallest(_MAX_STREAMS, streams, key=lambda each: (-round(each[0]), -each[1], each[2]))
-
-
 def judge_streams(
     records: Iterable[tuple[Key, bytes]],
     numbers: Mapping[str, Sequence[int]],
@@ -273,7 +262,7 @@ def judge_streams(
     tables: bool,
 ) -> Iterator[Finding | tuple[StreamName, str, int, Fate] | Summary]:
     """Judge all streams of sorted records. Ends with a summary. With `tables`, every finding and every range come
-    before it, and it has times."""
+    before it, and it has an overview."""
     summary = Summary()
     for stream, facts in _streams(records, numbers):
         found = judge(stream, facts, context)
@@ -284,7 +273,7 @@ def judge_streams(
                     yield stream, group, epoch, fate
         own = summarize(found)
         if tables:
-            add_times(own, found, facts, context)
+            own.overview = overview_of(found, facts, context)
         summary.add(own)
     yield summary
 
@@ -306,13 +295,15 @@ def count_enqueued(
 
 
 def summarize(found: Judged) -> Summary:
-    """The judgement of one stream, without times."""
+    """The judgement of one stream, without an overview."""
+    incidents = incidents_of_stream(found.findings)
     losses = [each for each in found.findings if each.kind in LOSSES]
     summary = Summary(
         int(found.used), found.pending, found.accounts, by_repair=found.passages.by_repair,
         by_second_site=found.passages.by_second_site, lacking=set(found.lacking), question=found.question,
         undated=found.undated, latest_us=found.latest_us,
         findings=found.findings, losses=losses, losses_total=len(losses),
+        incidents=incidents, incidents_total=len(incidents),
     )  # fmt: skip
     passages = found.passages
     for name, counts in (
@@ -326,42 +317,3 @@ def summarize(found: Judged) -> Summary:
         if each.first is not None and each.last is not None and each.last < LAST:
             summary.messages[each.kind, each.group] += size(each.first, each.last)
     return summary
-
-
-def add_times(summary: Summary, found: Judged, facts: Mapping[str, Sequence[Fact]], context: Context) -> None:
-    """Add the stream's messages over time to its summary. `facts`: by journal."""
-    timeline, own = summary.timeline, Timeline()
-    published: dict[int, list[Fact]] = defaultdict(list)
-    for name, rows in facts.items():
-        journal = context.journals[name]
-        for fact in rows:
-            if fact.kind not in ("enqueued", "delivered", "late") or fact.first > fact.last:
-                continue
-            key = "published" if fact.kind == "enqueued" else fact.kind
-            key = f"delivered:{journal.client}" if key == "delivered" else key
-            for row in unfold(fact):
-                messages = size(row.first, row.last)
-                timeline.add(key, messages, row.wall_us, row.wall_last_us)
-                if fact.kind == "enqueued":
-                    own.add(key, messages, row.wall_us, row.wall_last_us)
-                    published[fact.epoch].append(row)
-    missing: dict[str, float] = defaultdict(float)
-    for finding in found.findings:
-        what = _TIMED.get(finding.kind)
-        if what is None or finding.first is None or finding.last is None or finding.epoch is None:
-            continue
-        for row in published[finding.epoch]:
-            first, last = max(finding.first, row.first), min(finding.last, row.last)
-            if first > last:
-                continue
-            messages = size(first, last)
-            share = (row.wall_last_us - row.wall_us) / size(row.first, row.last)
-            start = row.wall_us + int(share * (first - row.first))
-            end = row.wall_us + int(share * (last - row.first + 1))
-            timeline.add(what, messages, start, end)
-            if what in ("lost", "open"):
-                own.add(f"missing:{finding.group}", messages, start, end)
-                missing[finding.group] += messages
-    total = sum(own.cells.get("published", {}).values())
-    if total:
-        summary.worst_streams.append((max(missing.values(), default=0.0), total, found.stream, own))

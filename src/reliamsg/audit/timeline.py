@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 
 __all__ = ["Timeline"]
 
@@ -84,15 +85,17 @@ class Timeline:
         start = low // width * width
         return start, width, (high - start) // width + 1
 
-    def bins(self, cells: Mapping[int, float], axis: Sequence[int]) -> list[float]:
-        """A name's cells in bins."""
+    def bins(self, name: str, axis: Sequence[int]) -> list[int]:
+        """The messages of a name in bins, as whole numbers with the same sum: the fractions that a row spread over
+        several bins leaves in each are passed on to the next."""
         start, width, number = axis
         found = [0.0] * number
-        for cell, messages in cells.items():
+        for cell, messages in self.cells.get(name, {}).items():
             begin = cell * self.width_us - start
             for at, share in _spread(begin, begin + self.width_us, width):
                 found[min(max(at, 0), number - 1)] += messages * share
-        return [round(each, 2) for each in found]
+        sums = [0, *(round(each) for each in accumulate(found))]
+        return [after - before for before, after in pairwise(sums)]
 
 
 def _spread(start: int, end: int, width: int) -> Iterator[tuple[int, float]]:

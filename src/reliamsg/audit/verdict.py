@@ -10,6 +10,7 @@ from typing import Any
 from reliamsg.audit.clients import Clients
 from reliamsg.audit.expect import Expect
 from reliamsg.audit.found import EVIDENCE, Finding, describe
+from reliamsg.audit.incidents import as_dicts, incidents_of_clients, worst_incidents
 from reliamsg.audit.kinds import KINDS, PRECEDENCE
 from reliamsg.audit.lineage import Histories
 from reliamsg.audit.tasks import MAX_FINDINGS, Summary, worst_first
@@ -95,10 +96,16 @@ class Proof:
 
 
 def compose(
-    total: Summary, clients: Clients, known: Histories, duplicated: int, proof: Proof
+    total: Summary,
+    clients: Clients,
+    known: Histories,
+    duplicated: int,
+    proof: Proof,
+    journals: str = "",
+    out: str = "",
 ) -> dict[str, Any]:
     """The content of ``verdict.json``, but for the time that the audit took. `duplicated`: further copies of valid
-    segments."""
+    segments. `journals` and `out`: for commands, where the journals and the audit's output are."""
     evidence, through = about_evidence(total, clients, known), proof.through
     if not known.journals:
         evidence.append(Finding("missing", text=_NO_JOURNALS))
@@ -121,6 +128,7 @@ def compose(
         "clients": clients_as_dicts(clients.proven),
         "messages": counts,
         "streams": total.streams,
+        **_incidents(total, evidence, journals, out),
         "sites": {
             site: {name: counts[name] for name in SITE_COUNTS} for site, counts in sorted(total.sites.items())
         },
@@ -138,6 +146,15 @@ def compose(
         "findings": [as_dict(each) for each in worst_found],
         "findings_total": sum(kinds.values()),
         "rows": known.rows,
+    }
+
+
+def _incidents(total: Summary, evidence: Iterable[Finding], journals: str, out: str) -> dict[str, Any]:
+    of_clients = incidents_of_clients(evidence)
+    worst_ones = worst_incidents([*total.incidents, *of_clients])
+    return {
+        "incidents": as_dicts(worst_ones, journals, out),
+        "incidents_total": total.incidents_total + len(of_clients),
     }
 
 

@@ -6,7 +6,9 @@ import importlib.util
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
@@ -24,19 +26,26 @@ __all__ = ["audit", "missing"]
 def audit(arguments: tuple[str, ...]) -> None:
     """Report the fate of every message from clients' journals.
 
-    Requires PySpark and Java.
+    Requires PySpark and Java; `audit show`, which prints what an audit found of a stream, does not.
     """
+    if arguments[:1] == ("show",):
+        _execute("reliamsg.audit.show", arguments[1:])
     if lacking := missing():
         raise Failure(Status.UNAVAILABLE, lacking)
+    _execute("reliamsg.audit", arguments)
+
+
+def _execute(module: str, arguments: Sequence[str]) -> NoReturn:
+    """Become the program in a module, which is not imported here."""
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execv(sys.executable, [sys.executable, "-m", "reliamsg.audit", *arguments])
+    os.execv(sys.executable, [sys.executable, "-m", module, *arguments])
 
 
 def missing() -> str:
     """A missing requirement of the audit and how to install it; empty if all are present."""
-    if any(importlib.util.find_spec(name) is None for name in ("pyspark", "jinja2", "plotly")):
-        return "the audit needs PySpark, jinja2 and plotly: pip install 'reliamsg[audit]'"
+    if any(importlib.util.find_spec(name) is None for name in ("pyspark", "jinja2")):
+        return "the audit needs PySpark and jinja2: pip install 'reliamsg[audit]'"
     home = os.environ.get("JAVA_HOME")
     if shutil.which("java") is None and not (home and Path(home, "bin", "java").exists()):
         return "the audit needs Java 17 or 21: on Debian, apt-get install openjdk-17-jre-headless"

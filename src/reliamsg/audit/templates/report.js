@@ -1,47 +1,110 @@
 (() => {
   "use strict";
-  const source = document.getElementById("figures");
-  if (!source) return;
-  const figures = JSON.parse(source.textContent);
-  const root = document.documentElement;
+  const count = (number) => number.toLocaleString("en-US");
+  const read = (id) => { const source = document.getElementById(id); return source ? JSON.parse(source.textContent) : null; };
+  const make = (name, text, kind) => {
+    const element = document.createElement(name);
+    if (text !== undefined) element.textContent = text;
+    if (kind) element.className = kind;
+    return element;
+  };
 
-  // A copy of a figure in which names of the style sheet's colours have become colours.
-  function colored(value, style) {
-    if (typeof value === "string") return value.startsWith("--") ? style.getPropertyValue(value).trim() : value;
-    if (Array.isArray(value)) return value.map((each) => colored(each, style));
-    if (value === null || typeof value !== "object") return value;
-    return Object.fromEntries(Object.entries(value).map(([key, each]) => [key, colored(each, style)]));
-  }
-
-  function axis(given, style) {
-    const quiet = style.getPropertyValue("--soft").trim();
-    return {
-      automargin: true, fixedrange: true, zeroline: false, gridcolor: style.getPropertyValue("--rule").trim(),
-      tickfont: { color: quiet, size: 12 }, exponentformat: "none", separatethousands: true,
-      ...given, title: { standoff: 8, font: { color: quiet, size: 12 }, ...(given.title || {}) },
-    };
-  }
-
-  function draw() {
-    const style = getComputedStyle(root);
-    for (const [name, figure] of Object.entries(figures)) {
-      const { data, layout } = colored(figure, style);
-      for (const key of Object.keys(layout)) {
-        if (/^[xy]axis/.test(key)) layout[key] = axis(layout[key], style);
-      }
-      Plotly.react(name, data, {
-        autosize: true, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", dragmode: false, bargap: 0.4,
-        font: { family: getComputedStyle(document.body).fontFamily, size: 13, color: style.getPropertyValue("--ink").trim() },
-        margin: { l: 8, r: 8, t: data.filter((each) => each.name).length > 1 ? 36 : 8, b: 8 }, hovermode: "closest",
-        legend: { orientation: "h", x: 0, y: 1, yanchor: "bottom", xanchor: "left", traceorder: "normal" },
-        ...layout,
-      }, { displayModeBar: false, responsive: true, scrollZoom: false, doubleClick: false, showTips: false });
+  function copyCommands() {
+    if (!navigator.clipboard) return;
+    for (const button of document.querySelectorAll("button.copy")) {
+      button.hidden = false;
+      button.addEventListener("click", async () => {
+        const command = button.parentElement.querySelector("code").textContent;
+        try {
+          await navigator.clipboard.writeText(command);
+          button.textContent = "Copied";
+        } catch {
+          button.textContent = "Select it to copy";
+        }
+        setTimeout(() => { button.textContent = "Copy"; }, 2000);
+      });
     }
   }
 
-  draw();
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
-  // Paper is light, whatever the screen is.
-  addEventListener("beforeprint", () => { root.dataset.theme = "light"; draw(); });
-  addEventListener("afterprint", () => { delete root.dataset.theme; draw(); });
+  function searchStreams(data) {
+    const form = document.querySelector("form.search");
+    const body = document.querySelector("#stream-table tbody");
+    if (!data || !form || !body) return;
+    const query = document.getElementById("query");
+    const hits = document.getElementById("hits");
+    const more = document.getElementById("show-more");
+    const rest = document.getElementById("more-streams");
+    const name = (row) => `${data.names[row[0]]}/${data.names[row[1]]}${row[2] ? `~${row[2]}` : ""}`;
+    const haystack = data.rows.map((row) => `${name(row)} ${data.names[row[7]]} ${data.severities[row[6]]}`.toLowerCase());
+    let limit = 25;
+
+    function line(row) {
+      const found = make("tr");
+      const head = make("th");
+      head.scope = "row";
+      head.append(make("bdi", data.names[row[0]]), "/", make("bdi", data.names[row[1]]), row[2] ? `~${row[2]}` : "");
+      const number = (value, kind) => make("td", count(value), value ? `n ${kind}` : "n zero");
+      found.append(head, number(row[3], ""), number(row[4], "bad"), number(row[5], "bad"), make("td", data.severities[row[6]]));
+      const last = make("td");
+      last.append(make("bdi", row[4] ? data.names[row[7]] : ""));
+      found.append(last);
+      return found;
+    }
+
+    function draw() {
+      const words = query.value.toLowerCase().split(/\s+/).filter(Boolean);
+      const matching = data.rows.filter((_, at) => words.every((word) => haystack[at].includes(word)));
+      body.replaceChildren(...matching.slice(0, limit).map(line));
+      hits.textContent = words.length ? `${count(matching.length)} of ${count(data.rows.length)}` : "";
+      more.hidden = matching.length <= limit;
+      rest.textContent = "";
+    }
+
+    form.hidden = false;
+    form.addEventListener("submit", (event) => event.preventDefault());
+    query.addEventListener("input", () => { limit = 25; draw(); });
+    more.addEventListener("click", () => { limit += 200; draw(); });
+    draw();
+  }
+
+  function readChart(data) {
+    const readout = document.getElementById("readout");
+    if (!data || !readout) return;
+    const time = (us) => new Date(us / 1000).toISOString().replace("T", " ").replace(/(\.000)?Z$/, "");
+    for (const svg of document.querySelectorAll("svg.time")) {
+      const cursor = svg.querySelector(".cursor");
+      const [left, right, width] = ["left", "right", "width"].map((name) => Number(svg.dataset[name]));
+      const hide = () => { readout.hidden = true; cursor.classList.remove("on"); };
+      svg.addEventListener("pointermove", (event) => {
+        const box = svg.getBoundingClientRect();
+        const x = (event.clientX - box.left) * width / box.width;
+        const at = Math.floor((x - left) / (width - left - right) * data.bins);
+        if (at < 0 || at >= data.bins) { hide(); return; }
+        const lines = data.rows.map(([name, counts]) => `${name}: ${count(counts[at])}`);
+        const outages = data.outages.filter(([, shares]) => shares[at]).map(([site, shares]) => `${site}: ${shares[at]} % without connection`);
+        readout.textContent = [`${time(data.start + at * data.width)} UTC`, ...lines, ...outages].join("\n");
+        readout.hidden = false;
+        const place = event.clientX - box.left;
+        readout.style.left = `${Math.max(0, place > box.width / 2 ? place - readout.offsetWidth - 14 : Math.min(place + 14, box.width - readout.offsetWidth))}px`;
+        readout.style.top = "2rem";
+        const middle = left + (at + 0.5) / data.bins * (width - left - right);
+        cursor.setAttribute("x1", middle);
+        cursor.setAttribute("x2", middle);
+        cursor.classList.add("on");
+      });
+      svg.addEventListener("pointerleave", hide);
+    }
+  }
+
+  copyCommands();
+  searchStreams(read("stream-data"));
+  readChart(read("series"));
+
+  // Paper has no closed parts.
+  let opened = [];
+  addEventListener("beforeprint", () => {
+    opened = [...document.querySelectorAll("details:not([open])")];
+    for (const each of opened) each.open = true;
+  });
+  addEventListener("afterprint", () => { for (const each of opened) each.open = false; });
 })();
