@@ -108,7 +108,9 @@ def _judge(
     until_us = rules.until_us
     demands = [] if until_us is None else list(demands_at(until_us, clients.proven, now_us))
     proof = verdict.Proof(through, proven, rules.all_counts, demands)
-    result = verdict.compose(total, clients, known, duplicated, proof, found.place, output.place if output else "")
+    result = verdict.compose(
+        total, clients, known, duplicated, proof, found.place, output.place if output else ""
+    )
     result["seconds"] = round(time.perf_counter() - started, 3)
     if output is not None:
         output.finish(spark, result, total, clients, known, judged)

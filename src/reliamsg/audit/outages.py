@@ -55,7 +55,7 @@ def _periods(journal: JournalParts) -> Iterator[tuple[str, int, int, bool]]:
     for opening in journal.openings:
         own = changes[opening.boot]
         known = {*names((opening.detail or {}).get("sites")), *(site for _, site, _ in own)}
-        end = max([opening.last_us, *(at for at, _, _ in own)])
+        end = max([opening.changed_us, *(at for at, _, _ in own)])
         for site in known:
             at, connected = opening.first_us, False
             for moment, name, state in own:

@@ -161,7 +161,7 @@ def _clients(clients: Clients, journals: Iterable[JournalParts]) -> dict[str, An
             },
         )  # fmt: skip
         own["rows"] += sum(part.last_lsn - part.first_lsn + 1 for part in each.parts)
-        own["last_us"] = max([own["last_us"], *(opening.last_us for opening in each.openings)])
+        own["last_us"] = max([own["last_us"], *(opening.changed_us for opening in each.openings)])
         own["closed"] &= journal.finished
         own["sound"] &= not journal.broken
     ordered = sorted(
