@@ -142,7 +142,7 @@ def _marks(frame: _Frame, top: float, marks: Mapping[str, Sequence[int]]) -> Ite
     highest = max(sum(counts) for counts in zip(*marks.values(), strict=True))
     ticks = count_ticks(highest, 2)
     words = ", ".join(MARKS[name] for name in marks)
-    yield from _grid(frame, f"By time of publishing: {words}, messages", top, _LOW_PANEL, ticks)
+    yield from _grid(frame, f"{words.capitalize()} messages, by time of publishing", top, _LOW_PANEL, ticks)
     wide = max(frame.x(1) - frame.x(0), 1.5)
     for place, counts in enumerate(zip(*marks.values(), strict=True)):
         below = 0
