@@ -14,7 +14,8 @@ import msgspec
 
 from reliamsg.audit.clients import Clients, JournalParts, gather
 from reliamsg.audit.expect import Expect as AuditExpect
-from reliamsg.audit.fold import Fact, Folder, StreamName
+from reliamsg.audit.fold import Fact, Folder, Part, StreamName
+from reliamsg.audit.joining import join_facts, join_parts, seam_of
 from reliamsg.audit.kinds import KINDS, PRECEDENCE
 from reliamsg.audit.numbers import History, read_history
 from reliamsg.audit.segment import Line, SegmentHeader
@@ -174,18 +175,18 @@ def judged_streams(
     dice = random.Random(seed)
     journals, records = [], []
     for number, chain in enumerate(chains):
-        folders = _folded(chain, expect.until_us, dice)
         name = f"{chain.role}/{chain.client}#{number:05}"
-        parts = [folder.part() for folder in folders]
+        folded = _joined([(each.part(), each.streams) for each in _folded(chain, dice)], dice)
+        parts = [part for part, _ in folded]
         journals.append(
             JournalParts(
                 chain.role, chain.client, name, chain.source, parts, [*chain.problems, *chain.further]
             )
         )
-        for place, folder in enumerate(folders):
+        for place, (_, facts_of) in enumerate(folded):
             records += [
                 ((stream, number * 1000 + place), msgspec.msgpack.encode(facts))
-                for stream, facts in folder.streams.items()
+                for stream, facts in facts_of.items()
             ]
     numbers = {
         journal.name: [number * 1000 + place for place in range(len(journal.parts))]
@@ -236,7 +237,26 @@ def _conclude(
     return through, proven, conclude(kinds, through, enqueued, proven, expect.all_counts)
 
 
-def _folded(chain: Chain, until_us: int | None, dice: random.Random) -> list[Folder]:
+def _joined(
+    folded: Sequence[tuple[Part, dict[StreamName, list[Fact]]]], dice: random.Random
+) -> list[tuple[Part, dict[StreamName, list[Fact]]]]:
+    """Some of the parts that follow each other, joined."""
+    found: list[tuple[Part, dict[StreamName, list[Fact]]]] = []
+    for part, streams in folded:
+        before = found[-1][0] if found else None
+        if before is None or before.last_lsn + 1 != part.first_lsn or dice.random() < 0.5:
+            found.append((part, streams))
+            continue
+        seam, known = seam_of(before, part), found[-1][1]
+        both = {
+            stream: join_facts(known.get(stream, []), streams.get(stream, []), seam)
+            for stream in dict.fromkeys([*known, *streams])
+        }
+        found[-1] = join_parts(before, part), both
+    return found
+
+
+def _folded(chain: Chain, dice: random.Random) -> list[Folder]:
     """A chain, divided into segments of one boot without missing rows, and these into parts."""
     segments: list[list[JournalRow]] = []
     for row in chain.rows:
@@ -249,14 +269,14 @@ def _folded(chain: Chain, until_us: int | None, dice: random.Random) -> list[Fol
     end = 0
     for rows in segments:
         if not folders or end + 1 != rows[0].lsn or dice.random() < 0.3:
-            folders.append(Folder(until_us))
+            folders.append(Folder())
         end = rows[-1].lsn
         header = SegmentHeader(chain.role, chain.client, rows[0].boot, rows[0].lsn, end, len(rows))
-        folders[-1].add(header, "", map(_line, rows))
+        folders[-1].add(header, "", map(line_of, rows))
     return folders
 
 
-def _line(row: JournalRow) -> Line:
+def line_of(row: JournalRow) -> Line:
     return Line(
         row.lsn, row.boot, row.kind, row.wall_us, row.wall_last_us, row.mono_us, row.producer, row.topic, row.partition,
         row.epoch, f"{row.incarnation:x}", row.first, row.last, row.site, row.group, row.reason,

@@ -6,8 +6,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import msgspec
-
 from reliamsg.audit.context import (
     NOBODY,
     Context,
@@ -22,6 +20,7 @@ from reliamsg.audit.cuts import ProducerJournal, find_cuts
 from reliamsg.audit.expect import Expect
 from reliamsg.audit.fold import Fact, Opening, Part, StreamName
 from reliamsg.audit.found import Finding
+from reliamsg.audit.joining import join_openings
 from reliamsg.audit.kinds import KINDS
 from reliamsg.audit.numbers import names
 from reliamsg.audit.segment import StatedIdle
@@ -62,21 +61,7 @@ class JournalParts:
     @property
     def openings(self) -> list[Opening]:
         """By boot, over all parts."""
-        found: list[Opening] = []
-        for part in self.parts:
-            for each in part.openings:
-                if found and found[-1].boot == each.boot:
-                    known = found[-1]
-                    found[-1] = msgspec.structs.replace(
-                        known, last_lsn=each.last_lsn, begun_us=each.begun_us,
-                        changed_us=max(known.changed_us, each.changed_us), retired=each.retired,
-                        closed=known.closed or each.closed, published=known.published or each.published,
-                        end=max(known.end, each.end), entered=known.entered | (each.entered - {each.epoch})
-                        | ({each.epoch} if each.kind == "epoch" else set()),
-                    )  # fmt: skip
-                else:
-                    found.append(each)
-        return found
+        return join_openings(opening for part in self.parts for opening in part.openings)
 
 
 @dataclass(slots=True)

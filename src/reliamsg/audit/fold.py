@@ -21,12 +21,15 @@ import msgspec
 from reliamsg.audit.context import NOBODY, settled_by
 from reliamsg.audit.segment import Line, SegmentHeader
 
-__all__ = ["FOREVER_US", "Fact", "Folder", "Opening", "Part", "Point", "StreamName", "unfold"]
+__all__ = [
+    "FOREVER_US", "JOINED", "Fact", "Folder", "Opening", "Part", "Point", "StreamName", "has_points", "is_plain",
+    "same_opening", "unfold",
+]  # fmt: skip
 
 StreamName = tuple[str, str, int]
 """Producer, topic and partition."""
 
-_JOINED = frozenset(
+JOINED = frozenset(
     {
         "enqueued", "confirmed", "published", "consumed", "released", "released_unsent", "received", "duplicate",
         "buffered", "delivered", "acknowledged",
@@ -107,14 +110,19 @@ class Opening(msgspec.Struct, array_like=True):
     """Whether it enqueued or renumbered messages."""
     end: int = 0
     """The highest epoch in any row, as written or moved to."""
-    entered: set[int] = msgspec.field(default_factory=set)
-    """The epochs that it began with, entered, or moved messages to."""
+    later: set[int] = msgspec.field(default_factory=set)
+    """The epochs that it entered after its first row, or moved messages to."""
     begun_us: int = 0
     """The time at which the last row began."""
     changed_us: int = 0
     """The latest time in any row."""
     retired: bool = False
     """Whether the file was retired, so that nothing follows at any time."""
+
+    @property
+    def entered(self) -> set[int]:
+        """The epochs that it began with, entered, or moved messages to."""
+        return self.later | {self.epoch}
 
     @property
     def proven_us(self) -> int:
@@ -167,11 +175,9 @@ class Part(msgspec.Struct, array_like=True):
 
 
 class Folder:
-    """Folds the rows of one client. `until_us`: facts are cut where rows begin to be later than that, so that each fact
-    lies on one side."""
+    """Folds the rows of one client."""
 
-    def __init__(self, until_us: int | None = None) -> None:
-        self._until_us = until_us
+    def __init__(self) -> None:
         self.streams: dict[StreamName, list[Fact]] = {}
         self._tips: dict[StreamName, dict[tuple[str, str, str, str], Fact]] = {}
         """By stream, the facts that may be extended, by kind, site, group and reason."""
@@ -208,7 +214,6 @@ class Folder:
                 opening = Opening(
                     line.boot, line.lsn, line.lsn, line.kind, _padded(line.incarnation), line.epoch,
                     line.wall_us, line.detail if line.kind == "opened" else None, end=line.epoch,
-                    entered={line.epoch},
                 )  # fmt: skip
                 self._openings.append(opening)
             self._add(line, opening, producer)
@@ -240,7 +245,7 @@ class Folder:
             boot, lsn = settled_by(line.detail)
             if boot:
                 self._settled[line.group, boot] = max(lsn, self._settled.get((line.group, boot), lsn))
-        tip = self._tips.get(name, {}).get(key) if kind in _JOINED else None
+        tip = self._tips.get(name, {}).get(key) if kind in JOINED else None
         if tip is not None and self._continues(tip, line):
             self._extend(tip, line)
             return
@@ -250,7 +255,7 @@ class Folder:
             None if line.digest is None else int(line.digest, 16), None, line.detail,
         )  # fmt: skip
         self._remember(line, fact, name, opening, producer)
-        if kind in _JOINED and _is_plain(line) and line.first <= line.last:
+        if kind in JOINED and is_plain(line) and line.first <= line.last:
             self._tips.setdefault(name, {})[key] = fact
         elif name in self._tips:
             # Something else happened to the stream: what follows is in order after it.
@@ -276,25 +281,21 @@ class Folder:
                 # Before the others: the last of them may still be extended.
                 self._mixed.insert(0, (min(one, other), max(one, other)))
 
-    def _continues(self, tip: Fact, line: Line) -> bool:
+    @staticmethod
+    def _continues(tip: Fact, line: Line) -> bool:
         """Whether the client could have extended the fact by the row."""
         return (
             tip.last + 1 == line.first
             and line.last >= line.first
             and tip.epoch == line.epoch
-            and _same_opening(tip.detail, line.detail)
+            and same_opening(tip.detail, line.detail)
             and (tip.digest is None) == (line.digest is None)
             and _padded(line.incarnation) == tip.incarnation
-            and self._on_one_side(tip, line)
         )
-
-    def _on_one_side(self, tip: Fact, line: Line) -> bool:
-        until = self._until_us
-        return until is None or (line.wall_us > until) == (tip.wall_us > until)
 
     @staticmethod
     def _extend(tip: Fact, line: Line) -> None:
-        if tip.kind in _WITH_POINTS or tip.detail is not None:
+        if has_points(tip):
             if tip.points is None:
                 tip.points = []
             mark = settled_by(tip.detail)[1] if tip.kind == "consumed" else tip.digest or 0
@@ -325,11 +326,11 @@ class Folder:
         if producer:
             if kind == "renumbered" and line.detail is not None and isinstance(line.detail.get("epoch"), int):
                 moved_to = line.detail["epoch"]
-                opening.entered.add(moved_to)
+                opening.later.add(moved_to)
             if kind in ("enqueued", "renumbered"):
                 opening.published = True
             elif kind == "epoch":
-                opening.entered.add(epoch)
+                opening.later.add(epoch)
             if kind in ("enqueued", "epoch") or moved_to is not None:
                 step = epoch if moved_to is None else moved_to
                 if not self._newest or step > self._newest[-1][1]:
@@ -348,14 +349,19 @@ class Folder:
             self._identified.add(identity)
 
 
-def _is_plain(line: Line) -> bool:
+def has_points(fact: Fact) -> bool:
+    """Whether the ends of the rows that are joined to it are kept."""
+    return fact.kind in _WITH_POINTS or fact.detail is not None
+
+
+def is_plain(line: Line | Fact) -> bool:
     """Whether a row of a kind that may be joined has nothing that others lack."""
     if line.detail is None:
         return True
     return line.kind == "consumed" and line.detail.keys() == {"journal"} and settled_by(line.detail)[1] > 0
 
 
-def _same_opening(one: dict[str, Any] | None, other: dict[str, Any] | None) -> bool:
+def same_opening(one: dict[str, Any] | None, other: dict[str, Any] | None) -> bool:
     """Whether two ``consumed`` rows name the same opening of an inbox, and later rows of its journal come later. All
     other rows that may be joined have no detail."""
     if one is None or other is None:

@@ -70,7 +70,7 @@ def audit(
     found = find(spark, journals)
     if output is not None:
         output.clear()
-    folded = _fold(spark, found, rules).persist(StorageLevel.MEMORY_AND_DISK)
+    folded = _fold(spark, found).persist(StorageLevel.MEMORY_AND_DISK)
     try:
         return _judge(spark, folded, found, rules, output, started)
     finally:
@@ -138,24 +138,23 @@ def _enqueued_by(
     return int(_by_stream(records, partitions).mapPartitions(count).sum())
 
 
-def _fold(spark: SparkSession, found: Found, rules: Expect) -> RDD[Any]:
-    until_us = rules.until_us
+def _fold(spark: SparkSession, found: Found) -> RDD[Any]:
     context = spark.sparkContext
     total = sum(file.size for file in found.files)
     if not found.local:
-        return _fold_remote(spark, found, until_us)
+        return _fold_remote(spark, found)
     share = max(total // max(1, 2 * context.defaultParallelism), _LEAST_CHUNK_BYTES)
     work = list(bundles(chunks(found.files, min(share, _CHUNK_BYTES)), share))
 
     def read(own: Iterable[list[Chunk]]) -> Iterator[Any]:
         for bundle in own:
             for chunk in bundle:
-                yield from fold(chunk, read_file, until_us)
+                yield from fold(chunk, read_file)
 
     return context.parallelize(work, max(1, len(work))).mapPartitions(read)
 
 
-def _fold_remote(spark: SparkSession, found: Found, until_us: int | None) -> RDD[Any]:
+def _fold_remote(spark: SparkSession, found: Found) -> RDD[Any]:
     """Files that only Spark's file systems can read: each is folded separately."""
     context = spark.sparkContext
     numbered = {file.path: chunk for chunk in chunks(found.files, 0) for file in chunk.files}
@@ -170,11 +169,11 @@ def _fold_remote(spark: SparkSession, found: Found, until_us: int | None) -> RDD
         for path, data in own:
             chunk = known.value.get(path)
             if chunk is not None and chunk.size:
-                yield from fold(chunk, lambda _, data=data: data, until_us)  # type: ignore[misc]
+                yield from fold(chunk, lambda _, data=data: data)  # type: ignore[misc]
 
     def nothing(own: Iterable[Chunk]) -> Iterator[Any]:
         for chunk in own:
-            yield from fold(chunk, lambda _: b"", until_us)
+            yield from fold(chunk, lambda _: b"")
 
     return contents.mapPartitions(read).union(context.parallelize(empty, 1).mapPartitions(nothing))
 

@@ -148,13 +148,14 @@ def names(value: Any) -> list[str]:
     return [name for name in value if isinstance(name, str)] if isinstance(value, list | dict) else []
 
 
-def enqueued(histories: Sequence[History]) -> list[tuple[int, int, int, int]]:
-    """Everything that was enqueued: epoch, range, and when that began, in µs since 1970. Rows that several journals
-    share count once: of two states of a row, the longer one, and of these the later one."""
+def enqueued(histories: Sequence[History], *, timed: bool = False) -> list[tuple[int, int, int, int]]:
+    """Everything that was enqueued: epoch, range, and when that began, in µs since 1970; if `timed`, each row by
+    itself. Rows that several journals share count once: of two states of a row, the longer one, and of these the later
+    one."""
     found: dict[tuple[str, int, int], Fact] = {}
     for history in histories:
         for row in history.of_kind("enqueued"):
-            for fact in unfold(row.fact) if len(histories) > 1 else (row.fact,):
+            for fact in unfold(row.fact) if timed or len(histories) > 1 else (row.fact,):
                 key = (fact.boot, fact.lsn, row.epoch)
                 known = found.get(key)
                 if known is None or _extent(fact) > _extent(known):

@@ -110,7 +110,7 @@ class _Stream:
             else:
                 self.groups[journal.client].append((journal, rows))
         self.producer = context.producers.get(stream[0])
-        self.enqueued = numbers.enqueued(self.histories)
+        self.enqueued = numbers.enqueued(self.histories, timed=context.until_us is not None)
         self.found = Judged(stream)
         self.found.findings += numbers.merge(
             numbers.findings(self.histories, self.enqueued, self.producer), stream

@@ -51,15 +51,15 @@ MAX_PARTS = 1 << 20
 
 
 def fold(
-    chunk: Chunk, read: Callable[[str], bytes], until_us: int | None
+    chunk: Chunk, read: Callable[[str], bytes]
 ) -> Iterator[tuple[Key, bytes] | Placed | Damaged | StatedIdle]:
     """Fold the segments of a chunk: parts, and the facts of each stream in each part. Heads are read only."""
-    return _Folding(chunk, read, until_us).run()
+    return _Folding(chunk, read).run()
 
 
 class _Folding:
-    def __init__(self, chunk: Chunk, read: Callable[[str], bytes], until_us: int | None) -> None:
-        self._chunk, self._read, self._until_us = chunk, read, until_us
+    def __init__(self, chunk: Chunk, read: Callable[[str], bytes]) -> None:
+        self._chunk, self._read = chunk, read
         self._folder: Folder | None = None
         self._last: tuple[str, str, int, str] | None = None
         """Role, client, last row and digest of the segment before."""
@@ -87,7 +87,7 @@ class _Folding:
             if self._last != (header.role, header.client, header.first_lsn - 1, header.parent):
                 yield from self._end()
             if self._folder is None:
-                self._folder = Folder(self._until_us)
+                self._folder = Folder()
             self._folder.add(header, found.digest, found.lines)
             self._last = (header.role, header.client, header.last_lsn, found.digest)
             self._place = (_directory(file.path), file.name, file.path)
