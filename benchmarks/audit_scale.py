@@ -44,6 +44,9 @@ CASES = {
     "audit-many-files": _Case(Traffic(1_000, 110, 100, producers=10, segment_rows=100), 30),
 }
 """By name: the journals, and the target."""
+INCREMENT = _Case(Traffic(1_000, 1_000, 1_000, producers=10), 20)
+NEW = 0.01
+"""The share of each client's segments that arrive between two audits with a state."""
 ONE_STREAM = Traffic(1, 200_000, 1_000)
 LEAST_SPEEDUP = 1.6
 
@@ -53,6 +56,8 @@ def audits(names: frozenset[str], options: Options) -> Iterator[dict[str, Any]]:
     for name, case in CASES.items():
         if name in names:
             yield _measure(name, case, options)
+    if "audit-increment" in names:
+        yield _measure_increment(options)
     if "audit-one-stream" in names:
         yield _measure_speedup(options)
 
@@ -90,16 +95,44 @@ def _measure_speedup(options: Options) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _audited(place: Path, traffic: Traffic, processors: int = 2, written: bool = False) -> dict[str, Any]:
+def _measure_increment(options: Options) -> dict[str, Any]:
+    """The journals of ``audit-billion`` but for their last segments, and then these, with a state."""
+    with tempfile.TemporaryDirectory() as name:
+        place, state = Path(name) / "journals", str(Path(name) / "state")
+        write_journals(place, _scaled(INCREMENT.traffic, options))
+        late = _held_back(place, Path(name) / "later")
+        first = _run(place, state=state)
+        for source, target in late:
+            source.rename(target)
+        found = _audited(place, INCREMENT.traffic, written=True, state=state)
+        kept = sum(path.stat().st_size for path in Path(state).iterdir())
+    return {
+        "name": "audit-increment", "ours": found["seconds"], "unit": "s", "target": INCREMENT.target,
+        "direction": "most", "met": found["seconds"] <= INCREMENT.target, **found,
+        "seconds_of_the_first": first["seconds"], "state_mb": round(kept / _MIB, 1), "new_segments": len(late),
+    }  # fmt: skip
+
+
+def _held_back(place: Path, aside: Path) -> list[tuple[Path, Path]]:
+    """Move the last segments of each client aside: where they are, and where they belong."""
+    aside.mkdir()
+    moved = []
+    for client in place.glob("role=*/client=*"):
+        segments = sorted(client.rglob("*.ndjson"), key=lambda path: int(path.name.split("-")[1]))
+        for path in segments[-max(1, round(len(segments) * NEW)) :]:
+            path.rename(aside / path.name)
+            moved.append((aside / path.name, path))
+    return moved
+
+
+def _audited(
+    place: Path, traffic: Traffic, processors: int = 2, written: bool = False, state: str = ""
+) -> dict[str, Any]:
     """Audit such journals in a new process, and compare the result with the truth."""
     if not written:
         write_journals(place, traffic)
     truth = json.loads((place / "truth.json").read_text())
-    command = [sys.executable, "-m", "benchmarks.audit_scale", str(place), str(processors)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=False, text=True)
-    if done.returncode:
-        raise SystemExit(f"the audit ended with {done.returncode}")
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    result = _run(place, processors, state)
     _compare(result.pop("verdict"), truth)
     size = sum(path.stat().st_size for path in place.rglob("*.ndjson"))
     return result | {
@@ -107,6 +140,16 @@ def _audited(place: Path, traffic: Traffic, processors: int = 2, written: bool =
         "messages": truth["messages"],
         "journal_mb": round(size / _MIB, 1),
     }
+
+
+def _run(place: Path, processors: int = 2, state: str = "") -> dict[str, Any]:
+    """Audit in a new process."""
+    command = [sys.executable, "-m", "benchmarks.audit_scale", str(place), str(processors), state]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=False, text=True)
+    if done.returncode:
+        raise SystemExit(f"the audit ended with {done.returncode}")
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
 
 
 def _compare(verdict: Mapping[str, Any], truth: Mapping[str, Any]) -> None:
@@ -157,7 +200,7 @@ def _tree_bytes() -> int:
     return total
 
 
-def main(place: str, processors: int) -> None:
+def main(place: str, processors: int, state: str) -> None:
     """In a process of its own: audit, and print a line."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:processors])
     from reliamsg.audit.expect import Expect
@@ -168,7 +211,7 @@ def main(place: str, processors: int) -> None:
     spark = make_session(f"local[{processors}]", journals=place, settings=quiet)
     memory = _Memory()
     started = time.monotonic()
-    verdict = audit(spark, place, expect=Expect(drained=True))
+    verdict = audit(spark, place, state=state or None, expect=Expect(drained=True))
     seconds = time.monotonic() - started
     spark.stop()
     found = {"seconds": round(seconds, 1), "peak_mb": round(memory.peak_bytes / _MIB), "verdict": verdict}
@@ -176,4 +219,4 @@ def main(place: str, processors: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])

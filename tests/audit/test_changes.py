@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from reliamsg.audit.changes import compare, read_earlier
+from reliamsg.audit.job import audit
 from reliamsg.audit.output import Output
+from tests.audit.generated import journals
 from tests.audit.reported import night, reported
 
 
@@ -79,10 +83,32 @@ def test_two_audits_of_a_night(tmp_path: Path) -> None:
     assert (list(found["state"].values()), found["gone"]) == (["new"], [])
 
 
-def test_the_verdict_before_is_kept_until_the_next_one_is_complete(tmp_path: Path) -> None:
-    """An audit that is interrupted leaves no verdict, but the next one can still compare."""
-    (tmp_path / "verdict.json").write_text(json.dumps(verdict(incident("a"))))
-    for _ in range(2):
-        Output(tmp_path).clear()
-        assert not (tmp_path / "verdict.json").exists()
-        assert read_earlier(tmp_path / ".verdict.json.earlier") is not None
+def test_the_output_before_stays_until_the_next_one_is_complete(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An audit that is interrupted changes nothing. Between its first and its last file there is no verdict, but the
+    next audit can still compare."""
+    target, out = tmp_path / "journals", tmp_path / "out"
+    journals(5, "-x").write(target, random.Random(5))
+    audit(spark, target, out=out)
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Output, "_put_in_place", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            audit(spark, target, out=out)
+    assert {path: path.read_bytes() for path in before} == before
+    with monkeypatch.context() as patched:
+        patched.setattr("reliamsg.audit.output.shutil.rmtree", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            audit(spark, target, out=out)
+    assert not (out / "verdict.json").exists()
+    assert read_earlier(out / ".verdict.json.earlier") is not None
+    audit(spark, target, out=out)
+    assert "Since the previous audit" in (out / "report.html").read_text()
+    assert {each.name for each in out.iterdir()} == {
+        "chains", "findings", "latency", "ranges", "sites", "verdict.json", "report.html",
+    }  # fmt: skip

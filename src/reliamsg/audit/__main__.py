@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 import click
 from pyspark.errors import PySparkException
@@ -17,7 +22,7 @@ from reliamsg.audit.job import audit
 from reliamsg.audit.output import Output
 from reliamsg.audit.session import make_session
 from reliamsg.audit.until import parse_until
-from reliamsg.audit.verdict import status, table
+from reliamsg.audit.verdict import line, status, table
 from reliamsg.errors import ConfigError
 from reliamsg.terminal import say, say_json, say_text
 
@@ -46,6 +51,17 @@ Exit codes:
 )
 @click.argument("journals")
 @click.option("--out", metavar="DIR", help="Write tables, verdict.json and report.html there.")
+@click.option(
+    "--state",
+    metavar="DIR",
+    help="Keep there what was read. The next audit with it reads only new segments.",
+)
+@click.option(
+    "--follow",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="Audit again at this interval, until interrupted. Needs --state.",
+)
 @click.option(
     "--master",
     metavar="URL",
@@ -86,6 +102,8 @@ Exit codes:
 def _command(
     journals: str,
     out: str | None,
+    state: str | None,
+    follow: float | None,
     master: str | None,
     expected: tuple[str, ...],
     until: str | None,
@@ -109,13 +127,45 @@ def _command(
         raise FileNotFoundError(f"{journals}: no such directory")
     if out is not None:
         Output(out)  # reports an unusable directory before Spark is started
+    if follow is not None and state is None:
+        raise click.UsageError("--follow needs --state")
     with _session(master, journals) as spark:
-        found = audit(spark, journals, out=out, expect=rules)
+        run = partial(audit, spark, journals, out=out, state=state, expect=rules)
+        if follow is not None:
+            return _follow(run, follow, as_json)
+        found = run()
     if as_json:
         say_json(found)
     else:
         say_text(table(found))
     return status(found)
+
+
+def _follow(run: Callable[[], dict[str, Any]], interval: float, as_json: bool) -> int:
+    """Repeat an audit until SIGINT or SIGTERM, which let one that is running finish; returns the exit code for the last
+    verdict. A line is printed whenever something but the time has changed, with `as_json` for every audit. After an
+    audit that failed, the next one follows in its time."""
+    stopped = threading.Event()
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, lambda *_: stopped.set())
+    code, said = _IO, None
+    while True:
+        started = time.monotonic()
+        try:
+            found = run()
+        except OSError as error:  # a full disk, or journals that can't be reached, need not last
+            code = _say(str(error), _IO)
+        else:
+            code = status(found)
+            news = {name: value for name, value in found.items() if name != "seconds"}
+            if as_json:
+                say_json(found)
+            elif news != said:
+                say_text(line(found))
+            said = news
+        sys.stdout.flush()
+        if stopped.wait(max(0.0, started + interval - time.monotonic())):
+            return code
 
 
 @contextmanager

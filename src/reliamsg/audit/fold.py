@@ -92,6 +92,23 @@ class Fact(msgspec.Struct, array_like=True):
     """The ends of all joined rows but the last, in order."""
     detail: dict[str, Any] | None = None
 
+    def go_on_with(self, other: Fact) -> None:
+        """Add the rows of another fact, which continue the last one of this."""
+        total = self.digest or 0
+        if has_points(self):
+            consumed = self.kind == "consumed"
+            mark = settled_by(self.detail)[1] if consumed else total
+            points = [] if self.points is None else self.points
+            points.append(Point(self.last, other.lsn, mark, self.wall_last_us, other.wall_us))
+            points += [
+                point if consumed else msgspec.structs.replace(point, mark=(total + point.mark) & _MASK)
+                for point in other.points or ()
+            ]
+            self.points = points
+        if self.digest is not None:
+            self.digest = (total + (other.digest or 0)) & _MASK
+        self.last, self.wall_last_us, self.detail = other.last, other.wall_last_us, other.detail
+
 
 class Opening(msgspec.Struct, array_like=True):
     """The rows of one boot in a part."""

@@ -22,6 +22,8 @@ from reliamsg.audit.context import Journal
 from reliamsg.audit.copies import older_copies
 from reliamsg.audit.expect import Expect
 from reliamsg.audit.fold import StreamName
+from reliamsg.audit.keeping import keep, kept_records
+from reliamsg.audit.kept import Kept, Plan, storable
 from reliamsg.audit.lineage import Damaged, Histories, Placed, histories
 from reliamsg.audit.output import Output
 from reliamsg.audit.segment import StatedIdle
@@ -53,38 +55,56 @@ def audit(
     journals: str | os.PathLike[str],
     *,
     out: str | os.PathLike[str] | None = None,
+    state: str | os.PathLike[str] | None = None,
     expect: Expect | None = None,
 ) -> dict[str, Any]:
     """Reconstruct the fate of every message from the segments below `journals`, a directory or a URL that Spark can
     read.
 
     `out` is a local directory for tables, ``verdict.json`` and ``report.html``; the output of an earlier audit is
-    replaced. `expect` has the rules of the audit. The machines of Spark's executors need this package, too.
+    replaced. `state` is a directory that all machines of the cluster share, in which audits keep what they have read:
+    the next audit with the same state reads only new segments, and gives the same verdict. `expect` has the rules of
+    the audit. The machines of Spark's executors need this package, too.
 
     Returns the content of ``verdict.json``. Raises :class:`FileNotFoundError` if `journals` does not exist,
-    :class:`ConfigError` if `out` contains other files, and Spark's exceptions.
+    :class:`ConfigError` if `out` or `state` contains other files, is damaged, or is in use, and Spark's exceptions.
     """
     started = time.perf_counter()
     rules = expect or Expect()
     output = Output(out) if out is not None else None
-    found = find(spark, journals)
-    if output is not None:
-        output.clear()
-    folded = _fold(spark, found).persist(StorageLevel.MEMORY_AND_DISK)
+    kept = Kept(state) if state is not None else None
     try:
-        return _judge(spark, folded, found, rules, output, started)
+        found = find(spark, journals)
+        plan = Plan(found) if kept is None else kept.plan(found)
+        if output is not None:
+            output.begin()
+        folded = _fold(spark, plan.found).persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            return _judge(spark, folded, kept, plan, rules, output, started)
+        finally:
+            folded.unpersist()
     finally:
-        folded.unpersist()
+        if kept is not None:
+            kept.close()
 
 
 def _judge(
-    spark: SparkSession, folded: RDD[Any], found: Found, rules: Expect, output: Output | None, started: float
+    spark: SparkSession,
+    folded: RDD[Any],
+    kept: Kept | None,
+    plan: Plan,
+    rules: Expect,
+    output: Output | None,
+    started: float,
 ) -> dict[str, Any]:
-    placed, damaged, heads, duplicated = _parts(folded, found)
+    found = plan.found
+    placed, damaged, heads, duplicated = _parts(folded, plan)
     known = histories(placed, damaged, heads)
     older_copies(spark, known, found)
     journals = {each.name: each.sketch() for each in known.journals}
     records = folded.filter(_is_record)
+    if kept is not None:
+        records = records.union(kept_records(spark, kept, plan.placed))
     clients = gather(known.journals, rules, _traces(spark, records, known, journals))
     partitions = min(
         max(1, _count(placed) // _RECORDS_PER_PARTITION), 4 * spark.sparkContext.defaultParallelism
@@ -115,6 +135,8 @@ def _judge(
     if output is not None:
         output.finish(spark, result, total, clients, known, judged)
         judged.unpersist()
+    if kept is not None:
+        keep(spark, kept, records, storable(known, placed))
     return result
 
 
@@ -178,15 +200,15 @@ def _fold_remote(spark: SparkSession, found: Found) -> RDD[Any]:
     return contents.mapPartitions(read).union(context.parallelize(empty, 1).mapPartitions(nothing))
 
 
-def _parts(folded: RDD[Any], found: Found) -> tuple[list[Placed], list[Damaged], list[StatedIdle], int]:
+def _parts(folded: RDD[Any], plan: Plan) -> tuple[list[Placed], list[Damaged], list[StatedIdle], int]:
     """Parts, unusable files, heads, and the number of further copies of segments."""
-    placed: list[Placed] = []
+    placed = list(plan.placed)
     damaged = [
-        Damaged(path, path.rpartition("/")[2], None, f"not a file: {what}") for path, what in found.odd
+        Damaged(path, path.rpartition("/")[2], None, f"not a file: {what}") for path, what in plan.found.odd
     ]
     collected = folded.filter(_is_no_record).collect()
     known: set[tuple[str, str, str]] = set()
-    duplicated = 0
+    duplicated = plan.duplicated
     for each in sorted(
         (each for each in collected if isinstance(each, Placed)), key=lambda each: each.number
     ):

@@ -12,12 +12,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from reliamsg.audit.context import settled_by
-from reliamsg.audit.fold import JOINED, Fact, Opening, Part, Point, has_points, is_plain, same_opening, unfold
+from reliamsg.audit.fold import JOINED, Fact, Opening, Part, is_plain, same_opening, unfold
 
 __all__ = ["Seam", "follows", "join_facts", "join_openings", "join_parts", "seam_of"]
-
-_MASK = 2**64 - 1
 
 
 def follows(one: Part, other: Part) -> bool:
@@ -62,7 +59,7 @@ def join_facts(one: Sequence[Fact], other: Iterable[Fact], seam: Seam) -> list[F
     for fact in other:
         tip = tips.pop(_key(fact), None) if fact.kind in JOINED else None
         if tip is not None and _continues(tip, fact, seam):
-            _extend(tip, fact)
+            tip.go_on_with(fact)
             continue
         if not _may_grow(fact):
             tips.clear()
@@ -96,23 +93,6 @@ def _continues(tip: Fact, fact: Fact, seam: Seam) -> bool:
         and tip.incarnation == fact.incarnation
         and same_opening(tip.detail, next(unfold(fact)).detail)
     )
-
-
-def _extend(tip: Fact, fact: Fact) -> None:
-    total = tip.digest or 0
-    if has_points(tip):
-        consumed = tip.kind == "consumed"
-        mark = settled_by(tip.detail)[1] if consumed else total
-        points = [] if tip.points is None else tip.points
-        points.append(Point(tip.last, fact.lsn, mark, tip.wall_last_us, fact.wall_us))
-        points += [
-            point if consumed else msgspec.structs.replace(point, mark=(total + point.mark) & _MASK)
-            for point in fact.points or ()
-        ]
-        tip.points = points
-    if tip.digest is not None:
-        tip.digest = (total + (fact.digest or 0)) & _MASK
-    tip.last, tip.wall_last_us, tip.detail = fact.last, fact.wall_last_us, fact.detail
 
 
 def join_openings(openings: Iterable[Opening]) -> list[Opening]:

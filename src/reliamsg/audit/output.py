@@ -26,8 +26,10 @@ __all__ = ["Output"]
 
 _TABLES = ("findings", "ranges", "sites", "latency", "chains")
 _FILES = ("verdict.json", "report.html")
+_NEXT = ".next"
+"""The directory of an output that is not complete yet."""
 _EARLIER = ".verdict.json.earlier"
-"""The verdict of the audit before, until this one is complete."""
+"""The verdict of the audit before, while its output is being replaced."""
 FINDINGS = (
     "kind string, producer string, topic string, part int, grp string, site string, epoch bigint, first bigint,"
     " last bigint, place string, text string"
@@ -58,17 +60,9 @@ class Output:
                 f"{path}: holds other things than an audit's output ({strange[0]}): name another directory"
             )
 
-    def clear(self) -> None:
-        """Create the directory, and remove the output of an earlier audit, its verdict first. That is kept aside: the
-        report compares."""
-        self._path.mkdir(parents=True, exist_ok=True)
-        if (self._path / "verdict.json").exists():
-            (self._path / "verdict.json").replace(self._path / _EARLIER)
-        for name in _FILES:
-            (self._path / name).unlink(missing_ok=True)
-        for name in _TABLES:
-            if (self._path / name).exists():
-                shutil.rmtree(self._path / name)
+    def begin(self) -> None:
+        """Create the directory. The output of an earlier audit stays until this one is complete."""
+        (self._path / _NEXT).mkdir(parents=True, exist_ok=True)
 
     def finish(
         self,
@@ -79,7 +73,7 @@ class Output:
         known: Histories,
         judged: RDD[Any],
     ) -> None:
-        """Write the tables, the report, then the verdict: an existing verdict means that the output is complete.
+        """Write the tables, the report and the verdict, and put them in the place of earlier ones.
 
         `judged`: every finding of a stream, every range of messages, and summaries.
         """
@@ -106,18 +100,30 @@ class Output:
             for each in clients.context.journals.values()
         ]
         self._table(spark, "chains", journals, CHAINS)
-        earlier = read_earlier(self._path / _EARLIER)
+        earlier = read_earlier(self._path / "verdict.json") or read_earlier(self._path / _EARLIER)
         sums = report.data(total, evidence, clients, known.journals, verdict, earlier)
-        report.write(self._path / "report.html", verdict, sums | {"out": self.place})
-        aside = self._path / f".verdict.json.{os.getpid()}"
-        aside.write_text(json.dumps(verdict, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        aside.replace(self._path / "verdict.json")
+        report.write(self._path / _NEXT / "report.html", verdict, sums | {"out": self.place})
+        (self._path / _NEXT / "verdict.json").write_text(
+            json.dumps(verdict, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+        )
+        self._put_in_place()
+
+    def _put_in_place(self) -> None:
+        """For this moment there is no verdict: one in its place means that the output is complete."""
+        if (self._path / "verdict.json").exists():
+            (self._path / "verdict.json").replace(self._path / _EARLIER)
+        for name in _TABLES:
+            if (self._path / name).exists():
+                shutil.rmtree(self._path / name)
+        for name in (*_TABLES, "report.html", "verdict.json"):
+            (self._path / _NEXT / name).replace(self._path / name)
         (self._path / _EARLIER).unlink(missing_ok=True)
+        shutil.rmtree(self._path / _NEXT)
 
     def _table(self, spark: SparkSession, name: str, rows: Any, schema: str) -> None:
         """Write a table as Parquet."""
         frame = spark.createDataFrame(rows, schema)
-        frame.write.mode("overwrite").parquet(f"file://{self._path / name}")
+        frame.write.mode("overwrite").parquet(f"file://{self._path / _NEXT / name}")
 
 
 def _is_finding(each: object) -> bool:
@@ -147,7 +153,7 @@ def _range_row(each: tuple[StreamName, str, int, Fate]) -> tuple[Any, ...]:
 
 
 def _ours(path: Path) -> bool:
-    if path.name in _TABLES:
+    if path.name in (*_TABLES, _NEXT):
         return path.is_dir()
     # Temporary files of an interrupted audit.
     return path.name in _FILES or path.name.startswith(tuple(f".{name}." for name in _FILES))

@@ -26,6 +26,7 @@ __all__ = [
     "as_dict",
     "compose",
     "conclude",
+    "line",
     "messages",
     "quantiles",
     "status",
@@ -270,3 +271,21 @@ def table(verdict: Mapping[str, Any], limit: int = 20) -> str:
             lines.append(f"  {len(shown) - limit:,} more {what} like these")
     lines.append(f"  {verdict['rows']:,} rows in {verdict['seconds']:.1f} s")
     return "\n".join(map(printable, lines))
+
+
+def line(verdict: Mapping[str, Any]) -> str:
+    """A summary as one line."""
+    m, through = verdict["messages"], verdict["through"]
+    held = ", ".join(f"{hold['role']} {hold['client']}" for hold in verdict["held_by"] if "role" in hold)
+    found = verdict["verdict"]
+    if through:
+        found += f" through {through}" if found == "complete" else f" (whole through {through})"
+    found += f": {m['enqueued']:,} messages, {m['proven']:,} proven"
+    counts = {
+        name: m[name]
+        for name in ("lost", "declared_gaps", "duplicates", "out_of_order", "phantom", "pending")
+    }
+    found += "".join(f", {name.replace('_', ' ')} {count:,}" for name, count in counts.items() if count)
+    lines = len(verdict["evidence"]["missing"]) + len(verdict["evidence"]["broken"])
+    found += f", {lines:,} lines of missing or damaged evidence" if lines else ""
+    return printable(found + (f"; held by {held}" if held else ""))

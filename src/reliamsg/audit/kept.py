@@ -1,0 +1,332 @@
+"""Keeps what audits have folded in a directory, so that the next audit reads only new segments.
+
+The directory holds files that are never changed, and ``kept.json``, which lists them with their SHA-256 and is replaced
+as a whole. So an audit that is interrupted at any time leaves the state before or after it. Everything in it can be
+folded again from the segments.
+
+Only a client's journal from its first row on, without a hole, is kept, and as one line: if its file turns out to have
+been copied before the last row that is kept, the client is folded anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import secrets
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from filelock import FileLock, Timeout
+
+from reliamsg.audit.joining import Seam, follows, join_parts, seam_of
+from reliamsg.audit.lineage import Histories, Placed
+from reliamsg.audit.segment import is_head, owner_of, parse_segment_name
+from reliamsg.audit.sources import File, Found
+from reliamsg.errors import ConfigError
+from reliamsg.files import make_directories
+
+__all__ = ["Kept", "KeptFile", "Merge", "Plan", "Record", "merges", "read_facts", "storable", "write_facts"]
+
+FORMAT = "reliamsg.audit.kept"
+VERSION = 1
+"""Of the fold, too: what another version has folded is folded again."""
+MAX_FILES = 64
+MAX_PARTS = 16
+"""More parts of one client, or files, are joined."""
+_MANIFEST, _LOCK = "kept.json", "kept.lock"
+_BATCH_ROWS = 10_000
+
+Record = tuple[tuple[tuple[str, str, int], int], bytes]
+"""The encoded facts of a stream in the part with a number."""
+
+
+class KeptFile(msgspec.Struct, frozen=True):
+    """A file of the state."""
+
+    name: str
+    sha256: str
+    size: int
+    parts: bool = False
+    """Whether it has parts, not facts of streams."""
+
+
+class _Manifest(msgspec.Struct, frozen=True):
+    format: str
+    version: int
+    number: int
+    """Counts the audits that added something."""
+    files: list[KeptFile]
+
+
+@dataclass(slots=True)
+class Plan:
+    """What an audit has to read, and what it need not read again."""
+
+    found: Found
+    """The files to read."""
+    placed: list[Placed] = field(default_factory=list)
+    """The parts that are kept and stay valid."""
+    duplicated: int = 0
+    """Further copies of segments that are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """Parts of one client that become one."""
+
+    placed: Placed
+    """The result."""
+    places: dict[int, int]
+    """By number, the place of a part in their order."""
+    seams: list[Seam]
+    """Before each part but the first."""
+
+
+class Kept:
+    """The state of audits in a directory, which is created if necessary, for one audit at a time.
+
+    Raises :class:`ConfigError` if another audit is using it, or if it holds something else, and :class:`OSError` if it
+    can't be read.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = Path(path).absolute()
+        if self._path.exists() and not self._path.is_dir():
+            raise ConfigError(f"{path}: there is a file where the state of audits should be")
+        strange = sorted(each.name for each in self._path.glob("*") if not _is_ours(each))
+        if strange:
+            raise ConfigError(f"{path}: holds other things than the state of audits ({strange[0]})")
+        make_directories(self._path)
+        self._lock = FileLock(self._path / _LOCK)
+        try:
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            raise ConfigError(f"{path}: another audit is using this state") from None
+        try:
+            self._manifest = self._read_manifest()
+            self._placed = [each for file in self._of(parts=True) for each in self._read_parts(file)]
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def close(self) -> None:
+        """Let another audit use it."""
+        self._lock.release()
+
+    @property
+    def place(self) -> str:
+        """Its directory."""
+        return str(self._path)
+
+    @property
+    def facts(self) -> list[KeptFile]:
+        """The files with the facts of streams."""
+        return self._of(parts=False)
+
+    @property
+    def is_scattered(self) -> bool:
+        """Whether it should be written anew, with fewer parts and files."""
+        parts = Counter((each.part.role, each.part.client) for each in self._placed)
+        return len(self._manifest.files) > MAX_FILES or max(parts.values(), default=0) > MAX_PARTS
+
+    @property
+    def placed(self) -> list[Placed]:
+        """The parts that it has."""
+        return list(self._placed)
+
+    def plan(self, found: Found) -> Plan:
+        """Divide what was found into what is kept and what has to be read."""
+        kept: dict[tuple[str, str], list[Placed]] = defaultdict(list)
+        for each in self._placed:
+            kept[each.part.role, each.part.client].append(each)
+        digests = {
+            owner: {digest for each in own for digest in each.part.digests} for owner, own in kept.items()
+        }
+        ends = {owner: max(each.part.last_lsn for each in own) for owner, own in kept.items()}
+        known: dict[tuple[str, str], list[File]] = defaultdict(list)
+        unread: list[File] = []
+        reopened: set[tuple[str, str]] = set()
+        for file in found.files:
+            owner, name = owner_of(file.path), None if is_head(file.name) else parse_segment_name(file.name)
+            if owner is None or name is None or owner not in kept:
+                unread.append(file)
+            elif name.digest in digests[owner]:
+                known[owner].append(file)
+            else:
+                unread.append(file)
+                if name.first_lsn <= ends[owner]:
+                    reopened.add(owner)
+        placed = [each for each in self._placed if (each.part.role, each.part.client) not in reopened]
+        duplicated = sum(
+            len(files) - len({file.name for file in files})
+            for owner, files in known.items()
+            if owner not in reopened
+        )
+        again = [file for owner in sorted(reopened) for file in known[owner]]
+        return Plan(replace(found, files=[*unread, *again]), placed, duplicated)
+
+    def commit(self, placed: Sequence[Placed], files: Sequence[KeptFile], *, anew: bool) -> None:
+        """Replace the state: `placed` are all parts that it has from now on, `files` those that were written with their
+        facts; if `anew`, there are no others."""
+        data = msgspec.msgpack.encode(list(placed))
+        facts = list(files) if anew else [*self.facts, *files]
+        parts = self._write(f"parts-{secrets.token_hex(8)}.msgpack", data)
+        manifest = _Manifest(FORMAT, VERSION, self._manifest.number + 1, [*facts, parts])
+        self._write(_MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)) + b"\n")
+        self._manifest, self._placed = manifest, list(placed)
+        current = {each.name for each in manifest.files} | {_MANIFEST, _LOCK}
+        for path in self._path.iterdir():
+            if path.name not in current:
+                path.unlink(missing_ok=True)
+
+    def _of(self, *, parts: bool) -> list[KeptFile]:
+        return [each for each in self._manifest.files if each.parts is parts]
+
+    def _read_manifest(self) -> _Manifest:
+        empty = _Manifest(FORMAT, VERSION, 0, [])
+        path = self._path / _MANIFEST
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            return empty
+        try:
+            version = json.loads(data)["version"]
+            if version != VERSION:
+                return empty
+            found = msgspec.json.decode(data, type=_Manifest)
+        except (ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"{path}: damaged ({error}); remove the directory, and audit again") from None
+        if found.format != FORMAT or any("/" in each.name for each in found.files):
+            raise ConfigError(f"{path}: not the state of audits")
+        return found
+
+    def _read_parts(self, file: KeptFile) -> list[Placed]:
+        return msgspec.msgpack.decode(_verified(self._path, file), type=list[Placed])
+
+    def _write(self, name: str, data: bytes) -> KeptFile:
+        """Write a file durably, replacing another one of its name."""
+        aside = self._path / f".{name}.{secrets.token_hex(4)}"
+        with open(aside, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, self._path / name)
+        directory = os.open(self._path, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+        return KeptFile(name, hashlib.sha256(data).hexdigest(), len(data), parts=True)
+
+
+def storable(known: Histories, placed: Iterable[Placed]) -> list[Placed]:
+    """The parts that may be kept: of clients with one history, those from its first row on without a hole."""
+    by_number = {each.number: each for each in placed}
+    clients = Counter((each.role, each.client) for each in known.journals)
+    found: list[Placed] = []
+    for journal in known.journals:
+        if clients[journal.role, journal.client] > 1:
+            continue
+        before: Placed | None = None
+        for number in known.numbers[journal.name]:
+            each = by_number[number]
+            if before is None:
+                if each.part.first_lsn != 1 or each.part.parent is not None:
+                    break
+            elif not follows(before.part, each.part):
+                break
+            found.append(each)
+            before = each
+    return found
+
+
+def merges(placed: Sequence[Placed], lowest: int) -> list[Merge]:
+    """All parts of each client as one; `lowest`: the results have numbers below this."""
+    by_client: dict[tuple[str, str], list[Placed]] = defaultdict(list)
+    for each in placed:
+        by_client[each.part.role, each.part.client].append(each)
+    found = []
+    for own in by_client.values():
+        own.sort(key=lambda each: each.part.first_lsn)
+        part, seams = own[0].part, []
+        for each in own[1:]:
+            seams.append(seam_of(part, each.part))
+            part = join_parts(part, each.part)
+        lowest -= 1
+        last = replace(own[-1], number=lowest, part=part, streams=max(each.streams for each in own))
+        found.append(Merge(last, {each.number: place for place, each in enumerate(own)}, seams))
+    return found
+
+
+def write_facts(directory: str, records: Iterable[Record]) -> KeptFile | None:
+    """Write facts to a new file, if there are any."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = pa.schema(
+        [("producer", pa.string()), ("topic", pa.string()), ("part", pa.int64()), ("number", pa.int64()),
+         ("facts", pa.binary())]
+    )  # fmt: skip
+    name = f"facts-{secrets.token_hex(8)}.parquet"
+    aside = Path(directory) / f".{name}"
+    rows = 0
+    try:
+        with pq.ParquetWriter(aside, schema, compression="zstd") as writer:
+            for batch in _batches(records):
+                rows += len(batch)
+                writer.write_batch(pa.record_batch(list(map(list, zip(*batch, strict=True))), schema=schema))
+        if not rows:
+            return None
+        with open(aside, "rb+") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            os.fsync(file.fileno())
+        size = aside.stat().st_size
+        os.replace(aside, Path(directory) / name)
+    finally:
+        aside.unlink(missing_ok=True)
+    return KeptFile(name, digest, size)
+
+
+def _batches(records: Iterable[Record]) -> Iterator[list[tuple[Any, ...]]]:
+    batch: list[tuple[Any, ...]] = []
+    for (stream, number), data in records:
+        batch.append((*stream, number, data))
+        if len(batch) >= _BATCH_ROWS:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def read_facts(directory: str, file: KeptFile, numbers: Mapping[int, object] | set[int]) -> Iterator[Record]:
+    """Read the facts of some parts."""
+    import pyarrow.parquet as pq
+
+    table = pq.ParquetFile(io.BytesIO(_verified(Path(directory), file)))
+    for batch in table.iter_batches():
+        producers, topics, parts, own, facts = (column.to_pylist() for column in batch.columns)
+        for producer, topic, part, number, data in zip(producers, topics, parts, own, facts, strict=True):
+            if number in numbers:
+                yield ((producer, topic, part), number), data
+
+
+def _verified(directory: Path, file: KeptFile) -> bytes:
+    path = directory / file.name
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: missing; remove {directory}, and audit again") from None
+    if hashlib.sha256(data).hexdigest() != file.sha256:
+        raise ConfigError(f"{path}: damaged; remove {directory}, and audit again")
+    return data
+
+
+def _is_ours(path: Path) -> bool:
+    name = path.name.lstrip(".")
+    return name.startswith(("facts-", "parts-", _MANIFEST)) or name == _LOCK

@@ -1,0 +1,127 @@
+"""``reliamsg audit --follow``: repeated audits with a state, killed at any time."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from reliamsg.audit.expect import Expect
+from reliamsg.audit.job import audit
+from reliamsg.audit.verdict import line, status
+from tests.audit.generated import journals
+from tests.audit.test_command import audit as command
+from tests.audit.test_kept import in_pieces, moved, written
+from tests.patience import wait_for
+
+
+class Follower:
+    """The command, on the journals and with the state and output of a directory."""
+
+    def __init__(self, place: Path) -> None:
+        self._out = place / "out"
+        self._log = (place / "log").open("ab")
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "reliamsg", "audit", str(place / "journals"), "--state", str(place / "state"),
+             "--out", str(self._out), "--follow", "0.2", "--drained", "--master", "local[2]"],
+            stdout=self._log, stderr=self._log,
+        )  # fmt: skip
+
+    def verdict(self) -> dict[str, Any]:
+        """The one in the output now; empty if there is none."""
+        try:
+            found: dict[str, Any] = json.loads((self._out / "verdict.json").read_text())
+        except FileNotFoundError:
+            return {}
+        return found
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._log.close()
+
+    def stop(self, number: int) -> int:
+        self._process.send_signal(number)
+        code = self._process.wait(120)
+        self._log.close()
+        return code
+
+
+@pytest.fixture
+def followers(tmp_path: Path) -> Iterator[list[Follower]]:
+    found: list[Follower] = []
+    yield found
+    for each in found:
+        each.kill()
+
+
+def shown(verdict: dict[str, Any]) -> dict[str, Any]:
+    """Without what differs between two audits of the same journals: when, where, and compared with what."""
+    return {name: value for name, value in verdict.items() if name not in ("seconds", "incidents")}
+
+
+@pytest.mark.integrations
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.full) for seed in range(2, 12))])
+def test_killed_at_any_time_it_comes_to_the_verdict_of_one_audit_of_everything(
+    spark: SparkSession, tmp_path: Path, followers: list[Follower], seed: int
+) -> None:
+    (tmp_path / "journals").mkdir()
+    written(tmp_path / "all", seed)
+    paths = sorted((tmp_path / "all").rglob("*.ndjson"))
+    rng = random.Random(seed)
+    rng.shuffle(paths)
+    followers.append(Follower(tmp_path))
+    for number, piece in enumerate(in_pieces(paths, rng, 4)):
+        moved(piece, tmp_path / "all", tmp_path / "journals")
+        if number < 3:
+            time.sleep(rng.uniform(1.0, 12.0))  # starting takes about half of that, and each audit a second
+            followers[-1].kill()
+            followers[-1] = Follower(tmp_path)
+    whole = audit(spark, tmp_path / "journals", expect=Expect(drained=True))
+    wait_for(lambda: shown(followers[-1].verdict()) == shown(whole), "its verdict is that", 60)
+    assert followers.pop().stop(signal.SIGTERM) == status(whole)
+
+
+@pytest.mark.integrations
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_ends_with_the_last_verdict(tmp_path: Path, followers: list[Follower], number: int) -> None:
+    journals(5, "-x").write(tmp_path / "journals", random.Random(5))
+    followers.append(Follower(tmp_path))
+    wait_for(lambda: followers[-1].verdict().get("verdict") == "complete", "it is complete", 60)
+    assert followers.pop().stop(number) == 0
+    said = (tmp_path / "log").read_text().splitlines()
+    assert len(said) == 1, "nothing has changed since"
+    assert said[0].startswith("complete through ")
+
+
+def test_it_needs_a_state(tmp_path: Path) -> None:
+    done = command(tmp_path, "--follow", "1")
+    assert done.returncode == 64
+    assert "--follow needs --state" in done.stderr
+
+
+def test_a_line_names_what_is_wrong() -> None:
+    verdict = {
+        "verdict": "unknown", "through": "2026-11-21T10:15:02.250417Z",
+        "held_by": [{"role": "group", "client": "billing", "why": "…", "through": "…"}],
+        "messages": {
+            "enqueued": 20_000, "proven": 5, "lost": 0, "declared_gaps": 3, "duplicates": 0, "out_of_order": 0,
+            "phantom": 0, "pending": 7,
+        },
+        "evidence": {"missing": ["x"], "broken": ["y"]},
+    }  # fmt: skip
+    assert line(verdict) == (
+        "unknown (whole through 2026-11-21T10:15:02.250417Z): 20,000 messages, 5 proven, declared gaps 3, pending 7, 2"
+        " lines of missing or damaged evidence; held by group billing"
+    )
