@@ -6,10 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from py4j.protocol import Py4JError
 
+from reliamsg.audit.__main__ import main
 from reliamsg.audit.expect import Expect, parse_expect
 from reliamsg.audit.until import parse_until
 from reliamsg.audit.verdict import status, table
@@ -114,3 +118,35 @@ def test_expectations_in_words_and_in_a_file(tmp_path: Path) -> None:
     path.write_text('{"clients": []}')
     with pytest.raises(ConfigError):
         parse_expect([str(path)])
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "says"),
+    [
+        (RuntimeError("odd"), 70, "RuntimeError: odd"),
+        (MemoryError(), 70, "internal error: MemoryError"),
+        (Py4JError("An error occurred\njava.lang.OutOfMemoryError: Java heap space\n"), 70, "Java heap space"),
+        (Py4JError("x\nTraceback:\n  File y\nreliamsg.errors.ConfigError: s/f: damaged; remove s\n\n\tat z"), 64,
+         "reliamsg: s/f: damaged; remove s"),
+        (Py4JError("x\nOSError: [Errno 28] No space left on device: 'f'\n"), 74, "No space left on device: 'f'"),
+        (OSError(28, "No space left on device", "f"), 74, "No space left on device"),
+    ],
+    ids=["bug", "memory", "heap", "state", "disk of a task", "disk"],
+)  # fmt: skip
+def test_no_failure_looks_like_a_verdict(
+    error: Exception, code: int, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """1 means violated or lost."""
+
+    @contextmanager
+    def no_session(*_: object) -> Iterator[None]:
+        yield None
+
+    def fails(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("reliamsg.audit.__main__._session", no_session)
+    monkeypatch.setattr("reliamsg.audit.__main__.audit", fails)
+    assert main([str(tmp_path)]) == code
+    assert says in capsys.readouterr().err

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import click
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -225,8 +228,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _say(str(error), _UNAVAILABLE)
     except OSError as error:
         return _say(str(error), _IO)
-    except PySparkException as error:
-        return _say(f"internal error: {error}", _SOFTWARE)
+    except (MemoryError, Py4JError, PySparkException) as error:
+        return _say_failure(str(error) or type(error).__name__)
+    except Exception:  # noqa: BLE001  (Python would exit with 1, which means violated or lost)
+        traceback.print_exc()
+        return _say("internal error: see above", _SOFTWARE)
     return result if isinstance(result, int) else 0
 
 
@@ -237,3 +243,15 @@ def _say(text: str, code: int) -> int:
 
 if __name__ == "__main__":
     sys.exit(main())
+
+
+def _say_failure(text: str) -> int:
+    """Report the failure of a job: of a task in Python, only its exception."""
+    raised = re.findall(r"^([\w.]+(?:Error|Exception|Interrupt)(?:: .*)?)$", text, re.MULTILINE)
+    found = raised[0] if raised else text.strip().partition("\n")[0]
+    name, _, said = found.partition(": ")
+    if name.endswith(".ConfigError"):
+        return _say(said, _USAGE)
+    if name in ("OSError", "PermissionError"):
+        return _say(said, _IO)
+    return _say(f"internal error: {found}", _SOFTWARE)
