@@ -50,7 +50,7 @@ class Damaged:
 
 @dataclass(slots=True)
 class Histories:
-    """All clients' histories, and what is wrong with files that belong to none."""
+    """All clients' histories, and the problems of files that belong to none."""
 
     journals: list[JournalParts]
     numbers: dict[str, list[int]]

@@ -210,7 +210,7 @@ def streams(data: Mapping[str, Any], most_bytes: int) -> dict[str, Any]:
 
 
 def clients(verdict: Mapping[str, Any], data: Mapping[str, Any], limit: int) -> dict[str, Any]:
-    """Clients with what is proven of each; those that hold the verdict up and those without whole evidence first."""
+    """Clients with the time through which each is proven; first those that hold it up or lack evidence."""
     proven: dict[tuple[str, str], Mapping[str, Any]] = {}
     for each in verdict.get("clients", []):
         key = (each["role"], each["client"])

@@ -236,7 +236,7 @@ class Admission:
                 if self._quarantine.is_admitting(stream, FAR_EPOCH):
                     self._core.look_for_far(
                         stream, limit
-                    )  # what is not stored yet can't be marked: look again
+                    )  # a delivery that is not stored yet can't be marked: try again
             else:
                 self._core.look_for_far(stream, None)
 

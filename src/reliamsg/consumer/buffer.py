@@ -505,7 +505,7 @@ class StreamBuffers:
                 self.prune(buffer, epoch)
 
     def settled_elsewhere(self, stream: Stream) -> None:
-        """Another inbox has settled what this one held: drop it, and abandon what is about to be delivered of it."""
+        """Another inbox has settled messages that this one held: drop them, and abandon their delivery."""
         buffer = self.by_stream.get(stream)
         if buffer is None:
             return
@@ -567,7 +567,7 @@ class StreamBuffers:
         self.pages[buffer] = epoch, seq
 
     def take_pages(self) -> dict[StreamBuffer, tuple[int, int]]:
-        """What is to be read from the inbox now."""
+        """The ranges to read from the inbox now."""
         wanted, self.pages = self.pages, {}
         return wanted
 

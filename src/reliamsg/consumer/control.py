@@ -348,7 +348,7 @@ class Control:
                 self._unanswered.setdefault(stream.producer, {})[stream] = None
 
     def step(self, now: float, full: bool) -> None:
-        """Send what is due. `full`: there is only room for messages that can be delivered at once."""
+        """Send the frames that are due. `full`: there is only room for messages that can be delivered at once."""
         shared, core = self.shared, self.shared.core
         if shared.role.barred:
             shared.events.changed_reports.clear()

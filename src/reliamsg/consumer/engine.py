@@ -188,8 +188,8 @@ class ConsumerEngine:
         return agenda.wakes_at
 
     def step(self, now: float) -> float | None:
-        """Do what is due: clocks, commits, acknowledgements to brokers, reading back. Returns when to call
-        again; None if nothing is timed."""
+        """Handle everything that is due: clocks, commits, acknowledgements to brokers, reading back. Returns when to
+        call again; None if nothing is timed."""
         shared, core = self.shared, self.shared.core
         self._stepped_at = now
         with shared.lock:

@@ -21,7 +21,7 @@ MAX_REMEMBERED = 8
 
 @dataclass(frozen=True, slots=True)
 class Forgetting:
-    """What is asked for."""
+    """The request."""
 
     streams: tuple[Stream, ...]
     below: int = MAX_EPOCH - ROOM

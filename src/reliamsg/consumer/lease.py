@@ -83,7 +83,7 @@ class Other:
 
 
 class Lease:
-    """Keeps proofs, and what is known of other inboxes. Not thread-safe."""
+    """Keeps proofs and the known state of other inboxes. Not thread-safe."""
 
     def __init__(self, inbox: str, run: bytes, takeover_timeout: float) -> None:
         self.inbox = inbox

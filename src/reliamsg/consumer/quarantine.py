@@ -43,7 +43,7 @@ SAMPLE_ROW_BYTES = 256
 
 
 class Quarantine:
-    """What may be admitted, and what is to be replayed. Under the consumer's lock."""
+    """Admits deliveries to the quarantine, and selects those to replay. Under the consumer's lock."""
 
     def __init__(self, rows: QuarantineRows, limit: int) -> None:
         self.limit = limit
@@ -72,7 +72,7 @@ class Quarantine:
         """Streams of which something is there, or was lately, since a gap held them; and when it is looked again
         whether they have come to it."""
         self.marks: deque[tuple[Selection, bool]] = deque([(Selection(ids=()), True)])
-        """What is to be replayed, or (False) not any more. The first has the table looked at once."""
+        """Deliveries to mark for a replay, or (False) no longer. The first entry has the table read once."""
         self.any_roomless = rows.has(TOO_MANY_STREAMS)
         """Something is there, or about to be, because there was no room for its stream."""
         self.requalifying: list[tuple[int, str]] = []
@@ -96,7 +96,7 @@ class Quarantine:
     def admit(
         self, reason: str, site: str, stream: Stream, frame: Frame, received_us: int
     ) -> QuarantinedDelivery | None:
-        """What is to be committed; None where there is no room. One reason at one site leaves as much as it takes."""
+        """The entry to commit; None if there is no room. No reason at a site may use more than it leaves free."""
         if not self._room.take(f"{reason} {site}", len(frame.data) + ROW_BYTES):
             return None
         if reason == HELD:
@@ -253,7 +253,7 @@ class Samples:
         return f"{site} {address if address in self._addresses else ''}"
 
     def admit(self, site: str, address: str, reason: str, data: bytes) -> Quarantined | None:
-        """What is to be kept of a delivery; None if it is only counted."""
+        """The form in which a delivery is kept; None if it is only counted."""
         size = min(len(data), MAX_QUARANTINED_FRAME) + SAMPLE_ROW_BYTES
         if not self._room.take(self._source(site, address), size):
             return None

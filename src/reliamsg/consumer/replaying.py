@@ -25,7 +25,7 @@ MAX_BYTES = 4 * 1024 * 1024
 
 
 class Replayer:
-    """Feeds what is marked for a replay to the core."""
+    """Feeds deliveries that are marked for a replay to the core."""
 
     def __init__(self, shared: Shared, sites: Mapping[str, SiteReceiver]) -> None:
         self._shared = shared
@@ -105,7 +105,7 @@ class Replayer:
         return self.more
 
     def _open(self, rows: list[QuarantinedDelivery]) -> None:
-        """Find out what is in batches that were in a later version. What can be opened is taken in next."""
+        """Examine batches that were in a later version. Those that can be opened now are taken in next."""
         shared, found = self._shared, list[tuple[QuarantinedDelivery, QuarantinedDelivery]]()
         unknown: list[int] = []
         for row in rows:

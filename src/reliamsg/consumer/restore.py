@@ -43,7 +43,7 @@ def _epochs(saved: SavedStream) -> EpochChain:
     epochs.restore((_epoch(row), row.entered) for row in saved.epochs)
     for epoch, first, last in saved.held:
         known = epochs.live.get(epoch)
-        # Rows may reach below the position, or into what is settled: they go in whole.
+        # Rows may begin below the position, or overlap settled ranges: they are restored whole.
         for span in () if known is None else known.place(first, last):
             epochs.live[epoch].persisted.add(*span)
     return epochs

@@ -90,7 +90,7 @@ class Connections:
         self.listens_aside = False
         """What listens beside a connection that tries to read is connected."""
         self.given_up: list[Connection] = []
-        """What is to be closed."""
+        """Transports to close."""
 
     @property
     def all(self) -> list[Connection]:
@@ -117,8 +117,8 @@ class Connections:
         self.listens_aside = False
 
     def take_given_up(self) -> list[Connection]:
-        """What is to be closed, by the caller: without the lock, since closing waits for events, which may wait for the
-        lock."""
+        """The transports that the caller has to close, without the lock: closing waits for events, which may wait for
+        the lock."""
         taken, self.given_up = self.given_up, []
         return taken
 
@@ -144,7 +144,8 @@ class Deferred:
         self.retry_at = min(self.retry_at, retry_at)
 
     def take(self, moves: int, now: float) -> list[tuple[Delivery, Frame]]:
-        """What is to be looked at again: put back what has to wait still. `moves`: how often streams went on so far."""
+        """The deferred deliveries to examine again; put back those that still have to wait. `moves`: how often streams
+        went on so far."""
         if moves == self._moves and now < self.retry_at:
             return []
         self._moves, self.retry_at = moves, float("inf")
@@ -411,7 +412,7 @@ class SiteReceiver:
         self._count(_STATUS_REFUSED, reason)
 
     def repaired(self, address: str, body: bytes) -> None:
-        """A batch came at the group's own address. It has no broker to keep it: what is not taken in now is asked
+        """A batch came at the group's own address. No broker keeps it: messages that are not taken in now are asked
         for again."""
         shared = self.shared
         what = self._examine_repair(body)
@@ -574,7 +575,7 @@ class SiteReceiver:
             shared.durability.pending.tokens.append((self.name, delivery.token))
 
     def _keep_far(self, delivery: Delivery, frame: Frame, stream: Stream, now: float) -> None:
-        """Keep what is of an epoch that is far ahead; where there is no room, its broker does, as long as its producer
+        """Keep a delivery of a far epoch; where there is no room, its broker does, as long as its producer
         can be expected to answer."""
         shared = self.shared
         if shared.admission.put_in_quarantine(

@@ -107,7 +107,7 @@ class StandbyLease:
             self._start(now, after_waiting=False)
 
     def step(self, now: float) -> None:
-        """Do what is due. To be called at :attr:`due_at`, and when ``role.changed`` is set."""
+        """Handle expired deadlines. To be called at :attr:`due_at`, and when ``role.changed`` is set."""
         self._shared.role.looked()
         if now - self._stepped_at >= self._lease.lasts / 2:
             self._awake_since = now

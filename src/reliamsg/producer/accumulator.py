@@ -52,7 +52,7 @@ ENVELOPE_SHARES = 32
 
 
 class CommitBatch:
-    """What is published between two commits, and shares the next one."""
+    """Messages that are published between two commits, and share the next one."""
 
     __slots__ = ("commit", "leased", "runs", "wall_us")
 
@@ -108,7 +108,7 @@ class Accumulator:
             self._share = (0, 1)
         self._lock = threading.RLock()
         self._token = [0]
-        """What is left of the bytes that were reserved for the last batch; nothing while a thread works on it."""
+        """The bytes that are left of the reservation for the last batch; nothing while a thread works on it."""
         self._batches = deque([CommitBatch(tracker)])
         """Oldest first. All but the last are complete."""
         self._batch = self._batches[0]

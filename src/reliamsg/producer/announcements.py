@@ -1,4 +1,4 @@
-"""A producer's status frames: they announce what is held of each stream to its groups."""
+"""A producer's status frames: they announce to groups which messages of each stream are held."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Announcements:
             )
 
     def run(self, now: float) -> None:
-        """Send what is due."""
+        """Send the statuses that are due."""
         timetable = self.timetable
         for stream, interval in timetable.due(now, MOST_AT_ONCE):
             self.announce(status_address(stream.topic, stream.partition), [stream], interval, now)

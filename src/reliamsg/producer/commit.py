@@ -18,7 +18,7 @@ __all__ = ["Commit", "Content", "Run"]
 
 
 class Content(NamedTuple):
-    """What is published at once: bodies that share a key and headers, and what they count for, in bytes."""
+    """Messages that are published together: bodies that share a key and headers, and the bytes they count for."""
 
     topic: str
     bodies: Sequence[bytes]

@@ -180,7 +180,7 @@ class ConfirmationTracker:
         return messages if epoch is None else messages._replace(epoch=epoch)
 
     def _unpublished(self, messages: Messages) -> list[Span]:
-        """The first rows of what is left of the messages that are not published; none where all are."""
+        """The first rows of the remaining messages that are not published; none if all are."""
         published = self._shared.core.confirms.published
         for span in self._removals.rows(messages):
             if missing := published.missing(*span, 1):
@@ -188,7 +188,7 @@ class ConfirmationTracker:
         return []
 
     def _lagging(self, stream: Stream, messages: Messages) -> list[str]:
-        """The named groups that have not settled what is left of the messages."""
+        """The named groups that have not settled the remaining messages."""
         last = messages.last
         for first, end in reversed(self._removals.unconsumed(messages)):
             if end == last:
@@ -321,7 +321,7 @@ class ConfirmationTracker:
     # -- counting, by the writer ------------------------------------------------------------------------------
 
     def count(self, outbox: Outbox) -> None:
-        """Count from the outbox itself what is pending and held."""
+        """Count pending and held messages in the outbox itself."""
         shared, consumed = self._shared, self._groups.consumed
         with shared.lock:
             top, published = shared.top, shared.core.confirms.published

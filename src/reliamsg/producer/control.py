@@ -236,7 +236,7 @@ class ControlHandler:
         self._conflicts.append(ProducerConflict(text))
 
     def _held(self, info: StreamInfo, wanted: list[Span3]) -> Iterator[Span3]:
-        """Of what is wanted, what was ever sent."""
+        """Those of the requested ranges that were ever sent."""
         lasts = {link.epoch: link.last for link in info.chain if link.epoch <= self._outbox.offered}
         for epoch, first, last in wanted:
             last = min(last, lasts.get(epoch, 0))  # noqa: PLW2901

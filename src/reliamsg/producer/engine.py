@@ -129,7 +129,7 @@ class ProducerEngine:
         environment: Environment,
         stored: Mapping[str, Cursors],
     ) -> Shared:
-        """What is known before groups are named."""
+        """The state before groups are named."""
         oldest, top = self._outbox.bounds()
         limits = {s.name: SiteLimits(s.window_batches, s.window_bytes, s.confirm_timeout) for s in sites}
         cursors = {name: stored[name].cursor if name in stored else oldest for name in limits}
@@ -227,7 +227,7 @@ class ProducerEngine:
             )  # fmt: skip
 
     def remaining(self) -> Remaining:
-        """What is left to do."""
+        """The work that remains."""
         with self.shared.lock:
             return Remaining(
                 self.pending(), {name: site.behind() for name, site in self.sites.items()},
@@ -265,7 +265,7 @@ class ProducerEngine:
             site.transport.bind(self.shared.bindings())
 
     def remove(self, first: MessageId, last: MessageId) -> int:
-        """Remove what is held of `first` to `last`; returns how many messages that were."""
+        """Remove the messages from `first` to `last` that are held; returns their number."""
         shared = self.shared
         info, epoch, incarnation = self._find(first, last)
         stream = info.row.stream
@@ -346,7 +346,7 @@ class ProducerEngine:
     # -- what the writer calls ----------------------------------------------------------------------------------
 
     def step(self) -> float | None:
-        """Do what is due; returns when (by the clock) there will be more, None for only when woken."""
+        """Handle everything that is due; returns when (by the clock) there will be more, None for only when woken."""
         shared = self.shared
         now = shared.clock.now()
         if not self.callbacks.has_started:
@@ -390,7 +390,7 @@ class ProducerEngine:
             self.sites[name].transport.wake()
 
     def _control(self, now: float) -> None:
-        """Handle control frames, and send what is due at control addresses."""
+        """Handle control frames, and send those that are due."""
         queue, control, gate = self.queue, self.control, self.gate
         if queue.count or queue.connected:
             for conflict in control.handle(now):
@@ -416,7 +416,7 @@ class ProducerEngine:
             control.forget(now)
 
     def _judge(self, now: float) -> None:
-        """Open the gate, renumber what is behind it, or stop."""
+        """Open the gate, renumber the messages behind it, or stop."""
         try:
             verdict = self.gate.judge(now)
             if verdict is Verdict.FENCED:

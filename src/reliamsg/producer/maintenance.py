@@ -69,7 +69,7 @@ class Maintenance:
         return max(at, self._pause_until)
 
     def run(self, now: float) -> None:
-        """Do what is due. What the disk refuses is raised, and tried again later."""
+        """Handle everything that is due. Errors of the disk are raised, and the work is repeated later."""
         shared, tracker = self._shared, self._tracker
         is_early = now < self._stored_at + PROGRESS_S and now < self._retention.due_at
         if now < self._pause_until or (

@@ -51,7 +51,7 @@ class _Stream:
         self.touched = RangeSet()
         """Rows that were cut or deleted."""
         self.pieces: list[_Piece] = []
-        """What is left of them, by number."""
+        """The remaining ranges, by number."""
         self.unconfirmed = RangeSet()
         """Numbers that were removed before the confirm policy was met."""
         self.unconsumed = RangeSet()
@@ -119,7 +119,7 @@ class Removals:
     # -- questions ------------------------------------------------------------------------------------------
 
     def rows(self, of: Messages) -> list[Span]:
-        """The rows that hold what is left of some messages."""
+        """The rows that hold the rest of some messages."""
         stream = self._streams.get((of.topic, of.epoch))
         if stream is None:
             return [(of.first_row, of.last_row)]

@@ -66,7 +66,7 @@ class RepairSender:
         self.queue.request(group, stream, wanted, now, missing=missing, named=named)
 
     def run(self, now: float) -> None:
-        """Send what is wanted, as far as the budget and the sites allow."""
+        """Send the requested messages, as far as the budget and the sites allow."""
         if now < self._pause_until:
             return
         sent = 0

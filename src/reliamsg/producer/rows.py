@@ -1,4 +1,4 @@
-"""Where a site's rows come from: memory for what is new, pages of the outbox for a site that is behind."""
+"""Where a site's rows come from: memory for new rows, pages of the outbox for a site that is behind."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class TailCache:
         self.first = self.rows[0].id
 
     def clear(self) -> None:
-        """The outbox no longer has what is here."""
+        """The outbox no longer has these rows."""
         self.rows.clear()
         self._bytes, self.first = 0, None
 
@@ -78,7 +78,7 @@ class PageCache:
         return rows
 
     def clear(self) -> None:
-        """The outbox no longer has what is here."""
+        """The outbox no longer has these rows."""
         self._pages.clear()
 
 

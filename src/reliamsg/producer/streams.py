@@ -1,4 +1,4 @@
-"""What is known of each stream without reading the outbox: its epochs, its end, and what was removed."""
+"""The cached state of each stream, without reading the outbox: its epochs, its end, and what was removed."""
 
 from __future__ import annotations
 

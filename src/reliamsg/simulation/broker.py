@@ -1,4 +1,4 @@
-"""A simulated broker: the shared model of a broker over simulated connections, and what it does wrong."""
+"""A simulated broker: the shared model of a broker over simulated connections, with faults."""
 
 from __future__ import annotations
 

@@ -250,7 +250,7 @@ class QuarantineRows:
     def identify(
         self, found: Sequence[tuple[QuarantinedDelivery, QuarantinedDelivery]], reason: str
     ) -> list[QuarantinedDelivery]:
-        """Durably replace what is known of deliveries: each `found` pair has one as it is stored, and as it is now
+        """Durably replace the descriptions of deliveries: each `found` pair has one as it is stored, and as it is now
         known. Their reason becomes `reason`. One that is stored already under its new identity is deleted.
 
         Returns them as they were before, with `replay` only if they were not deleted. Raises the same errors as

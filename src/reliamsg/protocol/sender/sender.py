@@ -109,7 +109,7 @@ class Sender:
     # -- time ---------------------------------------------------------------------------------------------
 
     def on_deadline(self, now: float) -> Timed:
-        """Handle what is due; nothing is before :meth:`next_deadline`."""
+        """Handle everything that is due; nothing is before :meth:`next_deadline`."""
         overdue: dict[str, list[SendQueue]] = {}
         retrying: list[str] = []
         for name, window in self.sites.items():

@@ -145,7 +145,7 @@ class _Consuming(ActiveConnection):
         self.connection.open_channel(self._on_channel, self._on_channel_closed)
 
     def close(self, grace: float) -> None:
-        """Acknowledge what is due, write the control frames that wait, then close the connection cleanly."""
+        """Send the acknowledgements that are due, then the waiting control frames, and close the connection cleanly."""
         self._on_acks()
         self._control_connection.close(grace / 2, lambda: self.connection.close(grace / 2))
 
@@ -299,7 +299,7 @@ class _Consuming(ActiveConnection):
             self._gate.events.received(arrived)
 
     def _on_acks(self) -> None:
-        """Acknowledge what is due: the oldest messages up to a gap with one frame, the others one by one."""
+        """Send the acknowledgements that are due: up to a gap with one frame, the others one by one."""
         self._waking = False
         due: set[int] = set()
         while self._acks:

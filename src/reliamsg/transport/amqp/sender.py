@@ -134,7 +134,7 @@ class _Publishing(ActiveConnection):
         return self.control.send_control(address, body)
 
     def open(self) -> None:
-        """Open the channel, declare what is needed, then publish."""
+        """Open the channel, declare the topology, then publish."""
         self.connection.open_channel(self._on_channel, self._on_channel_closed)
 
     def close(self, grace: float) -> None:

@@ -48,7 +48,7 @@ class Fate(msgspec.Struct, frozen=True):
     copies: Sequence[Copy] | None = None
     """Those to store: none if it reaches no queue, None if the broker does not store it."""
     refusal: Refusal | None = None
-    """What is answered instead of a confirm."""
+    """The answer in place of a confirm."""
     answered: bool = True
     delay: float = 0.0
     """Seconds until the answer is to be sent."""
@@ -96,7 +96,7 @@ class BrokerSession:
         self.addresses: frozenset[str] = frozenset()
         """Control addresses that it listens at."""
         self.queues: tuple[QueueKey, ...] = ()
-        """What it reads."""
+        """The queues that it reads."""
         self.abandoned = False
         """Its client is gone, and the broker has not noticed: another reader is let in beside it."""
         self._unacknowledged: dict[int, tuple[QueueKey, Delivery]] = {}
@@ -356,7 +356,7 @@ class BrokerModel(Generic[S]):
         return dropped
 
     def take_snapshot(self) -> None:
-        """Copy what is stored now."""
+        """Copy the stored messages."""
         self._snapshot = {key: deque(queue) for key, queue in self.queues.items()}
         for session in self._readers:
             for key, delivery in session.deliveries:

@@ -151,7 +151,7 @@ class MemorySession(ABC, Generic[E]):
         self._paused = False
 
     def step(self) -> bool:
-        """Do what is due; return whether anything was. Not for threaded transports."""
+        """Handle events that are due; return whether there were any. Not for threaded transports."""
         if not self._started or self._killed or self._paused or not self._pending.is_set():
             return False
         self._pending.clear()

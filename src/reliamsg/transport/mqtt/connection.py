@@ -62,7 +62,7 @@ class MqttConnection:
         self.subscribed = False
         """Whether the broker has answered the subscription."""
         self.refusal: str | None = None
-        """What is wrong with its answer, if anything is."""
+        """The problem with its answer, if there is one."""
         self.answered: set[int] = set()
         """Packet ids of :meth:`show_retained`, :meth:`hide_retained` and :meth:`collect` that the broker answered."""
         self.denied: set[int] = set()
@@ -173,11 +173,11 @@ class MqttConnection:
         self._client.subscribe_to(topics, 1)
 
     def unsubscribe(self, topics: Sequence[str]) -> None:
-        """Stop the delivery of these topics, except for what is in flight."""
+        """Stop the delivery of these topics, except for messages in flight."""
         self._client.unsubscribe_from(topics)
 
     def show_retained(self, addresses: Sequence[str]) -> int | None:
-        """Have what is retained at these addresses delivered; :attr:`answered` has the packet id when it begins."""
+        """Have retained messages at these addresses delivered; :attr:`answered` has the packet id when it begins."""
         return self._note_asked(self._client.subscribe_to(addresses, 0, retained=True))
 
     def hide_retained(self, addresses: Sequence[str]) -> int | None:
@@ -185,7 +185,7 @@ class MqttConnection:
         return self._note_asked(self._client.unsubscribe_from(addresses))
 
     def collect(self, addresses: Sequence[str]) -> int | None:
-        """Have the session store what is published at these addresses as well. A refusal is harmless."""
+        """Have the session store messages that are published at these addresses as well. A refusal is harmless."""
         return self._note_asked(self._client.subscribe_to(addresses, 1))
 
     def _note_asked(self, mid: int | None) -> int | None:

@@ -132,7 +132,7 @@ class GroupProber:
         self._start()
 
     def work(self, connection: MqttConnection, room: int) -> None:
-        """Send what is due. `room`: how many messages may be published now."""
+        """Send the probes that are due. `room`: how many messages may be published now."""
         now = time.monotonic()
         if self._changed:
             self._changed = False
@@ -237,7 +237,7 @@ class GroupProber:
         self._answer = None
 
     def _look(self, connection: MqttConnection, now: float) -> None:
-        """Read some marks: subscribe, wait for what is retained, and unsubscribe."""
+        """Read some marks: subscribe, wait for retained messages, and unsubscribe."""
         addresses = [self._mark_of(binding) for binding in self._looking]
         if self._phase is _Phase.SUBSCRIBING and self._answer is None:
             self._looking = [self._waiting.popleft() for _ in range(min(AT_ONCE, len(self._waiting)))]

@@ -24,7 +24,7 @@ __all__ = ["create_group", "delete_group"]
 log = logging.getLogger(__name__)
 
 Work = Callable[[MqttConnection, Sequence[Binding], float], str | None]
-"""What to do for one group by a deadline; returns what is wrong, if anything is."""
+"""What to do for one group by a deadline; returns the problem, if there is one."""
 
 
 def create_group(
@@ -79,8 +79,8 @@ def _mark_of(binding: Binding) -> str:
 def _for_each_group(
     site: Site, bindings: Sequence[Binding], timeout: float, what: str, work: Work, keep: bool
 ) -> None:
-    """Connect as each group in turn and do its `work`, which returns what is wrong. Without `keep` the group's session
-    ends with the connection."""
+    """Connect as each group in turn and do its `work`, which returns the problem, if there is one. Without `keep`, the
+    group's session ends with the connection."""
     deadline = time.monotonic() + timeout
     waker = Waker()
     try:

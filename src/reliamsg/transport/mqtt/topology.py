@@ -19,7 +19,7 @@ def subscribe(
     stopping: Callable[[], bool],
     most: int,
 ) -> str | None:
-    """Subscribe, and wait for the answer or for `most` messages; return what is wrong, if anything is."""
+    """Subscribe, and wait for the answer or for `most` messages; return the problem, if there is one."""
     connection.subscribe(topics)
     while not connection.subscribed and len(connection.arrived) < most:
         left = deadline - time.monotonic()
