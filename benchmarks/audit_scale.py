@@ -12,7 +12,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.made_journals import Traffic, write_journals
+from benchmarks.measured_tree import Memory
 from benchmarks.options import Options
 
 __all__ = ["audits"]
@@ -47,6 +47,9 @@ CASES = {
 INCREMENT = _Case(Traffic(1_000, 1_000, 1_000, producers=10), 20)
 NEW = 0.01
 """The share of each client's segments that arrive between two audits with a state."""
+JOINED = Traffic(1_000, 100, 100, producers=10)
+"""A tenth of ``audit-short-ranges``: joined message by message, that takes long enough."""
+LEAST_RATIO = 20
 ONE_STREAM = Traffic(1, 200_000, 1_000)
 LEAST_SPEEDUP = 1.6
 
@@ -56,6 +59,8 @@ def audits(names: frozenset[str], options: Options) -> Iterator[dict[str, Any]]:
     for name, case in CASES.items():
         if name in names:
             yield _measure(name, case, options)
+    if "audit-join" in names:
+        yield _measure_join(options)
     if "audit-increment" in names:
         yield _measure_increment(options)
     if "audit-one-stream" in names:
@@ -92,6 +97,23 @@ def _measure_speedup(options: Options) -> dict[str, Any]:
         "target": LEAST_SPEEDUP, "direction": "least", "met": speedup >= LEAST_SPEEDUP,
         "seconds_on_one": alone["seconds"], "seconds_on_two": both["seconds"], "rows": both["rows"],
         "peak_mb": both["peak_mb"],
+    }  # fmt: skip
+
+
+def _measure_join(options: Options) -> dict[str, Any]:
+    """The audit, and the join of single messages (:mod:`benchmarks.per_message`), of the same journals."""
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
+        found = _audited(place, _scaled(JOINED, options))
+        joined = _run(place, program="benchmarks.per_message")
+    counts = joined["counts"]
+    if counts["enqueued"] != found["messages"] or counts["lost"] or counts["duplicates"] or counts["phantom"]:
+        raise SystemExit(f"the join found {counts}")
+    ratio = joined["seconds"] / found["seconds"]
+    return {
+        "name": "audit-join", "ours": round(ratio, 1), "unit": "times as fast as a join by message",
+        "target": LEAST_RATIO, "direction": "least", "met": ratio >= LEAST_RATIO, **found,
+        "seconds_of_the_join": joined["seconds"], "peak_mb_of_the_join": joined["peak_mb"],
     }  # fmt: skip
 
 
@@ -142,9 +164,11 @@ def _audited(
     }
 
 
-def _run(place: Path, processors: int = 2, state: str = "") -> dict[str, Any]:
-    """Audit in a new process."""
-    command = [sys.executable, "-m", "benchmarks.audit_scale", str(place), str(processors), state]
+def _run(
+    place: Path, processors: int = 2, state: str = "", program: str = "benchmarks.audit_scale"
+) -> dict[str, Any]:
+    """Run an audit, or another program with the same arguments, in a new process."""
+    command = [sys.executable, "-m", program, str(place), str(processors), state]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=False, text=True)
     if done.returncode:
         raise SystemExit(f"the audit ended with {done.returncode}")
@@ -167,39 +191,6 @@ def _compare(verdict: Mapping[str, Any], truth: Mapping[str, Any]) -> None:
         raise SystemExit(f"counts {counts} differ from the truth")
 
 
-class _Memory:
-    """The peak of the resident memory of this process and all below it, sampled."""
-
-    def __init__(self) -> None:
-        self.peak_bytes = 0
-        threading.Thread(target=self._watch, daemon=True).start()
-
-    def _watch(self) -> None:
-        while True:
-            self.peak_bytes = max(self.peak_bytes, _tree_bytes())
-            time.sleep(0.2)
-
-
-def _tree_bytes() -> int:
-    children: dict[int, list[int]] = {}
-    sizes: dict[int, int] = {}
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit():
-            continue
-        try:
-            fields = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue  # it has ended
-        children.setdefault(int(fields[1]), []).append(int(entry))
-        sizes[int(entry)] = int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
-    total, left = 0, [os.getpid()]
-    while left:
-        process = left.pop()
-        total += sizes.get(process, 0)
-        left += children.get(process, [])
-    return total
-
-
 def main(place: str, processors: int, state: str) -> None:
     """In a process of its own: audit, and print a line."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:processors])
@@ -209,12 +200,12 @@ def main(place: str, processors: int, state: str) -> None:
 
     quiet = {"spark.log.level": "ERROR", "spark.ui.showConsoleProgress": "false"}
     spark = make_session(f"local[{processors}]", journals=place, settings=quiet)
-    memory = _Memory()
+    memory = Memory()
     started = time.monotonic()
     verdict = audit(spark, place, state=state or None, expect=Expect(drained=True))
     seconds = time.monotonic() - started
     spark.stop()
-    found = {"seconds": round(seconds, 1), "peak_mb": round(memory.peak_bytes / _MIB), "verdict": verdict}
+    found = {"seconds": round(seconds, 1), "peak_mb": memory.peak_mb, "verdict": verdict}
     print(json.dumps(found), flush=True)
 
 

@@ -89,6 +89,7 @@ _PLACES: list[tuple[str, dict[str, str]]] = [
         "audit-site-gaps": "an audit of a stream of which a site lacks every second message",
         "audit-many-streams": "an audit of 100,000 streams of 10 messages",
         "audit-many-files": "an audit of 10,000 segments",
+        "audit-join": "an audit of 10^7 messages in ranges of 100, and a join of single messages",
         "audit-increment": "an audit of the last 1 % of audit-billion's journals, with a state",
         "audit-one-stream": "an audit of one stream, on one processor and on two",
     }),
@@ -98,7 +99,7 @@ _PLACES: list[tuple[str, dict[str, str]]] = [
 _ON_REQUEST = frozenset(
     {
         "audit", "audit-billion", "audit-disturbed", "audit-short-ranges", "audit-rows-apart", "audit-site-gaps",
-        "audit-many-streams", "audit-many-files", "audit-increment", "audit-one-stream", "peers", "soak",
+        "audit-many-streams", "audit-many-files", "audit-join", "audit-increment", "audit-one-stream", "peers", "soak",
     }
 )  # fmt: skip
 """Benchmarks that ``all`` leaves out, because they take too long."""
