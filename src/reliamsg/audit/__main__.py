@@ -231,7 +231,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (MemoryError, Py4JError, PySparkException) as error:
         return _say_failure(str(error) or type(error).__name__)
     except Exception:  # noqa: BLE001  (Python would exit with 1, which means violated or lost)
-        traceback.print_exc()
+        say_text(traceback.format_exc().rstrip(), err=True)
         return _say("internal error: see above", _SOFTWARE)
     return result if isinstance(result, int) else 0
 
