@@ -22,6 +22,7 @@ from reliamsg.audit.verdict import Proof, about_evidence, compose, time_of
 from reliamsg.checker import Chain
 from reliamsg.checker.journals import Role
 from reliamsg.store.journal import JournalRow
+from tests.audit.equality import line_of
 
 MINUTE_US = 60_000_000
 START_US = 1_795_658_400_000_000
@@ -82,16 +83,6 @@ def reported(
     verdict["seconds"] = 1.5
     evidence = about_evidence(total, clients, known)
     return verdict, data(total, evidence, clients, journals, verdict, earlier) | {"out": out}
-
-
-def line_of(row: JournalRow) -> Line:
-    """A row as it is read from a segment."""
-    return Line(
-        row.lsn, row.boot, row.kind, row.wall_us, row.wall_last_us, row.mono_us, row.producer, row.topic, row.partition,
-        row.epoch, f"{row.incarnation:x}", row.first, row.last, row.site, row.group, row.reason,
-        None if row.digest is None else f"{row.digest:x}",
-        None if row.latency is None else {str(bucket): count for bucket, count in row.latency.items()}, row.detail,
-    )  # fmt: skip
 
 
 @dataclass

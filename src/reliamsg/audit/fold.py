@@ -22,7 +22,7 @@ from reliamsg.audit.context import NOBODY, settled_by
 from reliamsg.audit.segment import Line, SegmentHeader
 
 __all__ = [
-    "FOREVER_US", "JOINED", "Fact", "Folder", "Opening", "Part", "Point", "StreamName", "has_points", "is_plain",
+    "FOREVER_US", "JOINED", "Fact", "Folder", "Opening", "Part", "Point", "StreamName", "is_plain",
     "same_opening", "unfold",
 ]  # fmt: skip
 
@@ -95,7 +95,7 @@ class Fact(msgspec.Struct, array_like=True):
     def go_on_with(self, other: Fact) -> None:
         """Add the rows of another fact, which continue the last one of this."""
         total = self.digest or 0
-        if has_points(self):
+        if _has_points(self):
             consumed = self.kind == "consumed"
             mark = settled_by(self.detail)[1] if consumed else total
             points = [] if self.points is None else self.points
@@ -312,7 +312,7 @@ class Folder:
 
     @staticmethod
     def _extend(tip: Fact, line: Line) -> None:
-        if has_points(tip):
+        if _has_points(tip):
             if tip.points is None:
                 tip.points = []
             mark = settled_by(tip.detail)[1] if tip.kind == "consumed" else tip.digest or 0
@@ -366,7 +366,7 @@ class Folder:
             self._identified.add(identity)
 
 
-def has_points(fact: Fact) -> bool:
+def _has_points(fact: Fact) -> bool:
     """Whether the ends of the rows that are joined to it are kept."""
     return fact.kind in _WITH_POINTS or fact.detail is not None
 

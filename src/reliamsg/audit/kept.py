@@ -16,7 +16,7 @@ import json
 import os
 import secrets
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,6 @@ class KeptFile(msgspec.Struct, frozen=True):
 
     name: str
     sha256: str
-    size: int
     parts: bool = False
     """Whether it has parts, not facts of streams."""
 
@@ -59,8 +58,6 @@ class KeptFile(msgspec.Struct, frozen=True):
 class _Manifest(msgspec.Struct, frozen=True):
     format: str
     version: int
-    number: int
-    """Counts the audits that added something."""
     files: list[KeptFile]
 
 
@@ -177,7 +174,7 @@ class Kept:
         data = msgspec.msgpack.encode(list(placed))
         facts = list(files) if anew else [*self.facts, *files]
         parts = self._write(f"parts-{secrets.token_hex(8)}.msgpack", data)
-        manifest = _Manifest(FORMAT, VERSION, self._manifest.number + 1, [*facts, parts])
+        manifest = _Manifest(FORMAT, VERSION, [*facts, parts])
         self._write(_MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)) + b"\n")
         self._manifest, self._placed = manifest, list(placed)
         current = {each.name for each in manifest.files} | {_MANIFEST, _LOCK}
@@ -189,7 +186,7 @@ class Kept:
         return [each for each in self._manifest.files if each.parts is parts]
 
     def _read_manifest(self) -> _Manifest:
-        empty = _Manifest(FORMAT, VERSION, 0, [])
+        empty = _Manifest(FORMAT, VERSION, [])
         path = self._path / _MANIFEST
         try:
             data = path.read_bytes()
@@ -222,7 +219,7 @@ class Kept:
             os.fsync(directory)
         finally:
             os.close(directory)
-        return KeptFile(name, hashlib.sha256(data).hexdigest(), len(data), parts=True)
+        return KeptFile(name, hashlib.sha256(data).hexdigest(), parts=True)
 
 
 def storable(known: Histories, placed: Iterable[Placed]) -> list[Placed]:
@@ -286,11 +283,10 @@ def write_facts(directory: str, records: Iterable[Record]) -> KeptFile | None:
         with open(aside, "rb+") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
             os.fsync(file.fileno())
-        size = aside.stat().st_size
         os.replace(aside, Path(directory) / name)
     finally:
         aside.unlink(missing_ok=True)
-    return KeptFile(name, digest, size)
+    return KeptFile(name, digest)
 
 
 def _batches(records: Iterable[Record]) -> Iterator[list[tuple[Any, ...]]]:
@@ -304,7 +300,7 @@ def _batches(records: Iterable[Record]) -> Iterator[list[tuple[Any, ...]]]:
         yield batch
 
 
-def read_facts(directory: str, file: KeptFile, numbers: Mapping[int, object] | set[int]) -> Iterator[Record]:
+def read_facts(directory: str, file: KeptFile, numbers: Container[int]) -> Iterator[Record]:
     """Read the facts of some parts."""
     import pyarrow.parquet as pq
 

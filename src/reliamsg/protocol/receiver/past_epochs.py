@@ -86,10 +86,6 @@ class PastEpochs:
         messages; a group that begins with the latest is not owed them. What the group had settled according to this
         history is not lost.)"""
         since, epochs = announced.since, self._epochs
-        if since is not None and announced.reached is not None:
-            position = announced.reached[0]
-            if any(link[0] == position[0] for link in announced.chain):
-                since = max(since, position)
         gone_back = (
             self._context.rules.begin == "earliest"
             and not (epochs.unheard or announced.late)
@@ -98,7 +94,13 @@ class PastEpochs:
             and epochs.history.floor < epoch < epochs.joined[0]
             and epochs.history.find(epoch) is None
         )
-        if not gone_back or since is None or since[0] > epoch:
+        if not gone_back or since is None:
+            return None
+        if announced.reached is not None:
+            position = announced.reached[0]
+            if any(link[0] == position[0] for link in announced.chain):
+                since = max(since, position)
+        if since[0] > epoch:
             return None
         return since[1] if epoch == since[0] else 1
 
