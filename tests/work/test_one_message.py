@@ -2,7 +2,8 @@
 
 A producer and a consumer run as in applications, with all their threads, at two sites in memory. The code that stands
 for brokers is not counted. Messages pass one at a time. Periodic work would count for more on a slower machine, so
-intervals are long, and the lowest of several rounds counts: threads that a busy machine delays only add calls.
+intervals are long. Threads that a busy machine delays make steps that others need not make, which only adds calls, so
+the median over the messages counts, of the round in which it is lowest.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ import gc
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 from types import CodeType, FrameType
 
 from reliamsg import Consumer, Producer
@@ -26,8 +28,9 @@ WARM_UP = 50
 ROUNDS = 4
 MOST_ROUNDS = 40
 """On a busy machine, rounds are repeated until one is not disturbed."""
-LIMIT = 440
-"""5 % more than the count when this was set (418). Lower it when the number falls; the aim is 200."""
+LIMIT = 435
+"""The count when this was set is 424, or 430 where the machine is busy. Lower it when the number falls; the aim is
+200."""
 QUIET_S = 600.0
 
 
@@ -36,7 +39,8 @@ class Calls:
 
     def __init__(self) -> None:
         self._counting = False
-        self._codes: list[CodeType] = []
+        self._codes: list[CodeType | None] = []
+        """In order; None where a message had passed."""
 
     def _profile(self, frame: FrameType, event: str, _: object) -> None:
         if self._counting and event == "call":
@@ -56,29 +60,43 @@ class Calls:
         self._codes = []
         self._counting = True
 
-    def stop(self) -> Counter[str]:
-        """The calls since :meth:`start`, by file."""
+    def mark(self) -> None:
+        """A message has passed."""
+        self._codes.append(None)
+
+    def stop(self) -> list[Counter[str]]:
+        """The calls since :meth:`start`: for each message, by file."""
         self._counting = False
-        return Counter(code.co_filename[len(OURS) + 1 :] for code in self._codes if is_ours(code.co_filename))
+        files = {code: code.co_filename for code in set(self._codes) if code is not None}
+        names = {code: file[len(OURS) + 1 :] for code, file in files.items() if is_ours(file)}
+        found: list[Counter[str]] = [Counter()]
+        for code in self._codes:
+            if code is None:
+                found.append(Counter())
+            elif code in names:
+                found[-1][names[code]] += 1
+        return found[:-1]
 
 
-def go_through(producer: Producer, consumer: Consumer, messages: int) -> None:
-    """Publish and consume one message after the other."""
+def go_through(producer: Producer, consumer: Consumer, messages: int, passed: Callable[[], None]) -> None:
+    """Publish and consume one message after the other, and call `passed` after each."""
     for number in range(messages):
         receipt = producer.publish("t", b"%d" % number)
         message = consumer.get(timeout=60)
         assert message is not None
         message.ack(durable=True)
         receipt.wait(timeout=60)
+        passed()
 
 
-def lowest(rounds: list[Counter[str]]) -> float:
-    """Calls for each message in the round with the fewest."""
-    return min(map(Counter.total, rounds)) / MESSAGES
+def usual(messages: list[Counter[str]]) -> float:
+    """The median of the calls for one message."""
+    return median(map(Counter.total, messages))
 
 
 def test_calls_for_one_message(tmp_path: Path) -> None:
-    calls, rounds = Calls(), []
+    calls = Calls()
+    rounds: list[list[Counter[str]]] = []
     with (
         calls.watching(),
         MemoryNetwork("dc1", "dc2") as network,
@@ -95,20 +113,18 @@ def test_calls_for_one_message(tmp_path: Path) -> None:
         def settled() -> bool:
             return producer.pending() == 0 and not any(b.queued() for b in network.brokers.values())
 
-        go_through(producer, consumer, WARM_UP)
+        go_through(producer, consumer, WARM_UP, lambda: None)
         wait_for(settled, "all is settled")
         gc.collect()
-        while len(rounds) < ROUNDS or (lowest(rounds) > LIMIT and len(rounds) < MOST_ROUNDS):
+        while len(rounds) < ROUNDS or (min(map(usual, rounds)) > LIMIT and len(rounds) < MOST_ROUNDS):
             calls.start()
-            go_through(producer, consumer, MESSAGES)
+            go_through(producer, consumer, MESSAGES, calls.mark)
             rounds.append(calls.stop())
             wait_for(settled, "all is settled")
-    best = min(rounds, key=Counter.total)
-    each = lowest(rounds)
-    print(
-        f"{each:.1f} calls for each message, in {len(best)} files; all rounds:",
-        [r.total() / MESSAGES for r in rounds],
-    )
-    for file, count in best.most_common():
+    best = min(rounds, key=usual)
+    each = usual(best)
+    files = sum(best, Counter())
+    print(f"{each:.1f} calls for each message, in {len(files)} files; all rounds:", list(map(usual, rounds)))
+    for file, count in files.most_common():
         print(f"{count / MESSAGES:8.2f}  {file}")
     assert each <= LIMIT, f"{each:.1f} calls for each message"
