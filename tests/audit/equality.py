@@ -24,12 +24,12 @@ from reliamsg.audit.streams import Judged, judge
 from reliamsg.audit.tasks import partition_of, trace_streams
 from reliamsg.audit.through import (
     DEMANDS,
+    Open,
     Through,
     clients_as_dicts,
     demands_at,
     enqueued_by,
     find_through,
-    first_question,
 )
 from reliamsg.audit.verdict import conclude, quantiles
 from reliamsg.checker import Expect, Report, check
@@ -223,16 +223,16 @@ def _conclude(
     now_us = time.time_ns() // 1000 if expect.now_us is None else expect.now_us
     if expect.until_us is not None:
         kinds.update(each.kind for each in demands_at(expect.until_us, clients.proven, now_us))
-    question = None
+    left = Open()
     for judged in streams:
-        question = first_question(question, judged.question)
+        left.add(judged.open)
     evidence = {each.kind for each in clients.findings if KINDS[each.kind][0] == "unknown"} - DEMANDS
-    if evidence or any(judged.undated or judged.lacking for judged in streams):
+    if evidence or left.undated or any(judged.lacking for judged in streams):
         through = Through(None, [])
     else:
-        through = find_through(clients.proven, question, expect.until_us, now_us)
+        through = find_through(clients.proven, left.first, expect.until_us, now_us)
     us = through.us
-    proven = 0 if us is None else sum(enqueued_by(us, own, expect.until_us) for own in histories)
+    proven = 0 if us is None else sum(enqueued_by([us], own, expect.until_us)[0] for own in histories)
     enqueued = sum(account.enqueued for judged in streams for account in judged.accounts.values())
     return through, proven, conclude(kinds, through, enqueued, proven, expect.all_counts)
 

@@ -19,6 +19,7 @@ from reliamsg.audit.segment import Line, SegmentHeader
 from reliamsg.audit.streams import judge
 from reliamsg.audit.tasks import Summary, summarize
 from reliamsg.audit.verdict import Proof, about_evidence, compose, time_of
+from reliamsg.audit.windows import Reach, Scope
 from reliamsg.checker import Chain
 from reliamsg.checker.journals import Role
 from reliamsg.store.journal import JournalRow
@@ -79,7 +80,8 @@ def reported(
         total.add(own_summary)
     known = Histories(journals, {}, {})
     through = time_of(total, clients, known, rules, time.time_ns() // 1000)
-    verdict = compose(total, clients, known, 0, Proof(through, 0, rules.all_counts, []), "journals", out)
+    proof = Proof(through, 0, rules.all_counts, [], Reach(through, total.enqueued, 0, rules.all_counts))
+    verdict = compose(total, clients, known, 0, proof, Scope(), ("journals", out))
     verdict["seconds"] = 1.5
     evidence = about_evidence(total, clients, known)
     return verdict, data(total, evidence, clients, journals, verdict, earlier) | {"out": out}

@@ -15,7 +15,7 @@ from py4j.protocol import Py4JError
 
 from reliamsg.audit.__main__ import main
 from reliamsg.audit.expect import Expect, parse_expect
-from reliamsg.audit.until import parse_until
+from reliamsg.audit.times import parse_time
 from reliamsg.audit.verdict import status, table
 from reliamsg.checker import check_directory
 from reliamsg.errors import ConfigError
@@ -55,10 +55,10 @@ def test_a_verdict_as_json_and_its_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("verdict", "expected"), [("complete", 0), ("violated", 1), ("lost", 1), ("unknown", 2)]
+    ("verdict", "expected"), [("complete", 0), ("accepted", 0), ("violated", 1), ("lost", 1), ("unknown", 2)]
 )
 def test_the_status_follows_the_verdict(verdict: str, expected: int) -> None:
-    assert status({"verdict": verdict}) == expected
+    assert status({"verdict": "lost", "window": {"verdict": verdict}}) == expected
 
 
 @pytest.mark.parametrize(
@@ -103,11 +103,11 @@ def test_a_directory_with_other_things_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_times_are_utc_unless_they_say_otherwise() -> None:
-    assert parse_until("1970-01-02") == 86_400_000_000
-    assert parse_until("1970-01-02T00:00:00+01:00") == 82_800_000_000
-    assert parse_until("1790000000000000") == 1_790_000_000_000_000
+    assert parse_time("1970-01-02", "--until") == 86_400_000_000
+    assert parse_time("1970-01-02T00:00:00+01:00", "--until") == 82_800_000_000
+    assert parse_time("1790000000000000", "--until") == 1_790_000_000_000_000
     with pytest.raises(ConfigError):
-        parse_until("yesterday")
+        parse_time("yesterday", "--until")
 
 
 def test_expectations_in_words_and_in_a_file(tmp_path: Path) -> None:

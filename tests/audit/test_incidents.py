@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from reliamsg.audit.accepted import Acceptances
 from reliamsg.audit.found import Finding
 from reliamsg.audit.incidents import (
     MAX_INCIDENTS,
@@ -189,5 +190,5 @@ def test_commands_with_hostile_names_can_be_split() -> None:
     incident = Incident(
         "0" * 12, "lost", "delivery", "Lost", ("lost",), "producer", "p", ("a'; reboot #", "t x", 3)
     )
-    (found,) = as_dicts([incident], "j", "out dir")
+    (found,) = as_dicts([incident], Acceptances(), "j", "out dir")
     assert shlex.split(found["next"]) == ["reliamsg", "audit", "show", "out dir", "a'; reboot #/t x~3"]

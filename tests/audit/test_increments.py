@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from reliamsg.audit import kept
 from reliamsg.audit.expect import Expect
 from reliamsg.audit.job import audit
+from reliamsg.audit.windows import Baseline
 from tests.audit.generated import Journals, journals, segments
 from tests.audit.local_spark import local_spark
 from tests.audit.test_kept import in_pieces, moved, shown
@@ -84,4 +85,6 @@ def test_every_increment_agrees_with_an_audit_of_everything(
 
 
 def audited(place: Path, seed: int, expect: Expect, state: Path | None = None) -> dict[str, Any]:
-    return shown(audit(local_spark(seed), place / "journals", state=state, expect=expect))
+    return shown(
+        audit(local_spark(seed), place / "journals", state=state, expect=expect, baseline=Baseline())
+    )

@@ -6,20 +6,23 @@ import json
 import random
 import shutil
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
-from reliamsg.audit import kept
+from reliamsg.audit import job, kept
 from reliamsg.audit.expect import Expect
-from reliamsg.audit.job import audit
 from reliamsg.audit.kept import Kept
+from reliamsg.audit.windows import Baseline
 from reliamsg.errors import ConfigError
 from reliamsg.export.target import DirectoryTarget
 from tests.audit.generated import Journals, journals
 
+audit = partial(job.audit, baseline=Baseline())
+"""With the same window, whether there is a state or not."""
 RUNS = 8
 MOST = 12
 

@@ -305,9 +305,13 @@ def test_reports_of_the_checker_and_the_audit() -> None:
         "messages": {**counts, "delivered": {EVIL: 1}}, "streams": 1, "sites": {EVIL: site},
         "evidence": {"clients": 1, "missing": [EVIL], "broken": [EVIL]}, "latency": {EVIL: {EVIL: 1.0}},
         "findings": [{"severity": EVIL, "kind": EVIL, "text": EVIL}], "rows": 1, "seconds": 1.0,
+        "days": 2 * [{"day": EVIL, "enqueued": 1, "declared_gaps": 0, "repaired": 0}],
+        "window": {
+            "since": EVIL, "through": EVIL, "verdict": EVIL, "enqueued": 1, "proven": 1, "incidents": 0, "accepted": 0,
+        },
     }  # fmt: skip
     assert not forbidden(table(verdict))
-    assert len(table(verdict).splitlines()) == 13
+    assert len(table(verdict).splitlines()) == 16
 
 
 def test_the_texts_of_brokers() -> None:

@@ -12,7 +12,9 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import click
@@ -21,11 +23,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from reliamsg.audit.expect import parse_expect
+from reliamsg.audit.hook import Hook
 from reliamsg.audit.job import audit
+from reliamsg.audit.kept import read_audited
 from reliamsg.audit.output import Output
 from reliamsg.audit.session import make_session
-from reliamsg.audit.until import parse_until
+from reliamsg.audit.times import parse_time
 from reliamsg.audit.verdict import line, status, table
+from reliamsg.audit.windows import Baseline
 from reliamsg.errors import ConfigError
 from reliamsg.terminal import say, say_json, say_text
 
@@ -35,7 +40,7 @@ _USAGE, _NO_INPUT, _UNAVAILABLE, _SOFTWARE, _IO, _INTERRUPTED = 64, 66, 69, 70, 
 _QUIET = {"spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
 _EPILOG = """\b
 Exit codes:
-  0    complete: every message reached every group of its topic
+  0    complete: every message reached every group of its topic; or all exceptions were accepted
   1    violated or lost
   2    unknown: evidence is missing, or the fate of messages is open
   64   wrong arguments
@@ -83,6 +88,12 @@ Exit codes:
     help="Account for messages enqueued by then: ISO 8601 (UTC), or µs since 1970.",
 )
 @click.option(
+    "--since",
+    metavar="TIME",
+    help="The exit code is about messages enqueued since then, and about incidents that the latest audit with --state"
+    " has not found.  [default: the time through which that audit was complete]",
+)
+@click.option(
     "--drained",
     is_flag=True,
     help="The run is over: every client was closed, and what is missing at the end of a stream is lost.",
@@ -101,6 +112,13 @@ Exit codes:
     metavar="SECONDS",
     help="The tolerance for a gap's clock.",
 )
+@click.option(
+    "--hook",
+    metavar="COMMAND",
+    help="Run this for each incident that is new or has grown, with the incident as JSON on its standard input. Needs"
+    " --state.",
+)
+@click.option("--metrics", metavar="FILE", help="Write the results there as OpenMetrics text.")
 @click.option("--json", "as_json", is_flag=True, help="Print the content of verdict.json instead of a table.")
 def _command(
     journals: str,
@@ -110,19 +128,23 @@ def _command(
     master: str | None,
     expected: tuple[str, ...],
     until: str | None,
+    since: str | None,
     drained: bool,
     gap_timeout: float | None,
     tolerance: float,
+    hook: str | None,
+    metrics: str | None,
     as_json: bool,
 ) -> int:
     """Report the fate of every message from the clients' journals below JOURNALS (a directory or URL).
 
     `reliamsg audit show DIR STREAM` prints the fates of one stream's messages from the tables in an audit's output DIR.
+    `reliamsg audit accept STATE INCIDENT --reason TEXT` accepts an incident.
     """
     rules = parse_expect(
         expected,
         drained=drained,
-        until_us=None if until is None else parse_until(until),
+        until_us=None if until is None else parse_time(until, "--until"),
         gap_timeout=gap_timeout,
         tolerance=tolerance,
     )
@@ -130,10 +152,24 @@ def _command(
         raise FileNotFoundError(f"{journals}: no such directory")
     if out is not None:
         Output(out)  # reports an unusable directory before Spark is started
-    if follow is not None and state is None:
-        raise click.UsageError("--follow needs --state")
+    for option, value in (("--follow", follow), ("--hook", hook)):
+        if value is not None and state is None:
+            raise click.UsageError(f"{option} needs --state")
+    caller = None if hook is None else Hook(hook)
+    baseline = _baseline(state, since)
     with _session(master, journals) as spark:
-        run = partial(audit, spark, journals, out=out, state=state, expect=rules)
+        audited = partial(
+            audit, spark, journals, out=out, state=state, expect=rules, baseline=baseline, hook=caller
+        )
+
+        def run() -> dict[str, Any]:
+            found = audited()
+            if metrics is not None:
+                from reliamsg.audit.metrics import write_metrics  # requires prometheus_client
+
+                write_metrics(metrics, found, time.time())
+            return found
+
         if follow is not None:
             return _follow(run, follow, as_json)
         found = run()
@@ -142,6 +178,13 @@ def _command(
     else:
         say_text(table(found))
     return status(found)
+
+
+def _baseline(state: str | None, since: str | None) -> Baseline:
+    """Where the window begins, which stays the same for all audits of this program."""
+    audited = None if state is None or not os.path.isdir(state) else read_audited(Path(state))
+    found = Baseline.after(audited)
+    return found if since is None else replace(found, since_us=parse_time(since, "--since"))
 
 
 def _follow(run: Callable[[], dict[str, Any]], interval: float, as_json: bool) -> int:

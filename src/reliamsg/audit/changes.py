@@ -9,6 +9,9 @@ from typing import Any
 
 import msgspec
 
+from reliamsg.audit.accepted import Brief
+from reliamsg.audit.kinds import Severity
+
 __all__ = ["Earlier", "compare", "read_earlier"]
 
 _COUNTS = (
@@ -19,7 +22,7 @@ _COUNTS = (
 
 class _Incident(msgspec.Struct):
     id: str
-    severity: str
+    severity: Severity
     cause: str
     producer: str = ""
     topic: str = ""
@@ -29,6 +32,7 @@ class _Incident(msgspec.Struct):
     first: int | None = None
     last: int | None = None
     messages: int | None = None
+    lost: int = 0
     groups: list[str] = []
 
 
@@ -73,7 +77,7 @@ def compare(earlier: Earlier, verdict: Mapping[str, Any]) -> dict[str, Any]:
         known = before.get(name)
         if known is None:
             state[name] = "new"
-        elif _size(each) > _extent(known.messages) or set(each["groups"]) - set(known.groups):
+        elif not _brief(each).is_within(_brief(msgspec.to_builtins(known))):
             state[name] = "grown"
     gone = [msgspec.to_builtins(each) for name, each in before.items() if name not in now]
     counts = [
@@ -94,10 +98,8 @@ def compare(earlier: Earlier, verdict: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _size(incident: Mapping[str, Any]) -> float:
-    return _extent(incident.get("messages")) if incident.get("first") is not None else 0.0
-
-
-def _extent(messages: int | None) -> float:
-    """Incidents of unknown extent are larger than all others."""
-    return float("inf") if messages is None else messages
+def _brief(incident: Mapping[str, Any]) -> Brief:
+    messages = incident.get("messages") if incident.get("first") is not None else 0
+    return Brief(
+        incident["id"], incident["severity"], messages, incident.get("lost", 0), tuple(incident["groups"])
+    )

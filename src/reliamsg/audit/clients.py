@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from reliamsg.audit.accepted import Acceptances
 from reliamsg.audit.context import (
     NOBODY,
     Context,
@@ -98,9 +99,14 @@ class Clients:
     """Every history, those first that are proven least."""
 
 
-def gather(journals: Sequence[JournalParts], expect: Expect, traces: StreamTraces) -> Clients:
-    """Read all journals."""
-    return _Gatherer(journals, expect, traces).gather()
+def gather(
+    journals: Sequence[JournalParts],
+    expect: Expect,
+    traces: StreamTraces,
+    acceptances: Acceptances | None = None,
+) -> Clients:
+    """Read all journals. `acceptances` are for the judges of streams."""
+    return _Gatherer(journals, expect, traces).gather(acceptances or Acceptances())
 
 
 class _Gatherer:
@@ -121,7 +127,7 @@ class _Gatherer:
             for rank, each in enumerate(own, 1):
                 self._ranks[each.name] = rank
 
-    def gather(self) -> Clients:
+    def gather(self, acceptances: Acceptances) -> Clients:
         journals = {each.name: self._journal(each) for each in self._journals}
         groups = {
             client: self._group(own, journals)
@@ -145,7 +151,7 @@ class _Gatherer:
         context = Context(
             journals, groups, producers, named, by_producer,
             self._proofs(groups), self._expect.drained, self._expect.gap_timeout, self._expect.tolerance,
-            self._expect.until_us,
+            self._expect.until_us, acceptances,
         )  # fmt: skip
         findings = [*self._evidence(journals), *self._streamless(), *self._forks()]
         for producer, epoch, incarnations in contested:

@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from reliamsg.audit.accepted import Acceptances
+
 __all__ = [
     "NOBODY", "Context", "Cut", "GroupContext", "Journal", "ProducerContext", "heard", "is_incarnation",
     "position", "settled_by",
@@ -142,6 +144,7 @@ class Context(msgspec.Struct):
     gap_timeout: float | None = None
     tolerance: float = 1.0
     until_us: int | None = None
+    acceptances: Acceptances = msgspec.field(default_factory=Acceptances)
 
 
 def is_incarnation(value: object) -> bool:

@@ -16,10 +16,12 @@ from typing import Any
 
 import msgspec
 
+from reliamsg.audit.accepted import Acceptances, Brief
 from reliamsg.audit.fold import StreamName
 from reliamsg.audit.found import Finding
 from reliamsg.audit.kinds import KINDS, LOSSES, PRECEDENCE
 from reliamsg.audit.spans import size
+from reliamsg.audit.times import as_time
 from reliamsg.terminal import printable
 
 __all__ = [
@@ -128,11 +130,32 @@ class Incident(msgspec.Struct, frozen=True):
     """None: up to the end, or of unknown extent."""
     messages: int | None = None
     """The number of messages in the range; None if it is unknown."""
+    lost: int = 0
+    """Of these, lost ones, counted once for each group that lacks them."""
     groups: tuple[str, ...] = ()
     sites: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()
     """Details."""
     findings: int = 1
+    enqueued_us: tuple[int, int] | None = None
+    """When its first and its last message were enqueued: the times at which the rows began, µs since 1970 by the
+    producer's clock. None if unknown."""
+
+    @property
+    def brief(self) -> Brief:
+        """What is compared from audit to audit."""
+        messages = 0 if self.first is None else self.messages
+        return Brief(self.id, self.severity, messages, self.lost, self.groups, self.enqueued_us)
+
+    def contains(self, finding: Finding) -> bool:
+        """Whether a finding about its stream is about some of its messages only; or is about none, and neither is the
+        incident."""
+        if finding.epoch != self.epoch:
+            return False
+        if self.first is None or finding.first is None:
+            return self.first is None and finding.first is None
+        last = _BEYOND if self.last is None else self.last
+        return self.first <= finding.first and (finding.last or finding.first) <= last
 
 
 def incidents_of_stream(findings: Iterable[Finding]) -> list[Incident]:
@@ -157,9 +180,11 @@ def worst_incidents(incidents: Iterable[Incident]) -> list[Incident]:
     return sorted(incidents, key=_order)[:MAX_INCIDENTS]
 
 
-def as_dicts(incidents: Iterable[Incident], journals: str = "", out: str = "") -> list[dict[str, Any]]:
+def as_dicts(
+    incidents: Iterable[Incident], acceptances: Acceptances, journals: str = "", out: str = ""
+) -> list[dict[str, Any]]:
     """Incidents as plain data, each with the next command to run on `journals` and on the audit's output `out`."""
-    return [_as_dict(each, journals, out) for each in incidents]
+    return [_as_dict(each, acceptances, journals, out) for each in incidents]
 
 
 def stream_name(stream: StreamName) -> str:
@@ -214,10 +239,16 @@ def _of_stream(category: str, block: Sequence[Finding]) -> Incident:
     return Incident(
         _identity("producer", *stream, worst.epoch, category, first), KINDS[worst.kind][0], category,
         _cause(category, block), _kinds(block), "producer", stream[0], stream, worst.epoch, first, known,
-        None if first is None or known is None else size(first, known),
+        None if first is None or known is None else size(first, known), sum(map(_lost, block)),
         _names(each.group for each in block), _names(_sites(block)),
         tuple(dict.fromkeys(each.text for each in block if each.text))[:_MAX_LINES], len(block),
     )  # fmt: skip
+
+
+def _lost(finding: Finding) -> int:
+    if finding.kind not in LOSSES or finding.first is None or finding.last is None or finding.last >= _BEYOND:
+        return 0
+    return size(finding.first, finding.last)
 
 
 def _of_client(category: str, role: str, client: str, own: Sequence[Finding]) -> Incident:
@@ -335,7 +366,7 @@ def _capital(text: str) -> str:
 # -- plain data ---------------------------------------------------------------------------------------------
 
 
-def _as_dict(incident: Incident, journals: str, out: str) -> dict[str, Any]:
+def _as_dict(incident: Incident, acceptances: Acceptances, journals: str, out: str) -> dict[str, Any]:
     found: dict[str, Any] = {
         "id": incident.id, "severity": incident.severity, "category": incident.category, "cause": incident.cause,
         "kinds": list(incident.kinds),
@@ -347,7 +378,17 @@ def _as_dict(incident: Incident, journals: str, out: str) -> dict[str, Any]:
     if incident.epoch is not None:
         found["epoch"] = incident.epoch
     if incident.first is not None:
-        found |= {"first": incident.first, "last": incident.last, "messages": incident.messages}
+        found |= {
+            "first": incident.first, "last": incident.last, "messages": incident.messages, "lost": incident.lost,
+        }  # fmt: skip
+    if incident.enqueued_us is not None:
+        found["enqueued"] = list(map(as_time, incident.enqueued_us))
+    accepted = acceptances.by_id.get(incident.id)
+    if accepted is not None:
+        found["accepted"] = {
+            "reason": accepted.reason, "by": accepted.by, "at": as_time(accepted.at_us),
+            "covers": acceptances.covers(incident.brief),
+        }  # fmt: skip
     return found | {
         "groups": list(incident.groups), "sites": list(incident.sites), "lines": list(incident.lines),
         "findings": incident.findings, "next": _next(incident, journals, out),

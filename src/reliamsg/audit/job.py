@@ -10,18 +10,21 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from operator import add
 from typing import Any
 
-from pyspark import RDD, Broadcast, StorageLevel
+from pyspark import RDD, StorageLevel
 from pyspark.sql import SparkSession
 
 from reliamsg.audit import verdict
-from reliamsg.audit.clients import StreamTraces, gather
-from reliamsg.audit.context import Journal
+from reliamsg.audit.accepted import Brief
+from reliamsg.audit.clients import Clients, StreamTraces, gather
+from reliamsg.audit.context import Context, Journal
 from reliamsg.audit.copies import older_copies
 from reliamsg.audit.expect import Expect
 from reliamsg.audit.fold import StreamName
+from reliamsg.audit.hook import Hook, news
 from reliamsg.audit.keeping import keep, kept_records
 from reliamsg.audit.kept import Kept, Plan, storable
 from reliamsg.audit.lineage import Damaged, Histories, Placed, histories
@@ -38,6 +41,7 @@ from reliamsg.audit.tasks import (
     trace_streams,
 )
 from reliamsg.audit.through import demands_at
+from reliamsg.audit.windows import Audited, Baseline, Reach, Scope
 
 __all__ = ["audit"]
 
@@ -57,6 +61,8 @@ def audit(
     out: str | os.PathLike[str] | None = None,
     state: str | os.PathLike[str] | None = None,
     expect: Expect | None = None,
+    baseline: Baseline | None = None,
+    hook: Hook | None = None,
 ) -> dict[str, Any]:
     """Reconstruct the fate of every message from the segments below `journals`, a directory or a URL that Spark can
     read.
@@ -64,100 +70,155 @@ def audit(
     `out` is a local directory for tables, ``verdict.json`` and ``report.html``; the output of an earlier audit is
     replaced. `state` is a directory that all machines of the cluster share, in which audits keep what they have read:
     the next audit with the same state reads only new segments, and gives the same verdict. `expect` has the rules of
-    the audit. The machines of Spark's executors need this package, too.
+    the audit. `baseline` is where the window begins: by default where the latest audit with the state ended. `hook` is
+    called for incidents that are new or have grown since that audit. The machines of Spark's executors need this
+    package, too.
 
     Returns the content of ``verdict.json``. Raises :class:`FileNotFoundError` if `journals` does not exist,
     :class:`ConfigError` if `out` or `state` contains other files, is damaged, or is in use, and Spark's exceptions.
     """
     started = time.perf_counter()
-    rules = expect or Expect()
     output = Output(out) if out is not None else None
     kept = Kept(state) if state is not None else None
     try:
         found = find(spark, journals)
-        plan = Plan(found) if kept is None else kept.plan(found)
+        scope = Scope(baseline or Baseline())
+        if kept is not None:
+            scope = Scope(baseline or Baseline.after(kept.audited), kept.acceptances)
         if output is not None:
             output.begin()
-        folded = _fold(spark, plan.found).persist(StorageLevel.MEMORY_AND_DISK)
-        try:
-            return _judge(spark, folded, kept, plan, rules, output, started)
-        finally:
-            folded.unpersist()
+        return _Audit(spark, expect or Expect(), kept, output, scope, hook).run(found, started)
     finally:
         if kept is not None:
             kept.close()
 
 
-def _judge(
-    spark: SparkSession,
-    folded: RDD[Any],
-    kept: Kept | None,
-    plan: Plan,
-    rules: Expect,
-    output: Output | None,
-    started: float,
-) -> dict[str, Any]:
-    found = plan.found
-    placed, damaged, heads, duplicated = _parts(folded, plan)
-    known = histories(placed, damaged, heads)
-    older_copies(spark, known, found)
-    journals = {each.name: each.sketch() for each in known.journals}
-    records = folded.filter(_is_record)
-    if kept is not None:
-        records = records.union(kept_records(spark, kept, plan.placed))
-    clients = gather(known.journals, rules, _traces(spark, records, known, journals))
-    partitions = min(
-        max(1, _count(placed) // _RECORDS_PER_PARTITION), 4 * spark.sparkContext.defaultParallelism
-    )
-    numbers = spark.sparkContext.broadcast(known.numbers)
-    context = spark.sparkContext.broadcast(clients.context)
-    tables = output is not None
+class _Audit:
+    def __init__(
+        self,
+        spark: SparkSession,
+        rules: Expect,
+        kept: Kept | None,
+        output: Output | None,
+        scope: Scope,
+        hook: Hook | None,
+    ) -> None:
+        self._spark, self._rules, self._scope, self._hook = spark, rules, scope, hook
+        self._kept, self._output = kept, output
 
-    def judge(own: Iterable[tuple[Key, bytes]]) -> Iterator[Any]:
-        return judge_streams(own, numbers.value, context.value, tables)
+    def run(self, found: Found, started: float) -> dict[str, Any]:
+        """Read, judge, and write the results; returns the content of ``verdict.json``."""
+        plan = Plan(found) if self._kept is None else self._kept.plan(found)
+        folded = _fold(self._spark, plan.found).persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            return self._judge(folded, plan, started)
+        finally:
+            folded.unpersist()
 
-    judged = _by_stream(records, partitions).mapPartitions(judge)
-    if tables:
-        judged = judged.persist(StorageLevel.MEMORY_AND_DISK)
-    total = Summary()
-    for each in judged.filter(_is_summary).collect():
-        total.add(each)
-    now_us = time.time_ns() // 1000 if rules.now_us is None else rules.now_us
-    through = verdict.time_of(total, clients, known, rules, now_us)
-    proven = _enqueued_by(through.us, total, records, partitions, numbers, context)
-    until_us = rules.until_us
-    demands = [] if until_us is None else list(demands_at(until_us, clients.proven, now_us))
-    proof = verdict.Proof(through, proven, rules.all_counts, demands)
-    result = verdict.compose(
-        total, clients, known, duplicated, proof, found.place, output.place if output else ""
-    )
-    result["seconds"] = round(time.perf_counter() - started, 3)
-    if output is not None:
-        output.finish(spark, result, total, clients, known, judged)
-        judged.unpersist()
-    if kept is not None:
-        keep(spark, kept, records, storable(known, placed))
-    return result
+    def _judge(self, folded: RDD[Any], plan: Plan, started: float) -> dict[str, Any]:
+        spark, kept, output, rules = self._spark, self._kept, self._output, self._rules
+        placed, damaged, heads, duplicated = _parts(folded, plan)
+        known = histories(placed, damaged, heads)
+        older_copies(spark, known, plan.found)
+        journals = {each.name: each.sketch() for each in known.journals}
+        records = folded.filter(_is_record)
+        if kept is not None:
+            records = records.union(kept_records(spark, kept, plan.placed))
+        traces = _traces(spark, records, known, journals)
+        clients = gather(known.journals, rules, traces, self._scope.acceptances)
+        streams = _Streams(spark, records, _count(placed), known.numbers, clients.context)
+        judged = streams.judge(tables=output is not None)
+        if output is not None:
+            judged = judged.persist(StorageLevel.MEMORY_AND_DISK)
+        total = Summary()
+        for each in judged.filter(_is_summary).collect():
+            total.add(each)
+        proof = self._prove(total, clients, known, streams)
+        places = plan.found.place, output.place if output else ""
+        result = verdict.compose(total, clients, known, duplicated, proof, self._scope, places)
+        result["seconds"] = round(time.perf_counter() - started, 3)
+        if output is not None:
+            output.finish(spark, result, total, clients, known, judged)
+            judged.unpersist()
+        incidents, _ = verdict.briefs(total, verdict.evidence_of(total, clients, known, proof))
+        if kept is not None:
+            unreported = self._report(result, incidents, kept.audited)
+            audited = Audited(proof.through.us, incidents, unreported)
+            keep(spark, kept, records, storable(known, placed), audited)
+        return result
+
+    def _prove(self, total: Summary, clients: Clients, known: Histories, streams: _Streams) -> verdict.Proof:
+        """Find up to when everything is proven, and count the messages by then."""
+        rules, scope = self._rules, self._scope
+        now_us = time.time_ns() // 1000 if rules.now_us is None else rules.now_us
+        through = of_window = verdict.time_of(total, clients, known, rules, now_us)
+        if scope.acceptances.by_id:
+            of_window = verdict.time_of(total, clients, known, rules, now_us, scope.acceptances)
+        since_us, until_us = scope.baseline.since_us, rules.until_us
+        before = None if since_us is None else since_us - 1
+        counts = streams.enqueued_by({through.us, of_window.us, before}, total)
+        enqueued = total.enqueued - counts[before]
+        proven = max(0, counts[of_window.us] - counts[before])
+        return verdict.Proof(
+            through,
+            counts[through.us],
+            rules.all_counts,
+            [] if until_us is None else list(demands_at(until_us, clients.proven, now_us)),
+            Reach(of_window, enqueued, proven, rules.all_counts),
+        )
+
+    def _report(
+        self, result: Mapping[str, Any], incidents: Sequence[Brief], before: Audited | None
+    ) -> set[str]:
+        """Tell the hook of new incidents; returns those of which it has not been told."""
+        if self._hook is not None:
+            return self._hook.report(
+                news(result["incidents"], incidents, self._scope.acceptances, before), result
+            )
+        return set() if before is None else before.unreported & {each.id for each in incidents}
 
 
-def _enqueued_by(
-    us: int | None,
-    total: Summary,
-    records: RDD[Any],
-    partitions: int,
-    numbers: Broadcast[Any],
-    context: Broadcast[Any],
-) -> int:
-    """The number of messages that were enqueued by that time."""
-    if us is None:
-        return 0
-    if us >= total.latest_us:
-        return sum(account.enqueued for account in total.accounts.values())
+class _Streams:
+    """The facts of all streams, and what is needed to judge them."""
 
-    def count(own: Iterable[tuple[Key, bytes]]) -> Iterator[int]:
-        return count_enqueued(own, numbers.value, context.value, us)
+    def __init__(
+        self,
+        spark: SparkSession,
+        records: RDD[Any],
+        count: int,
+        numbers: Mapping[str, Sequence[int]],
+        context: Context,
+    ) -> None:
+        most = 4 * spark.sparkContext.defaultParallelism
+        self._records = records
+        self._partitions = min(max(1, count // _RECORDS_PER_PARTITION), most)
+        self._numbers = spark.sparkContext.broadcast(numbers)
+        self._context = spark.sparkContext.broadcast(context)
 
-    return int(_by_stream(records, partitions).mapPartitions(count).sum())
+    def judge(self, *, tables: bool) -> RDD[Any]:
+        """See :func:`~reliamsg.audit.tasks.judge_streams`."""
+        numbers, context = self._numbers, self._context
+
+        def judge(own: Iterable[tuple[Key, bytes]]) -> Iterator[Any]:
+            return judge_streams(own, numbers.value, context.value, tables)
+
+        return _by_stream(self._records, self._partitions).mapPartitions(judge)
+
+    def enqueued_by(self, times: Collection[int | None], total: Summary) -> dict[int | None, int]:
+        """The numbers of messages that were enqueued by some times; none by None."""
+        found = {us: 0 if us is None else total.enqueued for us in times}
+        earlier = sorted(us for us in times if us is not None and us < total.latest_us)
+        if earlier:
+            numbers, context = self._numbers, self._context
+
+            def count(own: Iterable[tuple[Key, bytes]]) -> Iterator[list[int]]:
+                return count_enqueued(own, numbers.value, context.value, earlier)
+
+            sums = [0] * len(earlier)
+            for each in _by_stream(self._records, self._partitions).mapPartitions(count).collect():
+                sums = list(map(add, sums, each))
+            found |= dict(zip(earlier, sums, strict=True))
+        return found
 
 
 def _fold(spark: SparkSession, found: Found) -> RDD[Any]:

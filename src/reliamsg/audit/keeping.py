@@ -16,6 +16,7 @@ from reliamsg.audit.joining import Seam, join_facts
 from reliamsg.audit.kept import Kept, KeptFile, Merge, Record, merges, read_facts, write_facts
 from reliamsg.audit.lineage import Placed
 from reliamsg.audit.tasks import partition_of
+from reliamsg.audit.windows import Audited
 
 __all__ = ["keep", "kept_records"]
 
@@ -35,17 +36,20 @@ def kept_records(spark: SparkSession, kept: Kept, placed: Sequence[Placed]) -> R
     return spark.sparkContext.parallelize(files, max(1, len(files))).mapPartitions(read)
 
 
-def keep(spark: SparkSession, kept: Kept, records: RDD[Any], placed: Sequence[Placed]) -> None:
-    """Keep these parts, of which `records` has the facts, and no others."""
+def keep(
+    spark: SparkSession, kept: Kept, records: RDD[Any], placed: Sequence[Placed], audited: Audited
+) -> None:
+    """Keep the result of an audit, and these parts, of which `records` has the facts, and no others."""
     known = {each.number for each in kept.placed}
     lowest = min([0, *known])
     new = [each for each in placed if each.number not in known]
     if not new and len(placed) == len(known):
+        kept.note(audited)
         return
     if kept.is_scattered or len(placed) - len(new) < len(known):
         merged = merges(placed, lowest)
         files = _write(kept, _joined(spark, records, merged))
-        kept.commit([each.placed for each in merged], files, anew=True)
+        kept.commit([each.placed for each in merged], files, audited, anew=True)
         return
     renumbered = {each.number: lowest - 1 - place for place, each in enumerate(new)}
     wanted = spark.sparkContext.broadcast(renumbered)
@@ -57,9 +61,8 @@ def keep(spark: SparkSession, kept: Kept, records: RDD[Any], placed: Sequence[Pl
 
     files = _write(kept, records.mapPartitions(renumber))
     stayed = [each for each in placed if each.number in known]
-    kept.commit(
-        [*stayed, *(replace(each, number=renumbered[each.number]) for each in new)], files, anew=False
-    )
+    added = [replace(each, number=renumbered[each.number]) for each in new]
+    kept.commit([*stayed, *added], files, audited, anew=False)
 
 
 def _write(kept: Kept, records: RDD[Any]) -> list[KeptFile]:

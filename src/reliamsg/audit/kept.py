@@ -24,14 +24,19 @@ from typing import Any
 import msgspec
 from filelock import FileLock, Timeout
 
+from reliamsg.audit.accepted import Acceptance, Acceptances
 from reliamsg.audit.joining import Seam, follows, join_parts, seam_of
 from reliamsg.audit.lineage import Histories, Placed
 from reliamsg.audit.segment import is_head, owner_of, parse_segment_name
 from reliamsg.audit.sources import File, Found
+from reliamsg.audit.windows import Audited
 from reliamsg.errors import ConfigError
 from reliamsg.files import make_directories
 
-__all__ = ["Kept", "KeptFile", "Merge", "Plan", "Record", "merges", "read_facts", "storable", "write_facts"]
+__all__ = [
+    "Kept", "KeptFile", "Merge", "Plan", "Record", "merges", "read_acceptances", "read_audited", "read_facts",
+    "remove_acceptance", "storable", "write_acceptance", "write_facts",
+]  # fmt: skip
 
 FORMAT = "reliamsg.audit.kept"
 VERSION = 1
@@ -40,6 +45,8 @@ MAX_FILES = 64
 MAX_PARTS = 16
 """More parts of one client, or files, are joined."""
 _MANIFEST, _LOCK = "kept.json", "kept.lock"
+_ACCEPTED = "accepted-"
+"""Files with what operators have accepted, which audits never change. The rest of their names is the incident."""
 _BATCH_ROWS = 10_000
 
 Record = tuple[tuple[tuple[str, str, int], int], bytes]
@@ -59,6 +66,8 @@ class _Manifest(msgspec.Struct, frozen=True):
     format: str
     version: int
     files: list[KeptFile]
+    audited: KeptFile | None = None
+    """The result of the latest audit."""
 
 
 @dataclass(slots=True)
@@ -106,8 +115,12 @@ class Kept:
         except Timeout:
             raise ConfigError(f"{path}: another audit is using this state") from None
         try:
-            self._manifest = self._read_manifest()
+            self._manifest = _read_manifest(self._path)
             self._placed = [each for file in self._of(parts=True) for each in self._read_parts(file)]
+            self.audited = _read_audited(self._path, self._manifest)
+            """The result of the latest audit; None if there was none."""
+            self.acceptances = read_acceptances(self._path)
+            """What operators have accepted."""
         except BaseException:
             self._lock.release()
             raise
@@ -168,58 +181,107 @@ class Kept:
         again = [file for owner in sorted(reopened) for file in known[owner]]
         return Plan(replace(found, files=[*unread, *again]), placed, duplicated)
 
-    def commit(self, placed: Sequence[Placed], files: Sequence[KeptFile], *, anew: bool) -> None:
-        """Replace the state: `placed` are all parts that it has from now on, `files` those that were written with their
-        facts; if `anew`, there are no others."""
+    def commit(
+        self, placed: Sequence[Placed], files: Sequence[KeptFile], audited: Audited, *, anew: bool
+    ) -> None:
+        """Replace the state by that after an audit: `placed` are all parts that it has from now on, `files` those that
+        were written with their facts; if `anew`, there are no others."""
         data = msgspec.msgpack.encode(list(placed))
         facts = list(files) if anew else [*self.facts, *files]
-        parts = self._write(f"parts-{secrets.token_hex(8)}.msgpack", data)
-        manifest = _Manifest(FORMAT, VERSION, [*facts, parts])
+        self._put([*facts, self._write(f"parts-{secrets.token_hex(8)}.msgpack", data)], audited)
+        self._placed = list(placed)
+
+    def note(self, audited: Audited) -> None:
+        """Keep the result of an audit that has found nothing else to keep."""
+        self._put(self._manifest.files, audited)
+
+    def _put(self, files: Sequence[KeptFile], audited: Audited) -> None:
+        """Put files and a result in the place of all others."""
+        result = self._write(f"audited-{secrets.token_hex(8)}.msgpack", msgspec.msgpack.encode(audited))
+        manifest = _Manifest(FORMAT, VERSION, list(files), result)
         self._write(_MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)) + b"\n")
-        self._manifest, self._placed = manifest, list(placed)
-        current = {each.name for each in manifest.files} | {_MANIFEST, _LOCK}
+        self._manifest, self.audited = manifest, audited
+        current = {each.name for each in (*manifest.files, result)} | {_MANIFEST, _LOCK}
         for path in self._path.iterdir():
-            if path.name not in current:
+            if path.name not in current and not path.name.lstrip(".").startswith(_ACCEPTED):
                 path.unlink(missing_ok=True)
 
     def _of(self, *, parts: bool) -> list[KeptFile]:
         return [each for each in self._manifest.files if each.parts is parts]
 
-    def _read_manifest(self) -> _Manifest:
-        empty = _Manifest(FORMAT, VERSION, [])
-        path = self._path / _MANIFEST
-        try:
-            data = path.read_bytes()
-        except FileNotFoundError:
-            return empty
-        try:
-            version = json.loads(data)["version"]
-            if version != VERSION:
-                return empty
-            found = msgspec.json.decode(data, type=_Manifest)
-        except (ValueError, KeyError, TypeError) as error:
-            raise ConfigError(f"{path}: damaged ({error}); remove the directory, and audit again") from None
-        if found.format != FORMAT or any("/" in each.name for each in found.files):
-            raise ConfigError(f"{path}: not the state of audits")
-        return found
-
     def _read_parts(self, file: KeptFile) -> list[Placed]:
         return msgspec.msgpack.decode(_verified(self._path, file), type=list[Placed])
 
     def _write(self, name: str, data: bytes) -> KeptFile:
-        """Write a file durably, replacing another one of its name."""
-        aside = self._path / f".{name}.{secrets.token_hex(4)}"
-        with open(aside, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, self._path / name)
-        directory = os.open(self._path, os.O_RDONLY)
+        return KeptFile(name, _write(self._path, name, data), parts=name.startswith("parts-"))
+
+
+def _read_manifest(directory: Path) -> _Manifest:
+    empty = _Manifest(FORMAT, VERSION, [])
+    path = directory / _MANIFEST
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return empty
+    try:
+        version = json.loads(data)["version"]
+        if version != VERSION:
+            return empty
+        found = msgspec.json.decode(data, type=_Manifest)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path}: damaged ({error}); remove it, and audit again") from None
+    if found.format != FORMAT or any("/" in each.name for each in found.files):
+        raise ConfigError(f"{path}: not the state of audits")
+    return found
+
+
+def read_audited(directory: Path) -> Audited | None:
+    """The result of the latest audit with the state in a directory, which another audit may be replacing; None if there
+    was none. Raises :class:`ConfigError` as :class:`Kept` does."""
+    while True:
+        manifest = _read_manifest(directory)
         try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
-        return KeptFile(name, hashlib.sha256(data).hexdigest(), parts=True)
+            return _read_audited(directory, manifest)
+        except ConfigError:
+            if _read_manifest(directory) == manifest:
+                raise
+
+
+def _read_audited(directory: Path, manifest: _Manifest) -> Audited | None:
+    if manifest.audited is None:
+        return None
+    return msgspec.msgpack.decode(_verified(directory, manifest.audited), type=Audited)
+
+
+def read_acceptances(directory: Path) -> Acceptances:
+    """What operators have accepted, from a state's directory. Raises :class:`ConfigError` for a damaged file."""
+    found = Acceptances()
+    for path in sorted(directory.glob(f"{_ACCEPTED}*")):
+        try:
+            each = msgspec.json.decode(path.read_bytes(), type=Acceptance)
+        except FileNotFoundError:
+            continue  # it was withdrawn
+        except msgspec.DecodeError as error:
+            raise ConfigError(
+                f"{path}: damaged ({error}); remove it, and accept the incident again"
+            ) from None
+        found.by_id[each.incident.id] = each
+    return found
+
+
+def write_acceptance(directory: Path, acceptance: Acceptance) -> None:
+    """Keep an acceptance, in the place of an earlier one of the same incident."""
+    data = msgspec.json.format(msgspec.json.encode(acceptance)) + b"\n"
+    _write(directory, f"{_ACCEPTED}{acceptance.incident.id}.json", data)
+
+
+def remove_acceptance(directory: Path, incident: str) -> bool:
+    """Forget an acceptance; returns whether there was one."""
+    try:
+        (directory / f"{_ACCEPTED}{incident}.json").unlink()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def storable(known: Histories, placed: Iterable[Placed]) -> list[Placed]:
@@ -312,17 +374,33 @@ def read_facts(directory: str, file: KeptFile, numbers: Container[int]) -> Itera
                 yield ((producer, topic, part), number), data
 
 
+def _write(directory: Path, name: str, data: bytes) -> str:
+    """Write a file durably, replacing another one of its name; returns its SHA-256."""
+    aside = directory / f".{name}.{secrets.token_hex(4)}"
+    with open(aside, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(aside, directory / name)
+    opened = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+    return hashlib.sha256(data).hexdigest()
+
+
 def _verified(directory: Path, file: KeptFile) -> bytes:
     path = directory / file.name
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        raise ConfigError(f"{path}: missing; remove {directory}, and audit again") from None
+        raise ConfigError(f"{path}: missing; remove {directory / _MANIFEST}, and audit again") from None
     if hashlib.sha256(data).hexdigest() != file.sha256:
-        raise ConfigError(f"{path}: damaged; remove {directory}, and audit again")
+        raise ConfigError(f"{path}: damaged; remove {directory / _MANIFEST}, and audit again")
     return data
 
 
 def _is_ours(path: Path) -> bool:
     name = path.name.lstrip(".")
-    return name.startswith(("facts-", "parts-", _MANIFEST)) or name == _LOCK
+    return name.startswith(("facts-", "parts-", "audited-", _ACCEPTED, _MANIFEST)) or name == _LOCK

@@ -25,7 +25,17 @@ from reliamsg.audit.kinds import KINDS
 from reliamsg.audit.report_charts import MARKS, latency_chart, time_chart
 from reliamsg.audit.report_data import data
 from reliamsg.audit.report_map import map_picture, topology
-from reliamsg.audit.report_views import cards, changes, clients, group_lines, header, matrix, streams, summary
+from reliamsg.audit.report_views import (
+    cards,
+    changes,
+    clients,
+    group_lines,
+    header,
+    matrix,
+    period,
+    streams,
+    summary,
+)
 from reliamsg.audit.report_words import compact, counts, duration, grouped, moment, quantile, times
 
 __all__ = ["MAX_BYTES", "data", "render", "write"]
@@ -207,6 +217,6 @@ def _templates() -> jinja2.Environment:
     environment.filters |= {
         "number": lambda n: f"{n:,}", "seconds": duration, "times": times, "moment": moment, "compact": compact,
         "grouped": grouped, "short": lambda text, length=300: text if len(text) <= length else f"{text[:length]}…",
-        "path": json.dumps,
+        "path": json.dumps, "period": period,
     }  # fmt: skip
     return environment

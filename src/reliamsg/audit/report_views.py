@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import groupby
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from reliamsg.audit.kinds import KINDS, LOSSES, PRECEDENCE
 from reliamsg.audit.report_words import meaning, moment, times
 
-__all__ = ["cards", "changes", "clients", "group_lines", "header", "matrix", "streams", "summary"]
+__all__ = ["cards", "changes", "clients", "group_lines", "header", "matrix", "period", "streams", "summary"]
 
 _RANKS: dict[str, int] = {severity: rank for rank, severity in enumerate(PRECEDENCE)}
 _MAX_HOLDS = 5
@@ -43,7 +43,26 @@ def header(verdict: Mapping[str, Any]) -> dict[str, Any]:
             for each in holds[:_MAX_HOLDS]
         ],
         "more_holds": max(len(holds) - _MAX_HOLDS, 0),
+        "window": _window(verdict.get("window")),
     }
+
+
+def _window(window: Mapping[str, Any] | None) -> str:
+    """The verdict for the window in a sentence; empty if it is that for all time."""
+    if window is None or (window["since"] is None and not window["accepted"]):
+        return ""
+    since = "Besides what was accepted" if window["since"] is None else f"Since {_time(window['since'])}"
+    counts = f"{window['proven']:,} of {window['enqueued']:,} messages are proven"
+    accepted = f", {window['accepted']:,} accepted" if window["accepted"] else ""
+    incidents = (
+        "1 incident counts" if window["incidents"] == 1 else f"{window['incidents']:,} incidents count"
+    )
+    return f"{since}: {window['verdict']}. {counts}, {incidents}{accepted}."
+
+
+def period(times: Sequence[str]) -> str:
+    """A time, or two, as the report writes times."""
+    return " to ".join(dict.fromkeys(map(_time, times)))
 
 
 def _time(text: str) -> str:

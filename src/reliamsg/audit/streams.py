@@ -12,13 +12,14 @@ from reliamsg.audit.context import NOBODY, Context, Journal, heard, is_incarnati
 from reliamsg.audit.fates import PRODUCER, Fate, GroupView, StreamView, Tag, fates_of_group, fates_of_producer
 from reliamsg.audit.fold import Fact, StreamName, unfold
 from reliamsg.audit.found import Finding
+from reliamsg.audit.incidents import Incident, incidents_of_stream
 from reliamsg.audit.kinds import KINDS, LOSSES
 from reliamsg.audit.numbers import DECLINED, History, read_history
 from reliamsg.audit.order import Bounds, Course, Position, end_of, follow
 from reliamsg.audit.passages import Passages, count_passages
 from reliamsg.audit.repeats import repeats
 from reliamsg.audit.spans import LAST, joined, pieces, size
-from reliamsg.audit.through import Question, questions
+from reliamsg.audit.through import Open, dated, enqueue_times, questions
 
 __all__ = ["Account", "Judged", "judge"]
 
@@ -85,10 +86,11 @@ class Judged:
     """By group and epoch."""
     lacking: list[str] = field(default_factory=list)
     """Lines about messages to which others refer and that no journal has."""
-    question: Question | None = None
-    """The open questions about the message that was enqueued first of all that any is about."""
-    undated: bool = False
-    """Whether there are open questions about messages whose time is unknown."""
+    incidents: list[Incident] = field(default_factory=list)
+    open: Open = field(default_factory=Open)
+    """All open questions."""
+    unaccepted: Open = field(default_factory=Open)
+    """Those that are not about incidents that an operator accepted."""
     latest_us: int = 0
     """The latest time at which a row began that enqueued messages."""
 
@@ -154,13 +156,29 @@ class _Stream:
         found.passages = count_passages(self.histories, of_groups, self.context)
         self._forks()
         self._lacking()
-        found.question, found.undated = questions([*found.findings, *self.hidden], self.histories)
+        self._questions()
         found.latest_us = max(
             (point.wall_us for history in self.histories for row in history.of_kind("enqueued")
              for point in (row.fact, *(row.fact.points or ()))),
             default=0,
         )  # fmt: skip
         return found
+
+    def _questions(self) -> None:
+        """Find incidents and open questions, and those that are left besides accepted incidents."""
+        found, every = self.found, [*self.found.findings, *self.hidden]
+        times = enqueue_times({each.epoch for each in every if each.epoch is not None}, self.histories)
+        found.incidents = dated(incidents_of_stream(found.findings), times)
+        found.open = found.unaccepted = questions(every, times)
+        accepted = [each for each in found.incidents if self.context.acceptances.covers(each.brief)]
+        if accepted:
+            left = [
+                each for each in found.findings if not any(incident.contains(each) for incident in accepted)
+            ]
+            # Where an incident is reported, contents that can't be compared are none of their own.
+            epochs = {each.epoch for each in accepted}
+            left += [each for each in self.hidden if each.epoch not in epochs]
+            found.unaccepted = questions(left, times)
 
     # -- the producer ---------------------------------------------------------------------------------------
 

@@ -8,16 +8,19 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from operator import add
 from typing import Any
 
 import msgspec
 
+from reliamsg.audit.accepted import MAX_BRIEFS, Brief, worst_briefs
 from reliamsg.audit.clients import StreamTraces
 from reliamsg.audit.context import NOBODY, Context, Journal
+from reliamsg.audit.days import Days, add_days, days_of
 from reliamsg.audit.fates import Fate
 from reliamsg.audit.fold import Fact, Folder, StreamName
 from reliamsg.audit.found import Finding
-from reliamsg.audit.incidents import MAX_INCIDENTS, Incident, incidents_of_stream, worst_incidents
+from reliamsg.audit.incidents import MAX_INCIDENTS, Incident, worst_incidents
 from reliamsg.audit.kinds import KINDS, LOSSES, PRECEDENCE
 from reliamsg.audit.lineage import Damaged, Placed
 from reliamsg.audit.numbers import read_history
@@ -26,7 +29,7 @@ from reliamsg.audit.segment import StatedIdle, is_head, owner_of, read_head, rea
 from reliamsg.audit.sources import Chunk
 from reliamsg.audit.spans import LAST, size
 from reliamsg.audit.streams import Account, Judged, judge
-from reliamsg.audit.through import Question, enqueued_by, first_question
+from reliamsg.audit.through import Open, enqueued_by
 
 __all__ = [
     "Key",
@@ -185,10 +188,10 @@ class Summary:
     by_repair: int = 0
     by_second_site: int = 0
     lacking: set[str] = field(default_factory=set)
-    question: Question | None = None
-    """The open questions about the message that was enqueued first of all that any is about."""
-    undated: bool = False
-    """Whether there are open questions about messages whose time is unknown."""
+    open: Open = field(default_factory=Open)
+    """All open questions."""
+    unaccepted: Open = field(default_factory=Open)
+    """Those that are not about incidents that an operator accepted."""
     latest_us: int = 0
     """The latest time at which a row began that enqueued messages."""
     kinds: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -203,8 +206,16 @@ class Summary:
     incidents: list[Incident] = field(default_factory=list)
     """The worst are among them, see :func:`worst_incidents`."""
     incidents_total: int = 0
+    briefs: list[Brief] = field(default_factory=list)
+    """The worst :data:`MAX_BRIEFS` of all incidents are among them."""
+    days: Days = field(default_factory=dict)
     overview: Overview = field(default_factory=Overview)
     """For the report; empty unless tables are made."""
+
+    @property
+    def enqueued(self) -> int:
+        """The number of messages."""
+        return sum(account.enqueued for account in self.accounts.values())
 
     def add(self, other: Summary) -> None:
         """Add the judgement of other streams."""
@@ -217,8 +228,8 @@ class Summary:
         self.by_repair += other.by_repair
         self.by_second_site += other.by_second_site
         self.lacking |= other.lacking
-        self.question = first_question(self.question, other.question)
-        self.undated |= other.undated
+        self.open.add(other.open)
+        self.unaccepted.add(other.unaccepted)
         self.latest_us = max(self.latest_us, other.latest_us)
         self.kinds.update(other.kinds)
         self.messages.update(other.messages)
@@ -227,6 +238,10 @@ class Summary:
         if len(self.incidents) > 2 * MAX_INCIDENTS:
             self.incidents = worst_incidents(self.incidents)
         self.incidents_total += other.incidents_total
+        self.briefs += other.briefs
+        if len(self.briefs) > 2 * MAX_BRIEFS:
+            self.briefs = worst_briefs(self.briefs)
+        add_days(self.days, other.days)
         self.overview.add(other.overview)
         self.findings = _bounded(self.findings, other.findings)
         self.losses = _bounded(self.losses, other.losses)
@@ -272,6 +287,7 @@ def judge_streams(
                 for fate in fates:
                     yield stream, group, epoch, fate
         own = summarize(found)
+        own.days = days_of(facts, context.journals)
         if tables:
             own.overview = overview_of(found, facts, context)
         summary.add(own)
@@ -282,28 +298,31 @@ def count_enqueued(
     records: Iterable[tuple[Key, bytes]],
     numbers: Mapping[str, Sequence[int]],
     context: Context,
-    us: int,
-) -> Iterator[int]:
-    """For each stream of sorted records, the number of messages that were enqueued by that time."""
+    times: Sequence[int],
+) -> Iterator[list[int]]:
+    """The numbers of messages in sorted records that were enqueued by these times: one list."""
+    total = [0] * len(times)
     for stream, facts in _streams(records, numbers):
         histories = [
             read_history(journal, stream, rows)
             for name, rows in facts.items()
             if (journal := context.journals[name]).role == "producer"
         ]
-        yield enqueued_by(us, histories, context.until_us)
+        total = list(map(add, total, enqueued_by(times, histories, context.until_us)))
+    yield total
 
 
 def summarize(found: Judged) -> Summary:
-    """The judgement of one stream, without an overview."""
-    incidents = incidents_of_stream(found.findings)
+    """The judgement of one stream, without days and overview."""
     losses = [each for each in found.findings if each.kind in LOSSES]
     summary = Summary(
         int(found.used), found.pending, found.accounts, by_repair=found.passages.by_repair,
-        by_second_site=found.passages.by_second_site, lacking=set(found.lacking), question=found.question,
-        undated=found.undated, latest_us=found.latest_us,
+        by_second_site=found.passages.by_second_site, lacking=set(found.lacking),
+        open=Open(found.open.first, found.open.undated),
+        unaccepted=Open(found.unaccepted.first, found.unaccepted.undated), latest_us=found.latest_us,
         findings=found.findings, losses=losses, losses_total=len(losses),
-        incidents=incidents, incidents_total=len(incidents),
+        incidents=found.incidents, incidents_total=len(found.incidents),
+        briefs=[each.brief for each in found.incidents],
     )  # fmt: skip
     passages = found.passages
     for name, counts in (

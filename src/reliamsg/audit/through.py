@@ -4,26 +4,29 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from itertools import islice
+from operator import itemgetter
 from typing import Any
 
-from reliamsg.audit.fold import Opening, Part, unfold
+import msgspec
+
+from reliamsg.audit.fold import FOREVER_US, Opening, Part, unfold
 from reliamsg.audit.found import Finding, describe
+from reliamsg.audit.incidents import Incident
 from reliamsg.audit.kinds import KINDS
 from reliamsg.audit.numbers import History
 from reliamsg.audit.spans import LAST, pieces, size
+from reliamsg.audit.times import as_time
 
 __all__ = [
-    "DEMANDS", "Proven", "Question", "Through", "as_time", "clients_as_dicts", "demands_at", "enqueued_by",
-    "find_through", "first_question", "prove", "questions",
+    "DEMANDS", "Open", "Proven", "Question", "Through", "Times", "clients_as_dicts", "dated", "demands_at",
+    "enqueue_times", "enqueued_by", "find_through", "prove", "questions",
 ]  # fmt: skip
 
 DEMANDS = frozenset({"unclosed", "ends_early", "mixed_clock"})
 """Kinds of findings about evidence that was demanded and may follow. They don't question what is there."""
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MAX_CLIENTS = 1_000
 _MAX_HOLDS = 20
 _ENDS = {"closed": "was closed then", "open": "has no row after that", "retired": "was retired"}
@@ -58,7 +61,22 @@ class Question:
     """Those about that message."""
 
 
-def first_question(one: Question | None, other: Question | None) -> Question | None:
+@dataclass(slots=True)
+class Open:
+    """What is open about the messages of streams."""
+
+    first: Question | None = None
+    """The open questions about the message that was enqueued first of all that any is about."""
+    undated: bool = False
+    """Whether there are open questions about messages whose time is unknown."""
+
+    def add(self, other: Open) -> None:
+        """Add what is open about other streams."""
+        self.first = _first_question(self.first, other.first)
+        self.undated |= other.undated
+
+
+def _first_question(one: Question | None, other: Question | None) -> Question | None:
     """The questions about earlier messages, or those of both."""
     if one is None or other is None:
         return one or other
@@ -90,9 +108,53 @@ def prove(
     return Proven(role, client, source, broken, ends, us, merged)
 
 
-def questions(findings: Iterable[Finding], histories: Sequence[History]) -> tuple[Question | None, bool]:
-    """The open questions of a stream about the message that was enqueued first of all that any is about; and whether
-    there is one about messages that were not enqueued, whose time is unknown."""
+Times = Mapping[int, Sequence[tuple[int, int, int]]]
+"""By epoch, ranges of a stream's messages and the times at which the rows began that enqueued them (µs since 1970).
+Ranges may overlap."""
+
+
+def enqueue_times(epochs: Container[int], histories: Sequence[History]) -> Times:
+    """When the messages of some epochs of a stream were enqueued."""
+    found: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+    for history in histories:
+        for row in history.of_kind("enqueued"):
+            if row.epoch in epochs:
+                found[row.epoch] += [(fact.first, fact.last, fact.wall_us) for fact in unfold(row.fact)]
+    return found
+
+
+def dated(incidents: Iterable[Incident], times: Times) -> list[Incident]:
+    """Incidents of a stream, each with the times at which its messages were enqueued; without, if it is not about
+    messages, or if any of them was not enqueued."""
+    steps: dict[int, list[tuple[int, int, int, int]]] = {}
+    found = []
+    for each in incidents:
+        epoch, first, last = each.epoch, each.first, each.last
+        if epoch is None or first is None or last is None:
+            found.append(each)
+            continue
+        if epoch not in steps:
+            steps[epoch] = [(*span, min(marks), max(marks)) for *span, marks in pieces(times.get(epoch, ()))]  # type: ignore[misc]
+        period = _period(steps[epoch], first, last)
+        found.append(each if period is None else msgspec.structs.replace(each, enqueued_us=period))
+    return found
+
+
+def _period(steps: Sequence[tuple[int, int, int, int]], first: int, last: int) -> tuple[int, int] | None:
+    """The earliest and latest time of disjoint, sorted ranges that together contain `first` to `last`."""
+    at = max(bisect_right(steps, first, key=itemgetter(0)) - 1, 0)
+    end, earliest, latest = first - 1, FOREVER_US, 0
+    while end < last and at < len(steps) and steps[at][0] <= end + 1:
+        _, step_end, low, high = steps[at]
+        if step_end > end:
+            end, earliest, latest = step_end, min(earliest, low), max(latest, high)
+        at += 1
+    return (earliest, latest) if end >= last else None
+
+
+def questions(findings: Iterable[Finding], times: Times) -> Open:
+    """What the findings about a stream leave open. `times` include the epochs of all of them; the time of messages that
+    were not enqueued is unknown."""
     by_epoch: dict[int, list[Finding]] = defaultdict(list)
     undated = False
     for each in findings:
@@ -102,23 +164,17 @@ def questions(findings: Iterable[Finding], histories: Sequence[History]) -> tupl
             undated = True
         else:
             by_epoch[each.epoch].append(each)
-    rows: dict[int, list[tuple[int, int, int]]] = {}
-    for history in histories if by_epoch else ():
-        for row in history.of_kind("enqueued"):
-            if row.epoch in by_epoch:
-                own = rows.setdefault(row.epoch, [])
-                own += [(fact.first, fact.last, fact.wall_us) for fact in unfold(row.fact)]
     least: int | None = None
     first: list[Finding] = []
     for epoch, own_findings in by_epoch.items():
-        for each, since in _since(own_findings, rows.get(epoch, [])):
+        for each, since in _since(own_findings, times.get(epoch, ())):
             if since is None:
                 undated = True
             elif least is None or since < least:
                 least, first = since, [each]
             elif since == least:
                 first.append(each)
-    return None if least is None else Question(least, first[:_MAX_HOLDS]), undated
+    return Open(None if least is None else Question(least, first[:_MAX_HOLDS]), undated)
 
 
 def _since(
@@ -141,18 +197,25 @@ def _since(
         yield each, least if end >= last else None
 
 
-def enqueued_by(us: int, histories: Sequence[History], until_us: int | None) -> int:
-    """The number of a stream's messages that were enqueued by a time, without those after `until_us`."""
-    by_epoch: dict[int, list[tuple[int, int, bool]]] = defaultdict(list)
+def enqueued_by(times: Sequence[int], histories: Sequence[History], until_us: int | None) -> list[int]:
+    """For each of `times`, the number of a stream's messages that were enqueued by then, without those after
+    `until_us`."""
+    by_epoch: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+    latest = max(times, default=0)
     for history in histories:
         for row in history.of_kind("enqueued"):
             for fact in unfold(row.fact):
-                later = until_us is not None and fact.wall_us > until_us
-                if later or fact.wall_us <= us:
-                    by_epoch[row.epoch].append((fact.first, fact.last, later))
-    return sum(
-        size(first, last) for own in by_epoch.values() for first, last, marks in pieces(own) if not any(marks)
-    )
+                if fact.wall_us <= latest or (until_us is not None and fact.wall_us > until_us):
+                    by_epoch[row.epoch].append((fact.first, fact.last, fact.wall_us))
+    found = [0] * len(times)
+    for own in by_epoch.values():
+        for first, last, marks in pieces(own):
+            if until_us is not None and max(marks) > until_us:
+                continue
+            for place, us in enumerate(times):
+                if min(marks) <= us:
+                    found[place] += size(first, last)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,12 +306,3 @@ def demands_at(until_us: int, proven: Iterable[Proven], now_us: int) -> Iterator
             if low <= until_us < high:
                 text = f"{each.name}: {KINDS['mixed_clock'][1]}: between {as_time(low)} and {as_time(high)}"
                 yield Finding("mixed_clock", text=text)
-
-
-def as_time(us: int) -> str:
-    """µs since 1970 in ISO 8601, UTC; numbers beyond the year 9999 as they are."""
-    try:
-        moment = _EPOCH + timedelta(microseconds=us)
-    except OverflowError:
-        return f"{us} µs"
-    return f"{moment.replace(tzinfo=None).isoformat(timespec='microseconds')}Z"

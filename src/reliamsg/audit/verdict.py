@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from reliamsg.audit import days
+from reliamsg.audit.accepted import Acceptances, Brief, worst_briefs
 from reliamsg.audit.clients import Clients
 from reliamsg.audit.expect import Expect
 from reliamsg.audit.found import EVIDENCE, Finding, describe
@@ -14,7 +16,9 @@ from reliamsg.audit.incidents import as_dicts, incidents_of_clients, worst_incid
 from reliamsg.audit.kinds import KINDS, PRECEDENCE
 from reliamsg.audit.lineage import Histories
 from reliamsg.audit.tasks import MAX_FINDINGS, Summary, worst_first
-from reliamsg.audit.through import DEMANDS, Through, as_time, clients_as_dicts, find_through
+from reliamsg.audit.through import DEMANDS, Through, clients_as_dicts, find_through
+from reliamsg.audit.times import as_time
+from reliamsg.audit.windows import Reach, Scope, judge_window
 from reliamsg.terminal import printable
 
 __all__ = [
@@ -24,8 +28,10 @@ __all__ = [
     "Proof",
     "about_evidence",
     "as_dict",
+    "briefs",
     "compose",
     "conclude",
+    "evidence_of",
     "line",
     "messages",
     "quantiles",
@@ -46,10 +52,11 @@ SITE_COUNTS = ("confirmed", "received", "lost_after_confirm", "saved_alone")
 """The numbers of messages of each site."""
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
 """The quantiles of each hop."""
+_DAYS_SHOWN = 7
 _MAX_BUCKET = 255
 """Half a million years."""
 
-_STATUS = {"complete": 0, "violated": 1, "lost": 1, "unknown": 2}
+_STATUS = {"complete": 0, "accepted": 0, "violated": 1, "lost": 1, "unknown": 2}
 
 
 def worst(kinds: Iterable[str]) -> str:
@@ -59,8 +66,8 @@ def worst(kinds: Iterable[str]) -> str:
 
 
 def status(verdict: Mapping[str, Any]) -> int:
-    """The exit code: 0 complete, 1 violated or lost, 2 unknown."""
-    return _STATUS[verdict["verdict"]]
+    """The exit code of the verdict for the window: 0 complete or accepted, 1 violated or lost, 2 unknown."""
+    return _STATUS[verdict["window"]["verdict"]]
 
 
 def conclude(kinds: Iterable[str], through: Through, enqueued: int, proven: int, all_counts: bool) -> str:
@@ -72,15 +79,25 @@ def conclude(kinds: Iterable[str], through: Through, enqueued: int, proven: int,
     return "complete" if proven or not enqueued else "unknown"
 
 
-def time_of(total: Summary, clients: Clients, known: Histories, rules: Expect, now_us: int) -> Through:
-    """The time through which the evidence is whole and no message is open."""
-    questioned = any(
-        KINDS[each.kind][0] == "unknown" and each.kind not in DEMANDS
-        for each in about_evidence(total, clients, known)
-    )
-    if questioned or total.undated or not known.journals:
+def time_of(
+    total: Summary,
+    clients: Clients,
+    known: Histories,
+    rules: Expect,
+    now_us: int,
+    acceptances: Acceptances | None = None,
+) -> Through:
+    """The time through which the evidence is whole and no message is open; with `acceptances`, whatever was accepted
+    does not count as open."""
+    evidence = about_evidence(total, clients, known)
+    if acceptances is not None:
+        covered = {each.id for each in incidents_of_clients(evidence) if acceptances.covers(each.brief)}
+        evidence = [each for each in evidence if incidents_of_clients([each])[0].id not in covered]
+    questioned = any(KINDS[each.kind][0] == "unknown" and each.kind not in DEMANDS for each in evidence)
+    left = total.open if acceptances is None else total.unaccepted
+    if questioned or left.undated or not known.journals:
         return Through(None, [])
-    return find_through(clients.proven, total.question, rules.until_us, now_us)
+    return find_through(clients.proven, left.first, rules.until_us, now_us)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +111,7 @@ class Proof:
     """Whether any open question makes the verdict ``unknown``."""
     demands: list[Finding]
     """What questions that everything is proven through the time that was asked for."""
+    in_window: Reach
 
 
 def compose(
@@ -102,15 +120,12 @@ def compose(
     known: Histories,
     duplicated: int,
     proof: Proof,
-    journals: str = "",
-    out: str = "",
+    scope: Scope,
+    places: tuple[str, str] = ("", ""),
 ) -> dict[str, Any]:
     """The content of ``verdict.json``, but for the time that the audit took. `duplicated`: further copies of valid
-    segments. `journals` and `out`: for commands, where the journals and the audit's output are."""
-    evidence, through = about_evidence(total, clients, known), proof.through
-    if not known.journals:
-        evidence.append(Finding("missing", text=_NO_JOURNALS))
-    evidence += proof.demands
+    segments. `places`: for commands, where the journals and the audit's output are."""
+    evidence, through = evidence_of(total, clients, known, proof), proof.through
     kinds: Counter[str] = Counter(each.kind for each in evidence)
     for (kind, _), count in total.kinds.items():
         kinds[kind] += count
@@ -129,7 +144,8 @@ def compose(
         "clients": clients_as_dicts(clients.proven),
         "messages": counts,
         "streams": total.streams,
-        **_incidents(total, evidence, journals, out),
+        **_incidents(total, evidence, scope.acceptances, *places),
+        "window": judge_window(scope, *briefs(total, evidence), proof.in_window),
         "sites": {
             site: {name: counts[name] for name in SITE_COUNTS} for site, counts in sorted(total.sites.items())
         },
@@ -144,19 +160,35 @@ def compose(
             ],
         },
         "latency": quantiles(clients.latencies),
+        "days": days.as_dicts(total.days),
         "findings": [as_dict(each) for each in worst_found],
         "findings_total": sum(kinds.values()),
         "rows": known.rows,
     }
 
 
-def _incidents(total: Summary, evidence: Iterable[Finding], journals: str, out: str) -> dict[str, Any]:
+def _incidents(
+    total: Summary, evidence: Iterable[Finding], acceptances: Acceptances, journals: str, out: str
+) -> dict[str, Any]:
     of_clients = incidents_of_clients(evidence)
     worst_ones = worst_incidents([*total.incidents, *of_clients])
     return {
-        "incidents": as_dicts(worst_ones, journals, out),
+        "incidents": as_dicts(worst_ones, acceptances, journals, out),
         "incidents_total": total.incidents_total + len(of_clients),
     }
+
+
+def briefs(total: Summary, evidence: Iterable[Finding]) -> tuple[list[Brief], int]:
+    """The worst incidents, for comparisons, and the number of those beyond."""
+    of_clients = [each.brief for each in incidents_of_clients(evidence)]
+    worst_ones = worst_briefs([*total.briefs, *of_clients])
+    return worst_ones, total.incidents_total + len(of_clients) - len(worst_ones)
+
+
+def evidence_of(total: Summary, clients: Clients, known: Histories, proof: Proof) -> list[Finding]:
+    """All findings that are not about a stream, with those about what was asked for."""
+    none = [] if known.journals else [Finding("missing", text=_NO_JOURNALS)]
+    return [*about_evidence(total, clients, known), *none, *proof.demands]
 
 
 def about_evidence(total: Summary, clients: Clients, known: Histories) -> list[Finding]:
@@ -247,6 +279,7 @@ def table(verdict: Mapping[str, Any], limit: int = 20) -> str:
             else f"  {hold['why']}"
             for hold in verdict["held_by"]
         ]
+    lines += _window(verdict["window"])
     lines += [f"  delivered to {group}: {count:,}" for group, count in m["delivered"].items()]
     lines.append(
         f"  lost {m['lost']:,}, declared gaps {m['declared_gaps']:,}, duplicates {m['duplicates']:,},"
@@ -263,6 +296,7 @@ def table(verdict: Mapping[str, Any], limit: int = 20) -> str:
         f"  {hop}: " + ", ".join(f"{name} {seconds:.6g} s" for name, seconds in quantiles.items())
         for hop, quantiles in verdict["latency"].items()
     ]
+    lines += _days(verdict["days"])
     others = [f"  {f['severity']}: {f['text']}" for f in verdict["findings"] if f["kind"] not in EVIDENCE]
     lacking = [f"  evidence: {line}" for line in (*evidence["missing"], *evidence["broken"])]
     for shown, what in ((lacking, "lines of evidence"), (others, "findings")):
@@ -273,6 +307,29 @@ def table(verdict: Mapping[str, Any], limit: int = 20) -> str:
     return "\n".join(map(printable, lines))
 
 
+def _days(found: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The last days, if there are several."""
+    if len(found) < 2:
+        return []
+    return [
+        f"  {each['day']}: {each['enqueued']:,} messages, declared gaps {each['declared_gaps']:,}, repaired"
+        f" {each['repaired']:,}"
+        for each in found[-_DAYS_SHOWN:]
+    ]
+
+
+def _window(window: Mapping[str, Any]) -> list[str]:
+    """The verdict for the window, if that differs from all time."""
+    if window["since"] is None and not window["accepted"]:
+        return []
+    found = window["verdict"] + (f" through {window['through']}" if window["through"] else "")
+    since = f" since {window['since']}" if window["since"] else ""
+    counts = (
+        f"{window['enqueued']:,} messages, {window['proven']:,} proven, {window['incidents']:,} incidents"
+    )
+    return [f"  verdict{since}: {found}: {counts}, {window['accepted']:,} accepted"]
+
+
 def line(verdict: Mapping[str, Any]) -> str:
     """A summary as one line."""
     m, through = verdict["messages"], verdict["through"]
@@ -280,6 +337,10 @@ def line(verdict: Mapping[str, Any]) -> str:
     found = verdict["verdict"]
     if through:
         found += f" through {through}" if found == "complete" else f" (whole through {through})"
+    window = verdict["window"]
+    if window["since"] is not None or window["accepted"]:
+        since = "" if window["since"] is None else f"since {window['since']} "
+        found = f"{since}{window['verdict']}; in all {found}"
     found += f": {m['enqueued']:,} messages, {m['proven']:,} proven"
     counts = {
         name: m[name]

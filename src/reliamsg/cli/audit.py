@@ -26,10 +26,11 @@ __all__ = ["audit", "missing"]
 def audit(arguments: tuple[str, ...]) -> None:
     """Report the fate of every message from clients' journals.
 
-    Requires PySpark and Java; `audit show`, which prints what an audit found of a stream, does not.
+    Requires PySpark and Java; `audit show`, which prints what an audit found of a stream, and `audit accept`, which
+    accepts an incident, do not.
     """
-    if arguments[:1] == ("show",):
-        _execute("reliamsg.audit.show", arguments[1:])
+    if arguments[:1] in (("show",), ("accept",)):
+        _execute(f"reliamsg.audit.{arguments[0]}", arguments[1:])
     if lacking := missing():
         raise Failure(Status.UNAVAILABLE, lacking)
     _execute("reliamsg.audit", arguments)

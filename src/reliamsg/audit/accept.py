@@ -1,0 +1,120 @@
+"""``reliamsg audit accept``: an operator accepts incidents that an audit has found."""
+
+from __future__ import annotations
+
+import getpass
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from reliamsg.audit.accepted import Acceptance, Brief
+from reliamsg.audit.kept import read_acceptances, read_audited, remove_acceptance, write_acceptance
+from reliamsg.audit.times import as_time
+from reliamsg.errors import ConfigError
+from reliamsg.terminal import say
+
+__all__ = ["main"]
+
+_USAGE, _NO_INPUT, _IO, _INTERRUPTED = 64, 66, 74, 130
+
+
+@click.command("audit accept", context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("state")
+@click.argument("incident", required=False)
+@click.option("--reason", metavar="TEXT", help="Why it needs no further attention.")
+@click.option("--withdraw", is_flag=True, help="Take an acceptance back.")
+def _command(state: str, incident: str | None, reason: str | None, withdraw: bool) -> None:
+    """Accept an incident that the latest audit with the state in directory STATE has found.
+
+    INCIDENT is its id in verdict.json and in the report. It is shown by all further audits, with the reason, and does
+    not count for their exit codes unless it becomes worse or larger. Without INCIDENT, list what was accepted.
+    """
+    place = Path(state)
+    if not place.is_dir():
+        raise FileNotFoundError(f"{state}: no such directory")
+    if incident is None:
+        if reason is not None or withdraw:
+            raise click.UsageError("which incident?")
+        _list(place)
+    elif withdraw:
+        if reason is not None:
+            raise click.UsageError("--withdraw takes no --reason")
+        if not _is_id(incident) or not remove_acceptance(place, incident):
+            raise FileNotFoundError(f"{state}: incident {incident} was not accepted")
+        say(f"incident {incident}: no longer accepted")
+    else:
+        if reason is None or not reason.strip():
+            raise click.UsageError("an acceptance needs a --reason")
+        found = _found(place, incident)
+        acceptance = Acceptance(found, reason.strip(), _operator(), time.time_ns() // 1000)
+        write_acceptance(place, acceptance)
+        say(f"incident {incident}: accepted as {_described(found)}")
+
+
+def _found(place: Path, incident: str) -> Brief:
+    audited = read_audited(place)
+    if audited is None:
+        raise FileNotFoundError(f"{place}: no audit has used this state yet")
+    found = next((each for each in audited.incidents if each.id == incident), None)
+    if found is None:
+        raise FileNotFoundError(f"{place}: the latest audit has found no incident {incident}")
+    return found
+
+
+def _list(place: Path) -> None:
+    for each in sorted(read_acceptances(place).by_id.values(), key=lambda each: each.at_us):
+        say(
+            f"{each.incident.id}  {as_time(each.at_us)}  {each.by}: {each.reason} ({_described(each.incident)})"
+        )
+
+
+def _described(incident: Brief) -> str:
+    messages = {0: "", None: ", of unknown extent"}.get(
+        incident.messages, f", {incident.messages:,} messages"
+    )
+    groups = f", at {', '.join(incident.groups)}" if incident.groups else ""
+    return f"{incident.severity}{messages}{groups}"
+
+
+def _is_id(text: str) -> bool:
+    """Whether it can be an incident, rather than part of a path."""
+    return text.isascii() and text.isalnum()
+
+
+def _operator() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user without a name, as in containers
+        return "unknown"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command with `arguments` (default: ``sys.argv``) and return its exit code."""
+    try:
+        _command.main(
+            None if arguments is None else list(arguments), prog_name="reliamsg audit accept", standalone_mode=False
+        )  # fmt: skip
+        sys.stdout.flush()
+    except (click.Abort, KeyboardInterrupt):
+        return _INTERRUPTED
+    except click.ClickException as error:
+        return _fail(f"{error.format_message()} (try 'reliamsg audit accept --help')", _USAGE)
+    except ConfigError as error:
+        return _fail(str(error), _USAGE)
+    except FileNotFoundError as error:
+        return _fail(str(error), _NO_INPUT)
+    except OSError as error:
+        return _fail(str(error), _IO)
+    return 0
+
+
+def _fail(text: str, code: int) -> int:
+    say(f"reliamsg: {' '.join(text.split())}", err=True)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
