@@ -19,6 +19,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from reliamsg import checker
 from reliamsg.audit import accept
+from reliamsg.audit.__main__ import main
 from reliamsg.audit.accepted import Acceptance, Acceptances, Brief
 from reliamsg.audit.expect import Expect
 from reliamsg.audit.hook import Hook
@@ -462,6 +463,23 @@ def test_metrics_of_an_audit_of_nothing(tmp_path: Path) -> None:
     assert 'reliamsg_audit_verdict{reliamsg_audit_verdict="unknown"} 1.0' in text
     assert "proven_ratio" not in text
     assert "through_timestamp" not in text
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--hook", "true"], "--hook needs --state"),
+        (["--state", "s", "--hook", "'"], "--hook ': No closing quotation"),
+        (["--since", "yesterday"], "--since yesterday: neither ISO 8601 nor"),
+        (["--metrics", "nowhere/x.prom"], "--metrics nowhere/x.prom: there is no such directory"),
+    ],
+)
+def test_wrong_options(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], said: str
+) -> None:
+    """Before Spark is started."""
+    assert main([str(tmp_path), *options]) == 64
+    assert said in capsys.readouterr().err
 
 
 # -- rules --------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import signal
@@ -155,6 +156,8 @@ def _command(
     for option, value in (("--follow", follow), ("--hook", hook)):
         if value is not None and state is None:
             raise click.UsageError(f"{option} needs --state")
+    if metrics is not None:
+        _check_metrics(metrics)
     caller = None if hook is None else Hook(hook)
     baseline = _baseline(state, since)
     with _session(master, journals) as spark:
@@ -178,6 +181,14 @@ def _command(
     else:
         say_text(table(found))
     return status(found)
+
+
+def _check_metrics(file: str) -> None:
+    """Report what would make the last step of an audit fail."""
+    if importlib.util.find_spec("prometheus_client") is None:
+        raise _Unavailable("--metrics needs prometheus-client: pip install 'reliamsg[audit]'")
+    if not Path(file).absolute().parent.is_dir():
+        raise ConfigError(f"--metrics {file}: there is no such directory")
 
 
 def _baseline(state: str | None, since: str | None) -> Baseline:
@@ -226,7 +237,7 @@ def _session(master: str | None, journals: str) -> Iterator[SparkSession]:
         except Exception as error:
             chatter.seek(0)
             said = chatter.read().decode(errors="replace").strip().splitlines() or [str(error)]
-            raise _NoSpark(f"Spark can't start: {said[-1]}") from error
+            raise _Unavailable(f"Spark can't start: {said[-1]}") from error
     spark.sparkContext.setLogLevel("ERROR")
     try:
         yield spark
@@ -248,7 +259,7 @@ def _redirected(target: int) -> Iterator[None]:
             os.close(descriptor)
 
 
-class _NoSpark(Exception):
+class _Unavailable(Exception):
     pass
 
 
@@ -267,7 +278,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _say(str(error), _USAGE)
     except FileNotFoundError as error:
         return _say(str(error), _NO_INPUT)
-    except _NoSpark as error:
+    except _Unavailable as error:
         return _say(str(error), _UNAVAILABLE)
     except OSError as error:
         return _say(str(error), _IO)
