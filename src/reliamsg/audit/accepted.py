@@ -29,6 +29,12 @@ class Brief(msgspec.Struct, array_like=True, frozen=True):
     enqueued_us: tuple[int, int] | None = None
     """When its first and last message were enqueued, µs since 1970. None if unknown."""
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it is about messages, and may turn out to be none: in a running system most messages are open for a
+        moment. They hold the time through which everything is proven."""
+        return self.severity == "unknown" and self.enqueued_us is not None
+
     def is_within(self, other: Brief) -> bool:
         """Whether it is no worse and no larger than another account of the same incident."""
         largest = float("inf")

@@ -28,19 +28,13 @@ def news(
     acceptances: Acceptances,
     before: Audited | None,
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The incidents that somebody should know of and was not told by earlier audits, each with ``new`` or ``grown``.
-
-    Open questions about messages whose time is known are no such incidents: most messages of a running system are open
-    for a moment, and if they remain open, the time through which everything is proven stands still.
-    """
+    """The incidents that somebody should know of and was not told by earlier audits, each with ``new`` or ``grown``."""
     by_id = {each.id: each for each in briefs}
     known = {each.id: each for each in before.incidents} if before is not None else {}
     unreported = before.unreported if before is not None else set()
     for each in incidents:
         brief = by_id[each["id"]]
-        if brief.severity == "remark" or (brief.severity == "unknown" and brief.enqueued_us is not None):
-            continue
-        if acceptances.covers(brief):
+        if brief.severity == "remark" or brief.is_open or acceptances.covers(brief):
             continue
         earlier = known.get(brief.id)
         if earlier is None or brief.id in unreported:

@@ -84,10 +84,10 @@ def judge_window(scope: Scope, incidents: Sequence[Brief], unlisted: int, reach:
     count."""
     baseline, acceptances = scope.baseline, scope.acceptances
     through, enqueued, proven = reach.through, reach.enqueued, reach.proven
-    inside = [each for each in incidents if baseline.has(each)]
+    inside = [each for each in incidents if each.severity != "remark" and baseline.has(each)]
     left = [each for each in inside if not acceptances.covers(each)]
     severities = {each.severity for each in left} | ({incidents[-1].severity} if unlisted else set())
-    found = next((each for each in PRECEDENCE if each in severities and each != "remark"), "complete")
+    found = next((each for each in PRECEDENCE if each in severities), "complete")
     if not reach.all_counts and (
         (found == "unknown" and through.us is not None)
         or (found == "complete" and baseline.since_us is not None)
@@ -101,6 +101,6 @@ def judge_window(scope: Scope, incidents: Sequence[Brief], unlisted: int, reach:
         "verdict": found,
         "enqueued": enqueued,
         "proven": proven,
-        "incidents": len(left) + unlisted,
+        "incidents": sum(reach.all_counts or not each.is_open for each in left) + unlisted,
         "accepted": len(inside) - len(left),
     }
