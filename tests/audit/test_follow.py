@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
+from reliamsg.audit.__main__ import main
 from reliamsg.audit.expect import Expect
 from reliamsg.audit.job import audit
 from reliamsg.audit.verdict import line, status
 from tests.audit.generated import journals
+from tests.audit.local_spark import local_spark
 from tests.audit.test_command import audit as command
 from tests.audit.test_kept import in_pieces, moved, written
 from tests.patience import wait_for
@@ -125,3 +130,45 @@ def test_a_line_names_what_is_wrong() -> None:
         "unknown (whole through 2026-11-21T10:15:02.250417Z): 20,000 messages, 5 proven, declared gaps 3, pending 7, 2"
         " lines of missing or damaged evidence; held by group billing"
     )
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(28, "No space left on device", "f"),
+        Py4JError("x\nOSError: [Errno 28] No space left on device: 'f'\n"),
+        Py4JError("x\nFileNotFoundError: [Errno 2] No such file or directory: 'f'\n"),
+    ],
+    ids=["driver", "task", "archived"],
+)
+def test_it_goes_on_after_a_failure_that_need_not_last(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whether the driver or a task meets it: also a segment that is archived while an audit reads it."""
+    journals(5, "-x").write(tmp_path / "journals", random.Random(5))
+    outcomes: list[Exception | None] = [error, None]
+
+    @contextmanager
+    def no_session(*_: object) -> Iterator[None]:
+        yield None
+
+    def audited(*_: object, **__: object) -> dict[str, Any]:
+        outcome = outcomes.pop(0)
+        if outcome is not None:
+            raise outcome
+        os.kill(os.getpid(), signal.SIGTERM)
+        return audit(local_spark(1), tmp_path / "journals", expect=Expect(drained=True))
+
+    monkeypatch.setattr("reliamsg.audit.__main__._session", no_session)
+    monkeypatch.setattr("reliamsg.audit.__main__.audit", audited)
+    before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    try:
+        options = ["--state", str(tmp_path / "state"), "--follow", "0.01"]
+        assert main([str(tmp_path / "journals"), *options]) == 0
+    finally:
+        for each, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
+            signal.signal(each, handler)
+    said = capsys.readouterr()
+    assert said.err.startswith("reliamsg: [Errno ")
+    assert said.out.startswith("complete through ")
+    assert not outcomes

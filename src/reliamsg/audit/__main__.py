@@ -212,6 +212,11 @@ def _follow(run: Callable[[], dict[str, Any]], interval: float, as_json: bool) -
             found = run()
         except OSError as error:  # a full disk, or journals that can't be reached, need not last
             code = _say(str(error), _IO)
+        except (Py4JError, PySparkException) as error:
+            said_of_it, code = _failure(error)
+            if code != _IO:
+                raise
+            _say(said_of_it, code)
         else:
             code = status(found)
             news = {name: value for name, value in found.items() if name != "seconds"}
@@ -283,7 +288,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         return _say(str(error), _IO)
     except (MemoryError, Py4JError, PySparkException) as error:
-        return _say_failure(str(error) or type(error).__name__)
+        return _say(*_failure(error))
     except Exception:  # noqa: BLE001  (Python would exit with 1, which means violated or lost)
         say_text(traceback.format_exc().rstrip(), err=True)
         return _say("internal error: see above", _SOFTWARE)
@@ -295,17 +300,18 @@ def _say(text: str, code: int) -> int:
     return code
 
 
-if __name__ == "__main__":
-    sys.exit(main())
-
-
-def _say_failure(text: str) -> int:
-    """Report the failure of a job: of a task in Python, only its exception."""
+def _failure(error: Exception) -> tuple[str, int]:
+    """Why a job failed, and the exit code: of a task in Python, only its exception counts."""
+    text = str(error) or type(error).__name__
     raised = re.findall(r"^([\w.]+(?:Error|Exception|Interrupt)(?:: .*)?)$", text, re.MULTILINE)
     found = raised[0] if raised else text.strip().partition("\n")[0]
     name, _, said = found.partition(": ")
     if name.endswith(".ConfigError"):
-        return _say(said, _USAGE)
-    if name in ("OSError", "PermissionError"):
-        return _say(said, _IO)
-    return _say(f"internal error: {found}", _SOFTWARE)
+        return said, _USAGE
+    if name in ("OSError", "PermissionError", "FileNotFoundError"):
+        return said, _IO
+    return f"internal error: {found}", _SOFTWARE
+
+
+if __name__ == "__main__":
+    sys.exit(main())
