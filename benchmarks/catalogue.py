@@ -93,13 +93,17 @@ _PLACES: list[tuple[str, dict[str, str]]] = [
         "audit-increment": "an audit of the last 1 % of audit-billion's journals, with a state",
         "audit-one-stream": "an audit of one stream, on one processor and on two",
     }),
+    ("audit_follow:lags", {
+        "audit-follow": "the lag of an audit that goes on while a hundred clients export",
+    }),
 ]  # fmt: skip
 """Module and function, and the benchmarks that it measures: name and summary."""
 
 _ON_REQUEST = frozenset(
     {
         "audit", "audit-billion", "audit-disturbed", "audit-short-ranges", "audit-rows-apart", "audit-site-gaps",
-        "audit-many-streams", "audit-many-files", "audit-join", "audit-increment", "audit-one-stream", "peers", "soak",
+        "audit-many-streams", "audit-many-files", "audit-join", "audit-increment", "audit-one-stream", "audit-follow",
+        "peers", "soak",
     }
 )  # fmt: skip
 """Benchmarks that ``all`` leaves out, because they take too long."""
