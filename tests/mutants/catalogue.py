@@ -3135,7 +3135,7 @@ MUTANTS = (
         "audit/windows.py",
         "        return known is None or not incident.is_within(known)\n",
         "        return False\n",
-        "an incident in a time that was declared complete does not count in the window",
+        "P8: an incident in a time that was declared complete does not count in the window",
         ByTest(
             "audit/test_windows.py::test_what_an_earlier_audit_should_have_found_counts",
             'assert (found["window"]["verdict"], status(found)) == ("violated", 1)',
@@ -3146,7 +3146,7 @@ MUTANTS = (
         "audit/accepted.py",
         "        return found is not None and incident.is_within(found.incident)\n",
         "        return found is not None\n",
-        "an accepted incident that became worse does not count",
+        "P8: an accepted incident that became worse does not count",
         ByTest(
             "audit/test_windows.py::test_an_accepted_incident_that_becomes_worse_counts_again",
             'assert (incident["severity"], incident["accepted"]["covers"]) == ("lost", False)',
@@ -3157,7 +3157,7 @@ MUTANTS = (
         "audit/windows.py",
         '        found = "complete" if proven or not enqueued else "unknown"\n',
         '        found = "complete"\n',
-        "a window of which nothing is proven is complete",
+        "P8: a window of which nothing is proven is complete",
         ByTest(
             "audit/test_windows.py::test_a_window_of_which_nothing_is_proven_is_unknown",
             'assert (found["window"]["verdict"], status(found)) == ("unknown", 2)',
@@ -3168,7 +3168,7 @@ MUTANTS = (
         "audit/hook.py",
         "        if earlier is None or brief.id in unreported:\n",
         "        if earlier is None:\n",
-        "an incident is never reported if the hook fails once",
+        "P8: an incident is never reported if the hook fails once",
         ByTest(
             "audit/test_windows.py::test_a_hook_that_fails_is_called_again_by_the_next_audit",
             "assert sorted(pager.calls()) == sorted(",

@@ -201,45 +201,32 @@ class Consumer:
         self._dispatcher: Dispatcher | None = None
         self._closing = Closing()
         rules = Rules(
-            max_unacknowledged=max_unacknowledged,
-            max_deliveries=max_deliveries,
-            halt=on_dead_letter == "halt",
-            begin=begin,
-            gap_timeout=gap_timeout,
-            max_streams=max_streams,
-            max_known_streams=max_known_streams,
-            skip_gaps=on_gap == "skip",
-            hold_gaps=on_gap == "hold",
-            repair_delay=repair_delay,
-            repair_timeout=repair_timeout,
-            seed=secrets.randbits(32),
-            signed=keys is not None,
-        )
+            max_unacknowledged=max_unacknowledged, max_deliveries=max_deliveries, halt=on_dead_letter == "halt",
+            begin=begin, gap_timeout=gap_timeout, max_streams=max_streams, max_known_streams=max_known_streams,
+            skip_gaps=on_gap == "skip", hold_gaps=on_gap == "hold", repair_delay=repair_delay,
+            repair_timeout=repair_timeout, seed=secrets.randbits(32), signed=keys is not None,
+        )  # fmt: skip
         settings = EngineSettings(
             group, names, on_late is not None, unsequenced == "deliver", max_inbox_bytes, takeover_timeout,
             on_gap if isinstance(on_gap, str) else "callable", standby, keys=keys,
             max_quarantine_bytes=max_quarantine_bytes,
         )  # fmt: skip
-        export, calls, hooks = journal_export(journal), self._calls, injected()
-
-        def make(store: Inbox, successor: bool, waker: Waker) -> ConsumerEngine:
-            environment = Environment(Clock(elapsed_clock()), waker, hooks.probe or no_probe, calls=calls)
-            return ConsumerEngine(
-                replace(settings, successor=successor), rules, sites, store, hooks.transports or factory,
-                environment, export,
-            )  # fmt: skip
-
-        self._make, self._on_error = make, on_error
+        self._make = _engines(settings, rules, sites, journal_export(journal), self._calls)
+        self._on_error = on_error
         self._runner: Runner | None = None
         self._stopped = False
         self._opener: Opener | None = None
+        self._start(standby, takeover_timeout)
+
+    def _start(self, standby: bool, takeover_timeout: float) -> None:
+        """Open the inbox; a standby does so once its holder has left it."""
         try:
             self._open_inbox()
         except InboxLocked:
             if not standby:
                 raise
             every = min(1.0, takeover_timeout / 8)
-            self._opener = Opener(self._open_inbox, every, f"reliamsg standby {group}")
+            self._opener = Opener(self._open_inbox, every, f"reliamsg standby {self._group}")
 
     def _open_inbox(self) -> None:
         """Take the inbox, and start. Called again and again by a standby whose inbox another process has."""
@@ -576,6 +563,27 @@ def _at_exit(runner: Runner, calls: Uninterrupted, generation: int) -> None:
     if forks.generation == generation:
         runner.close(EXIT_TIMEOUT_S)
         calls.end()
+
+
+def _engines(
+    settings: EngineSettings,
+    rules: Rules,
+    sites: Sequence[Site],
+    export: JournalExport | None,
+    calls: Uninterrupted,
+) -> Callable[[Inbox, bool, Waker], ConsumerEngine]:
+    """Make engines of an inbox, once that is open: an engine for a successor of another inbox's holder, or not, and for
+    whoever steps it."""
+    hooks = injected()
+
+    def make(store: Inbox, successor: bool, waker: Waker) -> ConsumerEngine:
+        environment = Environment(Clock(elapsed_clock()), waker, hooks.probe or no_probe, calls=calls)
+        return ConsumerEngine(
+            replace(settings, successor=successor), rules, sites, store, hooks.transports or factory, environment,
+            export,
+        )  # fmt: skip
+
+    return make
 
 
 def _check_topics(topics: Sequence[str]) -> tuple[str, ...]:
