@@ -3174,5 +3174,16 @@ MUTANTS = (
             "assert sorted(pager.calls()) == sorted(",
         ),
     ),
+    Mutant(
+        "kept-times-to-acknowledgements-lost",
+        "audit/joining.py",
+        "        latencies.setdefault(hop, Counter()).update(counts)\n",
+        '        latencies.setdefault(hop, Counter()).update(counts if hop[0] != "acknowledged" else {})\n',
+        "P9: an audit with a state forgets how long messages took, once it joins what it has kept",
+        ByTest(
+            "audit/test_latencies.py::test_both_judges_have_exact_numbers",
+            "assert not differences(one, by_audit(chains, seed=seed))",
+        ),
+    ),
 )
 """All of them."""

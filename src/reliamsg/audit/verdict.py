@@ -45,6 +45,7 @@ HOPS = {
     "enqueued": "publish_to_durable",
     "confirmed": "durable_to_confirmed",
     "delivered": "received_to_delivered",
+    "acknowledged": "publish_to_acknowledged",
 }
 """Rows with latencies, and their hop."""
 _NO_JOURNALS = "there are no journals"

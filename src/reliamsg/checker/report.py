@@ -382,6 +382,10 @@ class Report:
             f" {s.lost_after_confirm:,}, delivered thanks to it alone {s.saved_alone:,}"
             for name, s in sorted(self.sites.items())
         ]
+        lines += [
+            f"  {hop}: " + ", ".join(f"{name} {seconds:.6g} s" for name, seconds in quantiles.items())
+            for hop, quantiles in sorted(self.latency.items())
+        ]
         for kind in KINDS:
             found = self.of_kind(kind)
             lines += [f"  {finding.severity}: {finding}" for finding in found[:limit]]

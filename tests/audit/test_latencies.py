@@ -1,0 +1,116 @@
+"""The time from publishing to acknowledging a message: exact numbers, the same from both judges."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from reliamsg.audit.expect import Expect as AuditExpect
+from reliamsg.audit.job import audit
+from reliamsg.audit.verdict import table
+from reliamsg.checker import Chain, Expect, check_directory
+from reliamsg.protocol.histogram import bucket
+from reliamsg.store.journal import JournalRow
+from tests.audit.equality import by_audit, differences, plain
+from tests.audit.fleet import Writer, sum_of
+from tests.audit.generated import segments
+from tests.audit.local_spark import local_spark
+
+HOP = "publish_to_acknowledged"
+NOW_US = 2**60
+SECOND = 1_000_000
+BEHIND = bucket(-3 * SECOND)
+"""The group's clock is behind the producer's by more than a message took."""
+
+
+def bound(number: int) -> float:
+    """The upper bound of a bucket, in seconds."""
+    return float(round(2 ** ((number + 1) / 4) / 1e6, 6))
+
+
+def run(acknowledged: list[tuple[int, int, dict[int, int] | None]]) -> list[Chain]:
+    """A producer and a group that acknowledges a hundred messages with these histograms."""
+    producer, group = Writer("producer", "p"), Writer("group", "g")
+    place: dict[str, Any] = {"epoch": 1, "stream": ("p", "t"), "incarnation": 7}
+    producer.boot(groups={"t": ["g"]}, sites=["dc1"], confirm="all")
+    producer.add("epoch", epoch=1, stream=("p", "t"), incarnation=7, prev=None)
+    producer.add("enqueued", 1, 100, digest=sum_of("it", 1, 100), **place)
+    producer.add("confirmed", 1, 100, site="dc1", **place).add("published", 1, 100, **place)
+    group.boot(topics=["t"], sites=["dc1"])
+    group.add("joined", 1, **place).add("received", 1, 100, site="dc1", **place)
+    group.add("delivered", 1, 100, digest=sum_of("it", 1, 100), **place)
+    for first, last, latency in acknowledged:
+        group.add("acknowledged", first, last, latency=latency, **place)
+    return [producer.add("closed").chain(), group.add("closed").chain()]
+
+
+def written(place: Path, chains: list[Chain]) -> Path:
+    for chain in chains:
+        names = {boot.name: f"{number:016x}" for number, boot in enumerate(chain.boots, 1)}
+        rows: list[JournalRow] = [replace(row, boot=names[row.boot]) for row in chain.rows]
+        for segment in segments(chain.role, chain.client, rows, random.Random(1)):
+            path = place / segment.path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(segment.data)
+    return place
+
+
+def test_both_judges_have_exact_numbers(tmp_path: Path) -> None:
+    """Of ten messages, the time was negative; of four others, unknown."""
+    chains = run(
+        [(1, 50, {bucket(2 * SECOND): 50}), (51, 60, {BEHIND: 10}), (61, 64, None),
+         (65, 100, {bucket(2 * SECOND): 35, bucket(9 * SECOND): 1})]
+    )  # fmt: skip
+    assert BEHIND == 0
+    expected = {
+        "p50": bound(bucket(2 * SECOND)), "p95": bound(bucket(2 * SECOND)),
+        "p99": bound(bucket(9 * SECOND)), "max": bound(bucket(9 * SECOND)),  # the last of 96
+    }  # fmt: skip
+    assert 2 < expected["p50"] < 2 * 1.2
+    assert 9 < expected["max"] < 9 * 1.2
+    one = plain(chains)
+    assert one.latency == {HOP: expected}
+    for seed in range(5):
+        assert not differences(one, by_audit(chains, seed=seed))
+    journals = written(tmp_path / "journals", chains)
+    verdict = audit(local_spark(1), journals, expect=AuditExpect(drained=True, now_us=NOW_US))
+    report = check_directory(journals, Expect(drained=True, now_us=NOW_US))
+    assert verdict["verdict"] == report.verdict == "complete"
+    assert verdict["latency"] == report.as_dict()["latency"] == {HOP: expected}
+    assert f"{HOP}: p50 {expected['p50']:.6g} s" in table(verdict)
+    assert f"{HOP}: p50 {expected['p50']:.6g} s" in report.text()
+
+
+def test_clocks_that_disagree_show_as_the_shortest_time() -> None:
+    one = plain(run([(1, 100, {BEHIND: 100})]))
+    assert one.latency[HOP] == dict.fromkeys(("p50", "p95", "p99", "max"), 1e-06)
+
+
+def test_journals_without_these_times_stay_readable() -> None:
+    chains = run([(1, 100, None)])
+    one = plain(chains)
+    assert one.latency == {}
+    assert one.verdict() == "complete"
+    assert not differences(one, by_audit(chains))
+
+
+def test_the_state_of_audits_keeps_them(tmp_path: Path) -> None:
+    """Also when the segments that had them are gone."""
+    chains = run([(1, 60, {bucket(2 * SECOND): 60}), (61, 100, {bucket(9 * SECOND): 40})])
+    journals, state = written(tmp_path / "journals", chains), tmp_path / "state"
+    paths = sorted(journals.rglob("*.ndjson"), key=lambda path: path.name.split("-")[1])
+    later = {path: path.read_bytes() for path in paths[len(paths) // 2 :]}
+    for path in later:
+        path.unlink()
+    expect = AuditExpect(now_us=NOW_US)
+    audit(local_spark(2), journals, state=state, expect=expect)
+    for path in paths[: len(paths) // 2]:
+        path.unlink()
+    for path, data in later.items():
+        path.write_bytes(data)
+    verdict = audit(local_spark(3), journals, state=state, expect=expect)
+    assert verdict["latency"][HOP] == {
+        "p50": bound(bucket(2 * SECOND)), **dict.fromkeys(("p95", "p99", "max"), bound(bucket(9 * SECOND)))
+    }  # fmt: skip
