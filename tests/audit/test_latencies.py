@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import random
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from reliamsg.audit import kept
 from reliamsg.audit.expect import Expect as AuditExpect
 from reliamsg.audit.job import audit
 from reliamsg.audit.verdict import table
@@ -17,6 +21,7 @@ from tests.audit.equality import by_audit, differences, plain
 from tests.audit.fleet import Writer, sum_of
 from tests.audit.generated import segments
 from tests.audit.local_spark import local_spark
+from tests.audit.test_kept import moved
 
 HOP = "publish_to_acknowledged"
 NOW_US = 2**60
@@ -46,11 +51,18 @@ def run(acknowledged: list[tuple[int, int, dict[int, int] | None]]) -> list[Chai
     return [producer.add("closed").chain(), group.add("closed").chain()]
 
 
+class Shortest(random.Random):
+    """Every row is a segment."""
+
+    def random(self) -> float:
+        return 0.0
+
+
 def written(place: Path, chains: list[Chain]) -> Path:
     for chain in chains:
         names = {boot.name: f"{number:016x}" for number, boot in enumerate(chain.boots, 1)}
         rows: list[JournalRow] = [replace(row, boot=names[row.boot]) for row in chain.rows]
-        for segment in segments(chain.role, chain.client, rows, random.Random(1)):
+        for segment in segments(chain.role, chain.client, rows, Shortest()):
             path = place / segment.path
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(segment.data)
@@ -96,21 +108,19 @@ def test_journals_without_these_times_stay_readable() -> None:
     assert not differences(one, by_audit(chains))
 
 
-def test_the_state_of_audits_keeps_them(tmp_path: Path) -> None:
-    """Also when the segments that had them are gone."""
+def test_the_state_of_audits_keeps_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when the segments that had them are gone, and after what is kept was joined."""
+    monkeypatch.setattr(kept, "MAX_PARTS", 1)
     chains = run([(1, 60, {bucket(2 * SECOND): 60}), (61, 100, {bucket(9 * SECOND): 40})])
-    journals, state = written(tmp_path / "journals", chains), tmp_path / "state"
-    paths = sorted(journals.rglob("*.ndjson"), key=lambda path: path.name.split("-")[1])
-    later = {path: path.read_bytes() for path in paths[len(paths) // 2 :]}
-    for path in later:
-        path.unlink()
+    written(tmp_path / "all", chains)
+    paths = sorted((tmp_path / "all").rglob("*.ndjson"), key=lambda path: path.name.split("-")[1])
     expect = AuditExpect(now_us=NOW_US)
-    audit(local_spark(2), journals, state=state, expect=expect)
-    for path in paths[: len(paths) // 2]:
-        path.unlink()
-    for path, data in later.items():
-        path.write_bytes(data)
-    verdict = audit(local_spark(3), journals, state=state, expect=expect)
-    assert verdict["latency"][HOP] == {
+    for part in range(6):  # nothing is new to the last two
+        shutil.rmtree(tmp_path / "journals", ignore_errors=True)
+        (tmp_path / "journals").mkdir()
+        moved(paths[part * 3 : part * 3 + 3], tmp_path / "all", tmp_path / "journals")
+        verdict = audit(local_spark(part), tmp_path / "journals", state=tmp_path / "state", expect=expect)
+    assert len(paths) == 13
+    assert verdict["latency"].get(HOP) == {
         "p50": bound(bucket(2 * SECOND)), **dict.fromkeys(("p95", "p99", "max"), bound(bucket(9 * SECOND)))
     }  # fmt: skip

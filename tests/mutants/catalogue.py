@@ -3181,8 +3181,8 @@ MUTANTS = (
         '        latencies.setdefault(hop, Counter()).update(counts if hop[0] != "acknowledged" else {})\n',
         "P9: an audit with a state forgets how long messages took, once it joins what it has kept",
         ByTest(
-            "audit/test_latencies.py::test_both_judges_have_exact_numbers",
-            "assert not differences(one, by_audit(chains, seed=seed))",
+            "audit/test_latencies.py::test_the_state_of_audits_keeps_them",
+            'assert verdict["latency"].get(HOP) == {',
         ),
     ),
 )
