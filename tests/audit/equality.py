@@ -42,7 +42,7 @@ __all__ = ["EVIDENCE", "Outcome", "Place", "by_audit", "differences", "judged_st
 Place = tuple[str, str, str, str, str, int, str]
 """Kind, producer, topic, group, site, epoch; for losses: place, hop and sites; for open messages: the reason; for
 missing evidence: its text. Absent values are empty or 0."""
-EVIDENCE = frozenset({"missing", "broken", "unclosed", "ends_early", "mixed_clock"})
+EVIDENCE = frozenset({"missing", "broken", "unclosed", "ends_early", "mixed_clock", "not_retired"})
 """Segments and expectations, and clients without a journal."""
 _OPEN = frozenset({"pending", "undelivered"})
 _DOUBLE = re.compile(r"(\S+) (?:has incarnations|was fenced)")

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import random
 import shutil
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,11 +13,9 @@ from reliamsg.audit.job import audit
 from reliamsg.audit.verdict import table
 from reliamsg.checker import Chain, Expect, check_directory
 from reliamsg.protocol.histogram import bucket
-from reliamsg.store.journal import JournalRow
 from tests.audit.equality import by_audit, differences, plain
-from tests.audit.fleet import Writer, sum_of
-from tests.audit.generated import segments
 from tests.audit.local_spark import local_spark
+from tests.audit.small import clients, written
 from tests.audit.test_kept import moved
 
 HOP = "publish_to_acknowledged"
@@ -37,36 +32,7 @@ def bound(number: int) -> float:
 
 def run(acknowledged: list[tuple[int, int, dict[int, int] | None]]) -> list[Chain]:
     """A producer and a group that acknowledges a hundred messages with these histograms."""
-    producer, group = Writer("producer", "p"), Writer("group", "g")
-    place: dict[str, Any] = {"epoch": 1, "stream": ("p", "t"), "incarnation": 7}
-    producer.boot(groups={"t": ["g"]}, sites=["dc1"], confirm="all")
-    producer.add("epoch", epoch=1, stream=("p", "t"), incarnation=7, prev=None)
-    producer.add("enqueued", 1, 100, digest=sum_of("it", 1, 100), **place)
-    producer.add("confirmed", 1, 100, site="dc1", **place).add("published", 1, 100, **place)
-    group.boot(topics=["t"], sites=["dc1"])
-    group.add("joined", 1, **place).add("received", 1, 100, site="dc1", **place)
-    group.add("delivered", 1, 100, digest=sum_of("it", 1, 100), **place)
-    for first, last, latency in acknowledged:
-        group.add("acknowledged", first, last, latency=latency, **place)
-    return [producer.add("closed").chain(), group.add("closed").chain()]
-
-
-class Shortest(random.Random):
-    """Every row is a segment."""
-
-    def random(self) -> float:
-        return 0.0
-
-
-def written(place: Path, chains: list[Chain]) -> Path:
-    for chain in chains:
-        names = {boot.name: f"{number:016x}" for number, boot in enumerate(chain.boots, 1)}
-        rows: list[JournalRow] = [replace(row, boot=names[row.boot]) for row in chain.rows]
-        for segment in segments(chain.role, chain.client, rows, Shortest()):
-            path = place / segment.path
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(segment.data)
-    return place
+    return [each.add("closed").chain() for each in clients(acknowledged)]
 
 
 def test_both_judges_have_exact_numbers(tmp_path: Path) -> None:
@@ -86,7 +52,8 @@ def test_both_judges_have_exact_numbers(tmp_path: Path) -> None:
     assert one.latency == {HOP: expected}
     for seed in range(5):
         assert not differences(one, by_audit(chains, seed=seed))
-    journals = written(tmp_path / "journals", chains)
+    journals = tmp_path / "journals"
+    written(journals, chains)
     verdict = audit(local_spark(1), journals, expect=AuditExpect(drained=True, now_us=NOW_US))
     report = check_directory(journals, Expect(drained=True, now_us=NOW_US))
     assert verdict["verdict"] == report.verdict == "complete"

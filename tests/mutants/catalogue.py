@@ -3185,5 +3185,27 @@ MUTANTS = (
             'assert verdict["latency"].get(HOP) == {',
         ),
     ),
+    Mutant(
+        "declared-though-others-heard-more",
+        "audit/retired.py",
+        "    if more:\n",
+        "    if False:\n",
+        "P9: a client counts as gone although others have heard of later messages",
+        ByTest(
+            "audit/test_retired.py::test_a_declaration_is_void_if_anyone_heard_more[another_message]",
+            "assert {name: (mine[name], other[name]) for name in mine if mine[name] != other[name]} == {}",
+        ),
+    ),
+    Mutant(
+        "unclosed-client-declared",
+        "checker/retired.py",
+        "            elif not all(chains[number].finished for number in ends):\n",
+        "            elif False:\n",
+        "P9: what an unclosed client wrote at the end counts as complete once it is declared as gone",
+        ByTest(
+            "audit/test_retired.py::test_an_unclosed_client_stays_unknown",
+            "assert {name: (mine[name], other[name]) for name in mine if mine[name] != other[name]} == {}",
+        ),
+    ),
 )
 """All of them."""

@@ -81,6 +81,10 @@ _DECISIONS = {
 }
 _PROBLEMS = (
     (r"no journals$", "There are no journals at all"),
+    (
+        r"declared as retired at segment",
+        "The client was declared as retired, which its journal does not bear out",
+    ),
     (r"no journal of (?:the opening|epoch)", "A part of the journal that others refer to was not found"),
     (
         r"no journal of any producer",

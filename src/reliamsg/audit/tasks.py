@@ -188,6 +188,8 @@ class Summary:
     by_repair: int = 0
     by_second_site: int = 0
     lacking: set[str] = field(default_factory=set)
+    lacking_of: set[str] = field(default_factory=set)
+    """The producers that these lines are about."""
     open: Open = field(default_factory=Open)
     """All open questions."""
     unaccepted: Open = field(default_factory=Open)
@@ -228,6 +230,7 @@ class Summary:
         self.by_repair += other.by_repair
         self.by_second_site += other.by_second_site
         self.lacking |= other.lacking
+        self.lacking_of |= other.lacking_of
         self.open.add(other.open)
         self.unaccepted.add(other.unaccepted)
         self.latest_us = max(self.latest_us, other.latest_us)
@@ -318,6 +321,7 @@ def summarize(found: Judged) -> Summary:
     summary = Summary(
         int(found.used), found.pending, found.accounts, by_repair=found.passages.by_repair,
         by_second_site=found.passages.by_second_site, lacking=set(found.lacking),
+        lacking_of={found.stream[0]} if found.lacking else set(),
         open=Open(found.open.first, found.open.undated),
         unaccepted=Open(found.unaccepted.first, found.unaccepted.undated), latest_us=found.latest_us,
         findings=found.findings, losses=losses, losses_total=len(losses),

@@ -22,10 +22,10 @@ from reliamsg.audit.times import as_time
 
 __all__ = [
     "DEMANDS", "Open", "Proven", "Question", "Through", "Times", "clients_as_dicts", "dated", "demands_at",
-    "enqueue_times", "enqueued_by", "find_through", "prove", "questions",
+    "enqueue_times", "enqueued_by", "find_through", "in_order", "prove", "questions",
 ]  # fmt: skip
 
-DEMANDS = frozenset({"unclosed", "ends_early", "mixed_clock"})
+DEMANDS = frozenset({"unclosed", "ends_early", "mixed_clock", "not_retired"})
 """Kinds of findings about evidence that was demanded and may follow. They don't question what is there."""
 _MAX_CLIENTS = 1_000
 _MAX_HOLDS = 20
@@ -46,6 +46,8 @@ class Proven:
     """Through this time no row is missing at its end: µs since 1970, by the client's clock."""
     mixed: list[tuple[int, int]]
     """Half-open periods over which the client's clock was set, or in which it ran backwards; sorted and disjoint."""
+    journal: str = ""
+    """The history's name."""
 
     @property
     def name(self) -> str:
@@ -84,6 +86,11 @@ def _first_question(one: Question | None, other: Question | None) -> Question | 
         return min(one, other, key=lambda each: each.since_us)
     both = sorted([*one.findings, *other.findings], key=describe)
     return Question(one.since_us, both[:_MAX_HOLDS])
+
+
+def in_order(proven: Iterable[Proven]) -> list[Proven]:
+    """Those first that are proven least."""
+    return sorted(proven, key=lambda each: (each.us, each.role, each.client, each.source))
 
 
 def prove(

@@ -88,6 +88,7 @@ KINDS: dict[str, tuple[Severity, str]] = {
     "unclosed": ("unknown", "a journal ends without being closed"),
     "ends_early": ("unknown", "a journal ends before the time up to which messages are to be accounted for"),
     "mixed_clock": ("unknown", "a client's clock was set around that time"),
+    "not_retired": ("unknown", "declared as retired, which its journal does not bear out"),
     # Worth knowing, without influence on the verdict
     "fork": ("remark", "a producer with two histories, since its outbox was restored or copied"),
 }
@@ -232,7 +233,7 @@ class SiteCounts:
 
 _MAX_CLIENTS = 1_000
 """The most histories of clients in a report as data."""
-DEMANDS = frozenset({"unclosed", "ends_early", "mixed_clock"})
+DEMANDS = frozenset({"unclosed", "ends_early", "mixed_clock", "not_retired"})
 """Kinds of findings about evidence that was demanded and may follow. They don't question what is there."""
 Ends = Literal["open", "closed", "retired"]
 
