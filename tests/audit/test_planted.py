@@ -28,8 +28,8 @@ def _of(outcome: Outcome, kind: str) -> set[Found]:
     return {(*place, tuple(sorted(ranges))) for place, ranges in found.items()}
 
 
-ONLY_ASKED = {"ends_early", "mixed_clock", "not_retired"}
-"""Kinds that are found only if more is asked or said: see test_through.py and test_retired.py."""
+ONLY_ASKED = {"ends_early", "mixed_clock", "not_retired", "skewed"}
+"""Kinds that are found only if more is asked or said: see test_through.py, test_retired.py and test_offsets.py."""
 
 
 def test_no_kind_is_left_out() -> None:

@@ -375,7 +375,8 @@ def test_the_time_through_which_all_is_proven_comes_first(browser: Browser, tmp_
         ],
         "clients": [
             {"role": "producer", "client": "gateway-8", "proven": "2026-11-26T02:39:00+00:00", "closed": False,
-             "why": "has no row after that", "version": "0.1.0", "offset_s": -0.25},
+             "why": "has no row after that", "version": "0.1.0",
+             "offset": {"role": "group", "client": "billing", "least_s": -0.25, "most_s": None}},
             {"role": "group", "client": "reports", "proven": None, "closed": False, "why": "left no journal"},
         ],
     }  # fmt: skip
@@ -390,7 +391,9 @@ def test_the_time_through_which_all_is_proven_comes_first(browser: Browser, tmp_
     )
     assert len(rows) == 13
     assert re.search(
-        r"producer gateway-8\s*not closed\s*2026-11-26 02:39:00 UTC\s*0\.1\.0\s*-0\.25 s\s*\d+", rows[0]
+        r"producer gateway-8\s*not closed\s*2026-11-26 02:39:00 UTC\s*0\.1\.0\s*"
+        r"-0\.25 s to \? against group billing\s*\d+",
+        rows[0],
     )
     assert any("reports" in row and "left no journal" in row for row in rows)
     verdict["through"] = None

@@ -3207,5 +3207,27 @@ MUTANTS = (
             "assert {name: (mine[name], other[name]) for name in mine if mine[name] != other[name]} == {}",
         ),
     ),
+    Mutant(
+        "report-vouches-for-later-rows",
+        "audit/offsets.py",
+        "        if at >= 0 and ends[at][1] <= lsn:\n",
+        "        if at >= 0:\n",
+        "P9: clocks count as apart because of messages that a group settled after it had reported",
+        ByTest(
+            "audit/test_offsets.py::test_a_report_vouches_for_what_was_there[1100-7-6500--1495]",
+            "assert not differences(plain(chains), by_audit(chains, seed=seed))",
+        ),
+    ),
+    Mutant(
+        "row-counts-by-its-beginning",
+        "checker/offsets.py",
+        "        return self.began_us if number == self.first else self.ended_us\n",
+        "        return self.began_us\n",
+        "P9: clocks count as apart because a long row of deliveries began before its last message was published",
+        ByTest(
+            "audit/test_offsets.py::test_bounds_are_exact[0]",
+            'assert offset_of(chains, "g") == Offset("producer", "p", (ahead - 300) * MS, (ahead + 5) * MS)',
+        ),
+    ),
 )
 """All of them."""

@@ -127,6 +127,12 @@ Exit codes:
     " --state.",
 )
 @click.option("--metrics", metavar="FILE", help="Write the results there as OpenMetrics text.")
+@click.option(
+    "--max-skew",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="What clients' clocks may be apart. Proof of more makes the verdict unknown.  [default: not limited]",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the content of verdict.json instead of a table.")
 def _command(
     journals: str,
@@ -143,6 +149,7 @@ def _command(
     tolerance: float,
     hook: str | None,
     metrics: str | None,
+    max_skew: float | None,
     as_json: bool,
 ) -> int:
     """Report the fate of every message from the clients' journals below JOURNALS (a directory or URL).
@@ -157,6 +164,7 @@ def _command(
         retired=retired,
         gap_timeout=gap_timeout,
         tolerance=tolerance,
+        max_skew=max_skew,
     )
     parse_retired(retired)  # reports words of another form before Spark is started
     if "://" not in journals and not os.path.exists(journals):

@@ -34,6 +34,8 @@ class Expect:
     retired: tuple[str, ...] = ()
     """Clients that will never write again, each as ``NAME@SEGMENT``: the last segment of its journal, which has to end
     with its close."""
+    max_skew: float | None = None
+    """Seconds that a client's clock may be ahead of, or behind, another one's; None: no limit."""
     now_us: int | None = None
     """This machine's clock, in µs since 1970, beyond which nothing is proven; None: as it is."""
 

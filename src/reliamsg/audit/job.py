@@ -28,6 +28,7 @@ from reliamsg.audit.hook import Hook, news
 from reliamsg.audit.keeping import keep, kept_records
 from reliamsg.audit.kept import Kept, Plan, storable
 from reliamsg.audit.lineage import Damaged, Histories, Placed, histories
+from reliamsg.audit.offsets import compare_clocks
 from reliamsg.audit.output import Output
 from reliamsg.audit.retired import check_retired, retire
 from reliamsg.audit.segment import StatedIdle
@@ -136,6 +137,7 @@ class _Audit:
         for each in judged.filter(_is_summary).collect():
             total.add(each)
         clients = retire(clients, rules.retired, known.journals, total.lacking_of)
+        clients = compare_clocks(clients, total.offsets, rules.max_skew)
         proof = self._prove(total, clients, known, streams)
         places = plan.found.place, output.place if output else ""
         result = verdict.compose(total, clients, known, duplicated, proof, self._scope, places)

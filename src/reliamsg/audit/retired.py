@@ -38,7 +38,8 @@ def parse_retired(words: Iterable[str]) -> list[_Declared]:
         digest = segment if parsed is None else parsed.digest
         if not name or not _DIGEST.fullmatch(digest):
             raise ConfigError(
-                f"--retired {each}: use NAME@SEGMENT, with the file name of a segment, or the 64 hex digits of its digest"
+                f"--retired {each}: use NAME@SEGMENT, with the file name of a segment, or the 64 hex digits of its"
+                " digest"
             )
         found.append(_Declared(name, digest, each))
     return found

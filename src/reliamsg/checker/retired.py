@@ -44,7 +44,8 @@ def _parsed(words: Iterable[str]) -> list[_Tip]:
         digest = segment if name is None else name.digest
         if not client or _DIGEST.fullmatch(digest) is None:
             raise ConfigError(
-                f"--retired {each}: use NAME@SEGMENT, with the file name of a segment, or the 64 hex digits of its digest"
+                f"--retired {each}: use NAME@SEGMENT, with the file name of a segment, or the 64 hex digits of its"
+                " digest"
             )
         tips.append(_Tip(each, client, digest))
     return tips

@@ -21,6 +21,7 @@ from reliamsg.checker.groups import GroupFacts, gather_group
 from reliamsg.checker.journals import Chain, collect, mark_abandoned, merge_copies
 from reliamsg.checker.latency import summarize
 from reliamsg.checker.losses import account, beyond
+from reliamsg.checker.offsets import find_skewed, measure
 from reliamsg.checker.producers import ProducerFacts, gather_producer
 from reliamsg.checker.references import find_missing, find_unfinished, groups_named_in, producers_named_in
 from reliamsg.checker.renumbered import Renumbering
@@ -62,6 +63,8 @@ class Expect:
     retired: Iterable[str] = ()
     """Clients that will never write again, each as ``NAME@SEGMENT``: the last segment of its journal, which has to end
     with its close."""
+    max_skew: float | None = None
+    """Seconds that a client's clock may be ahead of, or behind, another one's; None: no limit."""
     now_us: int | None = None
     """This machine's clock, in µs since 1970, beyond which nothing is proven. None: as it is."""
     drained_by_us: int | None = None
@@ -145,8 +148,11 @@ def _check(
     findings += [Finding("broken", problem) for problem in problems]
     chains, not_retired = retire(chains, expect.retired, expect.until_us)
     findings += not_retired
+    offsets = measure(chains)
+    if expect.max_skew is not None:
+        findings += find_skewed(chains, offsets, expect.max_skew)
     now_us = time.time_ns() // 1000 if expect.now_us is None else expect.now_us
-    through = find_through(chains, [*findings, *hidden], clients.producers, expect.until_us, now_us)
+    through = find_through(chains, [*findings, *hidden], clients.producers, expect.until_us, now_us, offsets)
     if expect.until_us is not None:
         findings += demands_at(expect.until_us, chains, now_us)
     proven = Counts(proven=accounted_by(through.us, clients.producers))
