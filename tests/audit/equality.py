@@ -18,6 +18,7 @@ from reliamsg.audit.fold import Fact, Folder, Part, StreamName
 from reliamsg.audit.joining import join_facts, join_parts, seam_of
 from reliamsg.audit.kinds import KINDS, PRECEDENCE
 from reliamsg.audit.numbers import History, read_history
+from reliamsg.audit.offsets import Offsets, add_offsets, compare_clocks
 from reliamsg.audit.segment import Line, SegmentHeader
 from reliamsg.audit.spans import LAST
 from reliamsg.audit.streams import Judged, judge
@@ -42,7 +43,7 @@ __all__ = ["EVIDENCE", "Outcome", "Place", "by_audit", "differences", "judged_st
 Place = tuple[str, str, str, str, str, int, str]
 """Kind, producer, topic, group, site, epoch; for losses: place, hop and sites; for open messages: the reason; for
 missing evidence: its text. Absent values are empty or 0."""
-EVIDENCE = frozenset({"missing", "broken", "unclosed", "ends_early", "mixed_clock"})
+EVIDENCE = frozenset({"missing", "broken", "unclosed", "ends_early", "mixed_clock", "not_retired", "skewed"})
 """Segments and expectations, and clients without a journal."""
 _OPEN = frozenset({"pending", "undelivered"})
 _DOUBLE = re.compile(r"(\S+) (?:has incarnations|was fenced)")
@@ -133,7 +134,7 @@ def _add(found: dict[Place, Spans], place: Place, first: int | None, last: int |
 
 def by_audit(
     chains: Sequence[Chain], *, drained: bool = True, until_us: int | None = None, now_us: int | None = None,
-    seed: int = 0,
+    seed: int = 0, max_skew: float | None = None,
 ) -> Outcome:  # fmt: skip
     """The audit's judgement, in this process and without files; damaged segments are tested elsewhere.
 
@@ -142,6 +143,10 @@ def by_audit(
     expect = AuditExpect(drained=drained, until_us=until_us, now_us=now_us)
     known = mark_abandoned(merge_copies(chains))
     clients, streams, histories = judged_streams(known, expect, seed)
+    offsets: Offsets = {}
+    for judged in streams:
+        add_offsets(offsets, judged.offsets)
+    clients = compare_clocks(clients, offsets, max_skew)
     through, proven, verdict = _conclude(clients, streams, histories, expect)
     found: dict[Place, Spans] = {}
     for each in [*clients.findings, *(each for judged in streams for each in judged.findings)]:
@@ -339,7 +344,7 @@ def shared(verdict: Mapping[str, Any]) -> dict[str, Any]:
             name: verdict[name]
             for name in ("verdict", "through", "messages", "streams", "sites", "latency", "rows")
         },
-        "proven": sorted(map(sorted, map(dict.items, verdict["clients"]))),
+        "proven": sorted(str(sorted(each.items())) for each in verdict["clients"]),
         **{name: evidence[name] for name in ("clients", "duplicated")},
         **{name: sorted(evidence[name]) for name in ("missing", "broken")},
         "found": {place: list(ranges) for place, ranges in found.items()},

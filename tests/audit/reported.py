@@ -185,7 +185,9 @@ def _group(group: str, producers: dict[str, str], lost: bool) -> Chain:
                 diary.add(minute + 0.01, "connected", site=site)
             for stream, first in again:
                 diary.add(minute + 0.02, "redelivered", stream, first, first + 99, took=0.3)
-                diary.add(minute + 0.03, "acknowledged", stream, first, first + 99, took=0.3)
+                diary.add(
+                    minute + 0.03, "acknowledged", stream, first, first + 99, took=0.3, latency={100: 100}
+                )
             for stream in streams:
                 for missed in range(*CRASH):
                     _read(diary, minute + 0.3, stream, missed, lost)
@@ -234,7 +236,11 @@ def _read(
         if diary.client == "fraud" and stream[0] == "gateway-7" and span[0] <= REPEATED[0] <= span[1]:
             diary.add(at + 0.9, "delivered", stream, *REPEATED, took=0.05)
         end = span[1] - (100 if again is not None else 0)
-        diary.add(at + 0.02, "acknowledged", stream, span[0], end, took=1)
+        total = sum(latency.values()) if span == (first, last) else 0
+        diary.add(
+            at + 0.02, "acknowledged", stream, span[0], end, took=1,
+            latency={bucket + 20: count for bucket, count in latency.items()} if total else None,
+        )  # fmt: skip
     if again is not None:
         again.append((stream, last - 99))
 

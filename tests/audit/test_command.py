@@ -68,6 +68,8 @@ def test_the_status_follows_the_verdict(verdict: str, expected: int) -> None:
         ([], 64, "Missing argument 'JOURNALS'"),
         ([".", "--expect", "group=g"], 64, "use group=NAME:TOPIC"),
         ([".", "--until", "soon"], 64, "neither ISO 8601 nor µs since 1970"),
+        ([".", "--retired", "till-4"], 64, "use NAME@SEGMENT"),
+        ([".", "--max-skew", "-1"], 64, "-1.0 is not in the range x>=0"),
     ],
 )
 def test_mistakes_are_one_line(arguments: list[str], code: int, says: str) -> None:

@@ -225,6 +225,10 @@ def test_latencies_by_group_and_site(bad_night: Report) -> None:
     assert set(found["confirmed"]) == {"dc1", "dc2"}
     total = sum(sum(each.values()) for each in found["delivered"].values())
     assert total == sum(found["latency"]["received_to_delivered"].values())
+    assert set(found["acknowledged"]) == {"archive", "billing", "fraud"}
+    assert set(found["acknowledged"]["archive"]) == {68, 80}
+    total = sum(sum(each.values()) for each in found["acknowledged"].values())
+    assert total == sum(found["latency"]["publish_to_acknowledged"].values()) > 0
 
 
 def test_the_worst_streams_come_first(bad_night: Report) -> None:
@@ -276,7 +280,7 @@ def test_in_a_browser(browser: Browser, bad_night: Report, tmp_path: Path, width
         )
         for name in ("time", "map", "latency")
     }
-    assert shown == {"time": 1, "map": 1, "latency": 2}
+    assert shown == {"time": 1, "map": 1, "latency": 3}
     smallest = browser.run(
         "return Math.min(...[...document.querySelectorAll('svg text')].filter((e) => e.getClientRects().length)"
         ".map((e) => parseFloat(getComputedStyle(e).fontSize) * e.getScreenCTM().a))"
@@ -308,6 +312,12 @@ def test_the_numbers_are_those_of_the_verdict(browser: Browser, bad_night: Repor
     for path, text in latencies.items():
         assert path is not None
         assert float(text or "nan") == lookup(verdict, path)
+    by_group = browser.run(
+        "return [...document.querySelectorAll('[aria-labelledby=l-acknowledged] tbody tr')]"
+        ".map((row) => row.cells[0].textContent + ' ' + row.cells[4].textContent)"
+    )
+    # Of the latest in bucket 80 and, after a crash, in bucket 100.
+    assert sorted(by_group) == ["archive 1.25 s", "billing 39.9 s", "fraud 79.8 s"]
     lines = browser.run(
         "return [...document.querySelectorAll('[aria-labelledby=groups] tbody tr')]"
         ".map((row) => [...row.cells].map((cell) => cell.textContent))"
@@ -365,7 +375,8 @@ def test_the_time_through_which_all_is_proven_comes_first(browser: Browser, tmp_
         ],
         "clients": [
             {"role": "producer", "client": "gateway-8", "proven": "2026-11-26T02:39:00+00:00", "closed": False,
-             "why": "has no row after that", "version": "0.1.0", "offset_s": -0.25},
+             "why": "has no row after that", "version": "0.1.0",
+             "offset": {"role": "group", "client": "billing", "least_s": -0.25, "most_s": None}},
             {"role": "group", "client": "reports", "proven": None, "closed": False, "why": "left no journal"},
         ],
     }  # fmt: skip
@@ -380,7 +391,9 @@ def test_the_time_through_which_all_is_proven_comes_first(browser: Browser, tmp_
     )
     assert len(rows) == 13
     assert re.search(
-        r"producer gateway-8\s*not closed\s*2026-11-26 02:39:00 UTC\s*0\.1\.0\s*-0\.25 s\s*\d+", rows[0]
+        r"producer gateway-8\s*not closed\s*2026-11-26 02:39:00 UTC\s*0\.1\.0\s*"
+        r"-0\.25 s to \? against group billing\s*\d+",
+        rows[0],
     )
     assert any("reports" in row and "left no journal" in row for row in rows)
     verdict["through"] = None

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from reliamsg.checker.report import Finding, Report, SiteCounts
+from reliamsg.checker.report import Finding, Hold, Offset, ProvenChain, Report, SiteCounts, Through
 from reliamsg.cli.app import main, root
 from reliamsg.cli.progress import Progress
 from reliamsg.message import Message, Stream
@@ -288,13 +288,15 @@ def test_a_fault_of_this_program(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_reports_of_the_checker_and_the_audit() -> None:
     from reliamsg.audit.verdict import table
 
+    chain = ProvenChain("group", EVIL, EVIL, 0, "open", Offset("producer", EVIL, 1, None))
     report = Report(
-        [Finding("phantom", EVIL, Stream(EVIL, EVIL, 0), EVIL, EVIL, 1, 1, 2)], sites={EVIL: SiteCounts()}
-    )
+        [Finding("phantom", EVIL, Stream(EVIL, EVIL, 0), EVIL, EVIL, 1, 1, 2)], sites={EVIL: SiteCounts()},
+        latency={EVIL: {EVIL: 1.0}}, through=Through(1, [Hold("group", EVIL, 1, EVIL)], [chain]),
+    )  # fmt: skip
     report.messages.delivered[EVIL] = 3
     assert "pwned" in report.text()
     assert not forbidden(report.text())
-    assert len(report.text().splitlines()) == 6
+    assert len(report.text().splitlines()) == 10
     counts = dict.fromkeys(
         ("enqueued", "proven", "lost", "declared_gaps", "duplicates", "out_of_order", "phantom", "pending", "late",
          "before_join", "saved_by_repair", "saved_by_second_site"), 0
@@ -302,6 +304,9 @@ def test_reports_of_the_checker_and_the_audit() -> None:
     site = {"confirmed": 0, "received": 0, "lost_after_confirm": 0, "saved_alone": 0}
     verdict = {
         "verdict": EVIL, "through": EVIL, "held_by": [{"role": EVIL, "client": EVIL, "why": EVIL}, {"why": EVIL}],
+        "clients": [
+            {"role": EVIL, "client": EVIL, "offset": {"role": EVIL, "client": EVIL, "least_s": 1.0, "most_s": None}}
+        ],
         "messages": {**counts, "delivered": {EVIL: 1}}, "streams": 1, "sites": {EVIL: site},
         "evidence": {"clients": 1, "missing": [EVIL], "broken": [EVIL]}, "latency": {EVIL: {EVIL: 1.0}},
         "findings": [{"severity": EVIL, "kind": EVIL, "text": EVIL}], "rows": 1, "seconds": 1.0,
@@ -311,7 +316,7 @@ def test_reports_of_the_checker_and_the_audit() -> None:
         },
     }  # fmt: skip
     assert not forbidden(table(verdict))
-    assert len(table(verdict).splitlines()) == 16
+    assert len(table(verdict).splitlines()) == 17
 
 
 def test_the_texts_of_brokers() -> None:

@@ -3174,5 +3174,60 @@ MUTANTS = (
             "assert sorted(pager.calls()) == sorted(",
         ),
     ),
+    Mutant(
+        "kept-times-to-acknowledgements-lost",
+        "audit/joining.py",
+        "        latencies.setdefault(hop, Counter()).update(counts)\n",
+        '        latencies.setdefault(hop, Counter()).update(counts if hop[0] != "acknowledged" else {})\n',
+        "P9: an audit with a state forgets how long messages took, once it joins what it has kept",
+        ByTest(
+            "audit/test_latencies.py::test_the_state_of_audits_keeps_them",
+            'assert verdict["latency"].get(HOP) == {',
+        ),
+    ),
+    Mutant(
+        "declared-though-others-heard-more",
+        "audit/retired.py",
+        "    if more:\n",
+        "    if False:\n",
+        "P9: a client counts as gone although others have heard of later messages",
+        ByTest(
+            "audit/test_retired.py::test_a_declaration_is_void_if_anyone_heard_more[another_message]",
+            "assert {name: (mine[name], other[name]) for name in mine if mine[name] != other[name]} == {}",
+        ),
+    ),
+    Mutant(
+        "unclosed-client-declared",
+        "checker/retired.py",
+        "            elif not all(chains[number].finished for number in ends):\n",
+        "            elif False:\n",
+        "P9: what an unclosed client wrote at the end counts as complete once it is declared as gone",
+        ByTest(
+            "audit/test_retired.py::test_an_unclosed_client_stays_unknown",
+            "assert {name: (mine[name], other[name]) for name in mine if mine[name] != other[name]} == {}",
+        ),
+    ),
+    Mutant(
+        "report-vouches-for-later-rows",
+        "audit/offsets.py",
+        "        if at >= 0 and ends[at][1] <= lsn:\n",
+        "        if at >= 0:\n",
+        "P9: clocks count as apart because of messages that a group settled after it had reported",
+        ByTest(
+            "audit/test_offsets.py::test_a_report_vouches_for_what_was_there[1100-7-6500--1495]",
+            "assert not differences(plain(chains), by_audit(chains, seed=seed))",
+        ),
+    ),
+    Mutant(
+        "row-counts-by-its-beginning",
+        "checker/offsets.py",
+        "        return self.began_us if number == self.first else self.ended_us\n",
+        "        return self.began_us\n",
+        "P9: clocks count as apart because a long row of deliveries began before its last message was published",
+        ByTest(
+            "audit/test_offsets.py::test_bounds_are_exact[0]",
+            'assert offset_of(chains, "g") == Offset("producer", "p", (ahead - 300) * MS, (ahead + 5) * MS)',
+        ),
+    ),
 )
 """All of them."""

@@ -28,6 +28,7 @@ from reliamsg.audit.hook import Hook
 from reliamsg.audit.job import audit
 from reliamsg.audit.kept import read_audited
 from reliamsg.audit.output import Output
+from reliamsg.audit.retired import parse_retired
 from reliamsg.audit.session import make_session
 from reliamsg.audit.times import parse_time
 from reliamsg.audit.verdict import line, status, table
@@ -95,6 +96,12 @@ Exit codes:
     " has not found.  [default: the time through which that audit was complete]",
 )
 @click.option(
+    "--retired",
+    multiple=True,
+    metavar="NAME@SEGMENT",
+    help="A client that is gone for good: its journal ends with this segment. Can be repeated.",
+)
+@click.option(
     "--drained",
     is_flag=True,
     help="The run is over: every client was closed, and what is missing at the end of a stream is lost.",
@@ -120,6 +127,12 @@ Exit codes:
     " --state.",
 )
 @click.option("--metrics", metavar="FILE", help="Write the results there as OpenMetrics text.")
+@click.option(
+    "--max-skew",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="What clients' clocks may be apart. Proof of more makes the verdict unknown.  [default: not limited]",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the content of verdict.json instead of a table.")
 def _command(
     journals: str,
@@ -130,11 +143,13 @@ def _command(
     expected: tuple[str, ...],
     until: str | None,
     since: str | None,
+    retired: tuple[str, ...],
     drained: bool,
     gap_timeout: float | None,
     tolerance: float,
     hook: str | None,
     metrics: str | None,
+    max_skew: float | None,
     as_json: bool,
 ) -> int:
     """Report the fate of every message from the clients' journals below JOURNALS (a directory or URL).
@@ -146,9 +161,12 @@ def _command(
         expected,
         drained=drained,
         until_us=None if until is None else parse_time(until, "--until"),
+        retired=retired,
         gap_timeout=gap_timeout,
         tolerance=tolerance,
+        max_skew=max_skew,
     )
+    parse_retired(retired)  # reports words of another form before Spark is started
     if "://" not in journals and not os.path.exists(journals):
         raise FileNotFoundError(f"{journals}: no such directory")
     if out is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from reliamsg.audit.accepted import Acceptances
 from reliamsg.audit.context import (
@@ -26,7 +26,7 @@ from reliamsg.audit.kinds import KINDS
 from reliamsg.audit.numbers import names
 from reliamsg.audit.segment import StatedIdle
 from reliamsg.audit.spans import pieces
-from reliamsg.audit.through import Proven, prove
+from reliamsg.audit.through import Proven, in_order, prove
 
 __all__ = ["Clients", "JournalParts", "StreamTraces", "gather"]
 
@@ -48,6 +48,8 @@ class JournalParts:
     heads: list[StatedIdle] = field(default_factory=list)
     """What the client stated while it was idle, in order: heads that name one of the segments, or one of the boots. The
     last may name a row that is not there (yet)."""
+    continues: bool = False
+    """Whether a head of the client names a later row of this history, or a boot that no segment has."""
 
     def sketch(self) -> Journal:
         """Itself as far as it is known before the evidence is examined."""
@@ -97,6 +99,8 @@ class Clients:
     """By kind of row and, for confirms, site: bucket → count."""
     proven: list[Proven]
     """Every history, those first that are proven least."""
+    lacking: set[tuple[str, str]] = field(default_factory=set)
+    """Role and name of clients of whose openings others have heard more than their journals have."""
 
 
 def gather(
@@ -135,7 +139,11 @@ class _Gatherer:
         }  # fmt: skip
         referred = self._referred()
         cuts = self._cuts()
-        lines: set[str] = {*self._lacking_of_groups(groups), *self._unfinished(journals)}
+        lines: set[str] = set(self._unfinished(journals))
+        lacking: set[tuple[str, str]] = set()
+        for group, line in self._lacking_of_groups(groups):
+            lines.add(line)
+            lacking.add(("group", group))
         producers = {}
         for (role, client), own in self._by_client.items():
             if role == "producer":
@@ -143,6 +151,8 @@ class _Gatherer:
                     own, journals, referred[client], cuts.get(client, [])
                 )
                 lines.update(own_lines)
+                if own_lines:
+                    lacking.add((role, client))
         named = self._named()
         contested = self._contested()
         by_producer: dict[str, set[int]] = defaultdict(set)
@@ -159,7 +169,7 @@ class _Gatherer:
             findings.append(Finding("two_incarnations", epoch=epoch, text=text))
         lines |= set(self._missing(named, producers, groups))
         findings += [Finding("missing", text=line) for line in sorted(lines)]
-        return Clients(context, findings, self._latencies(), self._proven())
+        return Clients(context, findings, self._latencies(), self._proven(), lacking)
 
     def _proven_through(self, each: JournalParts) -> int:
         """The time through which a history is proven: by its last row, or by a head that states when nothing had
@@ -173,13 +183,16 @@ class _Gatherer:
 
     def _proven(self) -> list[Proven]:
         found = [
-            prove(
-                each.role, each.client, each.source, bool(self._problems[each.name]), self._proven_us[each.name],
-                self._openings[each.name], each.parts,
+            replace(
+                prove(
+                    each.role, each.client, each.source, bool(self._problems[each.name]), self._proven_us[each.name],
+                    self._openings[each.name], each.parts,
+                ),
+                journal=each.name,
             )
             for each in self._journals
         ]  # fmt: skip
-        return sorted(found, key=lambda each: (each.us, each.role, each.client, each.source))
+        return in_order(found)
 
     def _latencies(self) -> dict[tuple[str, str], dict[int, int]]:
         found: dict[tuple[str, str], Counter[int]] = defaultdict(Counter)
@@ -202,6 +215,7 @@ class _Gatherer:
             each.role, each.client, each.name, self._ranks[each.name], bool(self._problems[each.name]),
             bool(openings) and openings[-1].closed, _boots(openings),
             {opening.first_lsn: opening.detail for opening in openings if opening.detail is not None}, newest, {},
+            max((fact.lsn for _, fact in each.rows if fact.kind == "clock_step"), default=0),
         )  # fmt: skip
         for _, fact in each.rows:
             if fact.kind == "fenced":
@@ -252,8 +266,8 @@ class _Gatherer:
                 rows[name(opening)] = max(opening.last_lsn, rows.get(name(opening), 0))
         return rows
 
-    def _lacking_of_groups(self, groups: Mapping[str, GroupContext]) -> Iterator[str]:
-        """What groups had settled by rows that their journals lack, according to producers."""
+    def _lacking_of_groups(self, groups: Mapping[str, GroupContext]) -> Iterator[tuple[str, str]]:
+        """What groups had settled by rows that their journals lack, according to producers: groups and lines."""
         until = self._expect.until_us
         later: dict[str, bool] = {}
         growing: dict[str, set[str]] = defaultdict(set)
@@ -272,9 +286,12 @@ class _Gatherer:
                         continue
                     if boot not in client.rows:
                         if not later[group]:
-                            yield f"no journal of the opening {boot} of group {group}"
+                            yield group, f"no journal of the opening {boot} of group {group}"
                     elif lsn > client.rows[boot] and boot not in growing[group]:
-                        yield f"the journal of the opening {boot} of group {group} lacks rows that it had"
+                        yield (
+                            group,
+                            f"the journal of the opening {boot} of group {group} lacks rows that it had",
+                        )
 
     def _unfinished(self, journals: Mapping[str, Journal]) -> Iterator[str]:
         """Ends of producers' journals that were followed by another file's, and never closed."""

@@ -55,6 +55,8 @@ class Journal(msgspec.Struct):
     """lsn and epoch of each row of a producer with a later epoch than all rows before."""
     fenced: dict[int, int]
     """By first row of the boot, the first ``fenced`` row."""
+    stepped: int = 0
+    """The row since which the client's clock was not set; 0 if it never was."""
 
     @property
     def last_boot(self) -> int:

@@ -41,7 +41,7 @@ _WITH_POINTS = frozenset({"enqueued", "delivered", "confirmed", "acknowledged"})
 _MASK = 2**64 - 1
 FOREVER_US = 2**63 - 1
 """Later than every time, in µs since 1970."""
-_HOPS = frozenset({"enqueued", "confirmed", "delivered"})
+_HOPS = frozenset({"enqueued", "confirmed", "delivered", "acknowledged"})
 _CLAIMED = frozenset({"rejected", "conflict", "quarantined", "quarantine_discarded", "let_go"})
 """Kinds whose identity is that claimed by a frame, not accepted by the client."""
 _OF_CLIENT = frozenset(

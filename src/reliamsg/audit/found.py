@@ -10,7 +10,7 @@ from reliamsg.audit.spans import LAST
 
 __all__ = ["EVIDENCE", "Finding", "describe"]
 
-EVIDENCE = ("missing", "broken", "unclosed", "ends_early", "mixed_clock")
+EVIDENCE = ("missing", "broken", "unclosed", "ends_early", "mixed_clock", "not_retired", "skewed")
 """Kinds about journals rather than messages. Their text is a whole line."""
 
 

@@ -81,6 +81,14 @@ _DECISIONS = {
 }
 _PROBLEMS = (
     (r"no journals$", "There are no journals at all"),
+    (
+        r"clock is further from another one's",
+        "Clocks of clients are further apart than is allowed: set them, and keep them with NTP",
+    ),
+    (
+        r"declared as retired at segment",
+        "The client was declared as retired, which its journal does not bear out",
+    ),
     (r"no journal of (?:the opening|epoch)", "A part of the journal that others refer to was not found"),
     (
         r"no journal of any producer",

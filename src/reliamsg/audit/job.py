@@ -28,7 +28,9 @@ from reliamsg.audit.hook import Hook, news
 from reliamsg.audit.keeping import keep, kept_records
 from reliamsg.audit.kept import Kept, Plan, storable
 from reliamsg.audit.lineage import Damaged, Histories, Placed, histories
+from reliamsg.audit.offsets import compare_clocks
 from reliamsg.audit.output import Output
+from reliamsg.audit.retired import check_retired, retire
 from reliamsg.audit.segment import StatedIdle
 from reliamsg.audit.sources import Chunk, Found, bundles, chunks, find, read_file
 from reliamsg.audit.tasks import (
@@ -119,6 +121,7 @@ class _Audit:
         spark, kept, output, rules = self._spark, self._kept, self._output, self._rules
         placed, damaged, heads, duplicated = _parts(folded, plan)
         known = histories(placed, damaged, heads)
+        check_retired(rules.retired, known.journals)
         older_copies(spark, known, plan.found)
         journals = {each.name: each.sketch() for each in known.journals}
         records = folded.filter(_is_record)
@@ -133,6 +136,8 @@ class _Audit:
         total = Summary()
         for each in judged.filter(_is_summary).collect():
             total.add(each)
+        clients = retire(clients, rules.retired, known.journals, total.lacking_of)
+        clients = compare_clocks(clients, total.offsets, rules.max_skew)
         proof = self._prove(total, clients, known, streams)
         places = plan.found.place, output.place if output else ""
         result = verdict.compose(total, clients, known, duplicated, proof, self._scope, places)

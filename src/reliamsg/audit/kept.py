@@ -39,7 +39,7 @@ __all__ = [
 ]  # fmt: skip
 
 FORMAT = "reliamsg.audit.kept"
-VERSION = 1
+VERSION = 2
 """Of the fold, too: what another version has folded is folded again."""
 MAX_FILES = 64
 MAX_PARTS = 16

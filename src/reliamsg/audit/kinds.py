@@ -75,6 +75,8 @@ KINDS: dict[str, tuple[Severity, str]] = {
     "unclosed": ("unknown", "a journal ends without being closed"),
     "ends_early": ("unknown", "a journal ends before the time up to which messages are to be accounted for"),
     "mixed_clock": ("unknown", "a client's clock was set around that time"),
+    "not_retired": ("unknown", "declared as retired, which its journal does not bear out"),
+    "skewed": ("unknown", "a client's clock is further from another one's than is allowed"),
     # Remarks, which do not affect the verdict
     "fork": ("remark", "a producer with two histories, since its outbox was restored or copied"),
 }

@@ -8,7 +8,7 @@ each part without a successor ends a history of its own, and histories share the
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import pairwise
 from urllib.parse import quote
@@ -93,6 +93,7 @@ def histories(
     found = Histories([], {}, {each.number: each.path for each in placed}, stray)
     for (role, client), own in sorted(by_client.items()):
         every = lines(own)
+        boots = {opening.boot for each in own for opening in each.part.openings}
         for number, line in enumerate(every, 1):
             own_name = f"{role}/{quote(client, safe='')}"
             name = own_name if len(every) == 1 else f"{own_name}#{number:04}"
@@ -105,7 +106,7 @@ def histories(
             found.journals.append(
                 JournalParts(
                     role, client, name, source, [each.part for each in line], problems,
-                    _heads_of(line, stated[role, client]),
+                    _heads_of(line, stated[role, client]), _continues(line, stated[role, client], boots),
                 )
             )  # fmt: skip
             found.numbers[name] = [each.number for each in line]
@@ -118,6 +119,13 @@ def _heads_of(line: Sequence[Placed], heads: Iterable[StatedIdle]) -> list[State
     boots = {opening.boot for each in line for opening in each.part.openings}
     own = [head for head in heads if head.digest in digests or head.boot in boots]
     return sorted(own, key=lambda head: (head.lsn, head.wall_us, head.boot))
+
+
+def _continues(line: Sequence[Placed], heads: Iterable[StatedIdle], known: Set[str]) -> bool:
+    """Whether a head names a later row of this history, or a boot that is not among those `known` of the client."""
+    boots = {opening.boot for each in line for opening in each.part.openings}
+    end = line[-1].part.last_lsn
+    return any(head.boot not in known or (head.boot in boots and head.lsn > end) for head in heads)
 
 
 def _misfits(line: Sequence[Placed]) -> list[str]:

@@ -48,6 +48,10 @@ _HOPS = {
     "publish_to_durable": ("publish → durable", "from the call of publish() to the commit in the outbox"),
     "durable_to_confirmed": ("durable → confirmed", "from the commit to a site’s confirm"),
     "received_to_delivered": ("received → delivered", "from a site’s delivery to that to the application"),
+    "publish_to_acknowledged": (
+        "publish → acknowledged",
+        "from publish() to a group’s acknowledgement, by two clocks: the group’s minus the producer’s",
+    ),
 }
 _QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
 
@@ -147,6 +151,7 @@ def _latencies(data: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Quantiles by group and by site, each with a picture."""
     found = []
     for title, by, name in (
+        ("Publish to acknowledged, by group", "group", "acknowledged"),
         ("Received to delivered, by group", "group", "delivered"),
         ("Durable to confirmed, by site", "site", "confirmed"),
     ):
@@ -157,7 +162,7 @@ def _latencies(data: Mapping[str, Any]) -> list[dict[str, Any]]:
         ]
         if rows:
             picture = _drawn(lambda width, rows=rows[:12]: latency_chart(rows, width))
-            found.append({"title": title, "by": by, "rows": rows, "picture": picture})
+            found.append({"title": title, "name": name, "by": by, "rows": rows, "picture": picture})
     return found
 
 

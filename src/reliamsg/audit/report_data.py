@@ -81,21 +81,20 @@ def _latencies(
     groups: Sequence[str],
     sites: Sequence[str],
 ) -> dict[str, dict[str, dict[int, int]]]:
-    """Histograms by hop, of confirms by site, and of deliveries by group."""
+    """Histograms by hop, of confirms by site, and of deliveries and acknowledgements by group."""
     hops: dict[str, Counter[int]] = {}
     confirmed: dict[str, Counter[int]] = {}
     for (kind, site), counts in sorted(latencies.items()):
         hops.setdefault(HOPS[kind], Counter()).update(counts)
         if kind == "confirmed" and site in sites:
             confirmed.setdefault(site, Counter()).update(counts)
-    delivered: dict[str, Counter[int]] = {}
-    for journal in journals:
-        if journal.role == "group" and journal.client in groups:
-            for part in journal.parts:
-                delivered.setdefault(journal.client, Counter()).update(
-                    part.latencies.get(("delivered", ""), {})
-                )
-    found = {"latency": hops, "confirmed": confirmed, "delivered": delivered}
+    found = {"latency": hops, "confirmed": confirmed}
+    for kind in ("delivered", "acknowledged"):
+        by_group = found[kind] = {}
+        for journal in journals:
+            if journal.role == "group" and journal.client in groups:
+                for part in journal.parts:
+                    by_group.setdefault(journal.client, Counter()).update(part.latencies.get((kind, ""), {}))
     return {
         name: {key: dict(sorted(counts.items())) for key, counts in own.items() if counts}
         for name, own in found.items()

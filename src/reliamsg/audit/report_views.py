@@ -10,6 +10,7 @@ from typing import Any
 
 from reliamsg.audit.kinds import KINDS, LOSSES, PRECEDENCE
 from reliamsg.audit.report_words import meaning, moment, times
+from reliamsg.audit.through import offset_of
 
 __all__ = ["cards", "changes", "clients", "group_lines", "header", "matrix", "period", "streams", "summary"]
 
@@ -261,7 +262,7 @@ def clients(verdict: Mapping[str, Any], data: Mapping[str, Any], limit: int) -> 
 
 
 def _client(role: str, client: str, known: Mapping[str, Any], proven: Mapping[str, Any]) -> dict[str, Any]:
-    offset = proven.get("offset_s")
+    offset = proven.get("offset")
     return {
         "role": role,
         "client": client,
@@ -271,7 +272,7 @@ def _client(role: str, client: str, known: Mapping[str, Any], proven: Mapping[st
         "sound": known.get("sound", True),
         "proven": _time(proven["proven"]) if proven.get("proven") else "",
         "version": proven.get("version") or "",
-        "offset": "" if offset is None else f"{offset:+,.3g} s",
+        "offset": "" if offset is None else str(offset_of(offset)),
         "why": proven.get("why") or "",
     }
 

@@ -15,6 +15,7 @@ from reliamsg.audit.found import Finding
 from reliamsg.audit.incidents import Incident, incidents_of_stream
 from reliamsg.audit.kinds import KINDS, LOSSES
 from reliamsg.audit.numbers import DECLINED, History, read_history
+from reliamsg.audit.offsets import Offsets, offsets_of_stream
 from reliamsg.audit.order import Bounds, Course, Position, end_of, follow
 from reliamsg.audit.passages import Passages, count_passages
 from reliamsg.audit.repeats import repeats
@@ -93,6 +94,8 @@ class Judged:
     """Those that are not about incidents that an operator accepted."""
     latest_us: int = 0
     """The latest time at which a row began that enqueued messages."""
+    offsets: Offsets = field(default_factory=dict)
+    """How far the clocks of its clients are apart."""
 
 
 def judge(stream: StreamName, facts: Mapping[str, Sequence[Fact]], context: Context) -> Judged:
@@ -162,6 +165,7 @@ class _Stream:
              for point in (row.fact, *(row.fact.points or ()))),
             default=0,
         )  # fmt: skip
+        found.offsets = offsets_of_stream(self.histories, self.groups)
         return found
 
     def _questions(self) -> None:

@@ -24,6 +24,7 @@ from reliamsg.audit.incidents import MAX_INCIDENTS, Incident, worst_incidents
 from reliamsg.audit.kinds import KINDS, LOSSES, PRECEDENCE
 from reliamsg.audit.lineage import Damaged, Placed
 from reliamsg.audit.numbers import read_history
+from reliamsg.audit.offsets import Offsets, add_offsets
 from reliamsg.audit.overview import Overview, overview_of
 from reliamsg.audit.segment import StatedIdle, is_head, owner_of, read_head, read_segment
 from reliamsg.audit.sources import Chunk
@@ -188,12 +189,16 @@ class Summary:
     by_repair: int = 0
     by_second_site: int = 0
     lacking: set[str] = field(default_factory=set)
+    lacking_of: set[str] = field(default_factory=set)
+    """The producers that these lines are about."""
     open: Open = field(default_factory=Open)
     """All open questions."""
     unaccepted: Open = field(default_factory=Open)
     """Those that are not about incidents that an operator accepted."""
     latest_us: int = 0
     """The latest time at which a row began that enqueued messages."""
+    offsets: Offsets = field(default_factory=dict)
+    """How far the clocks of clients are apart."""
     kinds: Counter[tuple[str, str]] = field(default_factory=Counter)
     """By kind and group, the number of findings."""
     messages: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -228,9 +233,11 @@ class Summary:
         self.by_repair += other.by_repair
         self.by_second_site += other.by_second_site
         self.lacking |= other.lacking
+        self.lacking_of |= other.lacking_of
         self.open.add(other.open)
         self.unaccepted.add(other.unaccepted)
         self.latest_us = max(self.latest_us, other.latest_us)
+        add_offsets(self.offsets, other.offsets)
         self.kinds.update(other.kinds)
         self.messages.update(other.messages)
         self.losses_total += other.losses_total
@@ -318,8 +325,10 @@ def summarize(found: Judged) -> Summary:
     summary = Summary(
         int(found.used), found.pending, found.accounts, by_repair=found.passages.by_repair,
         by_second_site=found.passages.by_second_site, lacking=set(found.lacking),
+        lacking_of={found.stream[0]} if found.lacking else set(),
         open=Open(found.open.first, found.open.undated),
         unaccepted=Open(found.unaccepted.first, found.unaccepted.undated), latest_us=found.latest_us,
+        offsets=found.offsets,
         findings=found.findings, losses=losses, losses_total=len(losses),
         incidents=found.incidents, incidents_total=len(found.incidents),
         briefs=[each.brief for each in found.incidents],

@@ -21,15 +21,52 @@ from reliamsg.audit.spans import LAST, pieces, size
 from reliamsg.audit.times import as_time
 
 __all__ = [
-    "DEMANDS", "Open", "Proven", "Question", "Through", "Times", "clients_as_dicts", "dated", "demands_at",
-    "enqueue_times", "enqueued_by", "find_through", "prove", "questions",
+    "DEMANDS", "Offset", "Open", "Proven", "Question", "Through", "Times", "clients_as_dicts", "dated", "demands_at",
+    "enqueue_times", "enqueued_by", "find_through", "in_order", "offset_of", "prove", "questions",
 ]  # fmt: skip
 
-DEMANDS = frozenset({"unclosed", "ends_early", "mixed_clock"})
+DEMANDS = frozenset({"unclosed", "ends_early", "mixed_clock", "not_retired"})
 """Kinds of findings about evidence that was demanded and may follow. They don't question what is there."""
 _MAX_CLIENTS = 1_000
 _MAX_HOLDS = 20
 _ENDS = {"closed": "was closed then", "open": "has no row after that", "retired": "was retired"}
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """What a client's clock is ahead of another client's."""
+
+    role: str
+    client: str
+    """The other one."""
+    least_us: int | None
+    most_us: int | None
+    """None if it is unknown. If the offset varied, the least may be more than the most: each was measured at some
+    time."""
+
+    @property
+    def proven_us(self) -> int:
+        """What the clocks were apart at some time, at least."""
+        low = 0 if self.least_us is None else self.least_us
+        high = 0 if self.most_us is None else self.most_us
+        return max(low, -high, 0)
+
+    def as_dict(self) -> dict[str, str | float | None]:
+        low, high = (None if us is None else us / 1e6 for us in (self.least_us, self.most_us))
+        return {"role": self.role, "client": self.client, "least_s": low, "most_s": high}
+
+    def __str__(self) -> str:
+        low, high = (
+            "?" if us is None else f"{us / 1e6:+.6f}".rstrip("0").rstrip(".") + " s"
+            for us in (self.least_us, self.most_us)
+        )
+        return f"{low} to {high} against {self.role} {self.client}"
+
+
+def offset_of(data: Mapping[str, Any]) -> Offset:
+    """The offset in ``verdict.json``."""
+    low, high = (None if each is None else round(each * 1e6) for each in (data["least_s"], data["most_s"]))
+    return Offset(data["role"], data["client"], low, high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +83,10 @@ class Proven:
     """Through this time no row is missing at its end: µs since 1970, by the client's clock."""
     mixed: list[tuple[int, int]]
     """Half-open periods over which the client's clock was set, or in which it ran backwards; sorted and disjoint."""
+    journal: str = ""
+    """The history's name."""
+    offset: Offset | None = None
+    """Against the client that shows most; None if none does."""
 
     @property
     def name(self) -> str:
@@ -84,6 +125,11 @@ def _first_question(one: Question | None, other: Question | None) -> Question | 
         return min(one, other, key=lambda each: each.since_us)
     both = sorted([*one.findings, *other.findings], key=describe)
     return Question(one.since_us, both[:_MAX_HOLDS])
+
+
+def in_order(proven: Iterable[Proven]) -> list[Proven]:
+    """Those first that are proven least."""
+    return sorted(proven, key=lambda each: (each.us, each.role, each.client, each.source))
 
 
 def prove(
@@ -281,7 +327,7 @@ def _before_mixed(us: int, proven: Iterable[Proven]) -> tuple[int, list[tuple[Pr
     return us, [each for each in own if each[1] - 1 == us]
 
 
-def clients_as_dicts(proven: Iterable[Proven]) -> list[dict[str, str | None]]:
+def clients_as_dicts(proven: Iterable[Proven]) -> list[dict[str, Any]]:
     """The histories that are proven least."""
     return [
         {
@@ -289,6 +335,7 @@ def clients_as_dicts(proven: Iterable[Proven]) -> list[dict[str, str | None]]:
             "client": each.client,
             "proven": None if each.ends == "retired" else as_time(each.us),
             "ends": each.ends,
+            **({} if each.offset is None else {"offset": each.offset.as_dict()}),
         }
         for each in islice(proven, _MAX_CLIENTS)
     ]

@@ -16,7 +16,7 @@ from reliamsg.audit.incidents import as_dicts, incidents_of_clients, worst_incid
 from reliamsg.audit.kinds import KINDS, PRECEDENCE
 from reliamsg.audit.lineage import Histories
 from reliamsg.audit.tasks import MAX_FINDINGS, Summary, worst_first
-from reliamsg.audit.through import DEMANDS, Through, clients_as_dicts, find_through
+from reliamsg.audit.through import DEMANDS, Through, clients_as_dicts, find_through, offset_of
 from reliamsg.audit.times import as_time
 from reliamsg.audit.windows import Reach, Scope, judge_window
 from reliamsg.terminal import printable
@@ -45,6 +45,7 @@ HOPS = {
     "enqueued": "publish_to_durable",
     "confirmed": "durable_to_confirmed",
     "delivered": "received_to_delivered",
+    "acknowledged": "publish_to_acknowledged",
 }
 """Rows with latencies, and their hop."""
 _NO_JOURNALS = "there are no journals"
@@ -53,6 +54,7 @@ SITE_COUNTS = ("confirmed", "received", "lost_after_confirm", "saved_alone")
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
 """The quantiles of each hop."""
 _DAYS_SHOWN = 7
+_MAX_CLOCKS = 5
 _MAX_BUCKET = 255
 """Half a million years."""
 
@@ -280,6 +282,7 @@ def table(verdict: Mapping[str, Any], limit: int = 20) -> str:
             for hold in verdict["held_by"]
         ]
     lines += _window(verdict["window"])
+    lines += _clocks(verdict["clients"])
     lines += [f"  delivered to {group}: {count:,}" for group, count in m["delivered"].items()]
     lines.append(
         f"  lost {m['lost']:,}, declared gaps {m['declared_gaps']:,}, duplicates {m['duplicates']:,},"
@@ -328,6 +331,13 @@ def _window(window: Mapping[str, Any]) -> list[str]:
         f"{window['enqueued']:,} messages, {window['proven']:,} proven, {window['incidents']:,} incidents"
     )
     return [f"  verdict{since}: {found}: {counts}, {window['accepted']:,} accepted"]
+
+
+def _clocks(clients: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The offsets of those clients whose clocks are furthest from others'."""
+    known = [(offset_of(each["offset"]), each) for each in clients if "offset" in each]
+    known.sort(key=lambda pair: (-pair[0].proven_us, pair[1]["role"], pair[1]["client"], str(pair[0])))
+    return [f"  clock of {each['role']} {each['client']}: {offset}" for offset, each in known[:_MAX_CLOCKS]]
 
 
 def line(verdict: Mapping[str, Any]) -> str:

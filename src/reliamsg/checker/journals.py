@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -77,6 +77,12 @@ class Chain:
     last may name a row that is not there (yet)."""
     old_lsn: int = 0
     """Rows up to this one are of version 1 of the format."""
+    digests: tuple[str, ...] = ()
+    """Of its segments, in order."""
+    continues: bool = False
+    """Whether a head of the client names a later row of this chain, or a boot that no piece has."""
+    gone: bool = False
+    """Whether its client was declared as retired, and the journals bear it out: no row can follow."""
 
     @cached_property
     def boots(self) -> Sequence[Boot]:
@@ -93,8 +99,8 @@ class Chain:
 
     @property
     def retired(self) -> bool:
-        """Whether its file was retired: no row can follow."""
-        return bool(self.rows) and self.rows[-1].kind == "retired"
+        """Whether its file was retired, or its client is gone: no row can follow."""
+        return self.gone or (bool(self.rows) and self.rows[-1].kind == "retired")
 
     @property
     def head(self) -> Head | None:
@@ -296,6 +302,7 @@ class _Client:
         """Its chains: several if its file was copied or restored at some time."""
         files = {id(file.piece): file for file in self.files}
         every = lines([*self.segments.values(), *(file.piece for file in self.files)])
+        boots = {row.boot for line in every for piece in line for row in piece.rows}
         found = []
         for number, line in enumerate(every):
             last = files.get(id(line[-1])) or _File(role, name, line[-1])
@@ -308,7 +315,15 @@ class _Client:
                 self.damaged if number == 0 else ["segments of this client are damaged"] * bool(self.damaged)
             )
             heads = _heads_of(line, self.heads)
-            found.append(replace(chain, further=(*chain.further, *damaged), heads=heads))
+            found.append(
+                replace(
+                    chain,
+                    further=(*chain.further, *damaged),
+                    heads=heads,
+                    digests=tuple(piece.digest for piece in line if piece.digest is not None),
+                    continues=_continues(line, self.heads, boots),
+                )
+            )
         return found
 
 
@@ -404,6 +419,13 @@ def _heads_of(line: Sequence[Piece], heads: Iterable[Head]) -> tuple[Head, ...]:
     boots = {piece.rows[0].boot for piece in line if piece.rows}
     own = {head for head in heads if head.digest in digests or head.boot in boots}
     return tuple(sorted(own, key=lambda head: (head.lsn, head.wall_us, head.boot)))
+
+
+def _continues(line: Sequence[Piece], heads: Iterable[Head], known: Set[str]) -> bool:
+    """Whether a head names a later row of this line, or a boot that is not among those `known` of the client."""
+    boots = {row.boot for piece in line for row in piece.rows}
+    end = max((piece.last_lsn for piece in line), default=0)
+    return any(head.boot not in known or (head.boot in boots and head.lsn > end) for head in heads)
 
 
 def _read_file(path: str | os.PathLike[str]) -> _File:

@@ -12,6 +12,7 @@ _HOPS = {
     "enqueued": "publish_to_durable",
     "confirmed": "durable_to_confirmed",
     "delivered": "received_to_delivered",
+    "acknowledged": "publish_to_acknowledged",
 }
 _QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
 _MAX_BUCKET = 255

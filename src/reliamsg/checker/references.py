@@ -16,14 +16,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from reliamsg.checker.journals import Chain
+from reliamsg.checker.journals import Chain, Role
 from reliamsg.checker.producers import epochs_in, key_of, settled_by, stream_of
 from reliamsg.checker.renumbered import Renumbering
 from reliamsg.checker.report import Finding
 from reliamsg.checker.spans import ENDLESS, Key, as_position
 from reliamsg.store.journal import JournalRow
 
-__all__ = ["find_missing", "find_unfinished", "groups_named_in", "producers_named_in"]
+__all__ = ["find_missing", "find_unfinished", "groups_named_in", "lacking_clients", "producers_named_in"]
 
 _INCARNATION = re.compile("[0-9a-f]{16}")
 _HAD = frozenset(
@@ -129,12 +129,22 @@ class _Journals:
 
 
 def find_missing(chains: Iterable[Chain], until_us: int | None) -> list[Finding]:
-    """``missing``: a line for each opening or epoch of which others refer to more than its producer's journals have.
+    """``missing``: a line for each opening or epoch of which others refer to more than its client's journals have.
 
     `until_us` as in :class:`reliamsg.checker.run.Expect`: openings that may follow in a journal that reaches to it are
     not missing.
     """
-    chains = list(chains)
+    every = _missing(list(chains), until_us).values()
+    return [Finding("missing", line) for line in sorted(set().union(*every))]
+
+
+def lacking_clients(chains: Iterable[Chain], until_us: int | None) -> set[tuple[Role, str]]:
+    """The clients that such a line is about."""
+    return {client for client, lines in _missing(list(chains), until_us).items() if lines}
+
+
+def _missing(chains: list[Chain], until_us: int | None) -> dict[tuple[Role, str], set[str]]:
+    """The lines by client."""
     journals: dict[str, _Journals] = {}
     inboxes: dict[str, _Inboxes] = {}
     for chain in chains:
@@ -151,21 +161,25 @@ def find_missing(chains: Iterable[Chain], until_us: int | None) -> list[Finding]
             for (stream, epoch), last in _ends(chain, row):
                 own = ends[stream.producer]
                 own[stream, epoch] = max(last, own.get((stream, epoch), 0))
-    lines: set[str] = set(_lacking_of_groups(chains, inboxes))
+    lines: dict[tuple[Role, str], set[str]] = defaultdict(set)
+    for group, line in _lacking_of_groups(chains, inboxes):
+        lines["group", group].add(line)
     for producer, own_journals in journals.items():
         if not own_journals.broken:
-            lines |= set(_lacking(producer, own_journals, openings[producer], ends[producer]))
-    return [Finding("missing", line) for line in sorted(lines)]
+            lines["producer", producer] = set(
+                _lacking(producer, own_journals, openings[producer], ends[producer])
+            )
+    return lines
 
 
-def _lacking_of_groups(chains: Iterable[Chain], inboxes: dict[str, _Inboxes]) -> Iterator[str]:
-    """What groups had settled by rows that their journals lack, according to producers."""
+def _lacking_of_groups(chains: Iterable[Chain], inboxes: dict[str, _Inboxes]) -> Iterator[tuple[str, str]]:
+    """What groups had settled by rows that their journals lack, according to producers: groups and lines."""
     for chain in chains:
         for row in chain.rows if chain.role == "producer" else ():
             if row.kind == "consumed" and row.group in inboxes and not inboxes[row.group].broken:
                 boot, lsn = settled_by(row)
                 if boot and (line := inboxes[row.group].lacking(row.group, boot, lsn)):
-                    yield line
+                    yield row.group, line
 
 
 def _lacking(

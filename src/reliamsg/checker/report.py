@@ -12,8 +12,8 @@ from reliamsg.message import Stream
 from reliamsg.terminal import printable
 
 __all__ = [
-    "DEMANDS", "KINDS", "Counts", "Ends", "Finding", "Hold", "ProvenChain", "Report", "Severity", "SiteCounts",
-    "Through", "Verdict", "as_time", "worst",
+    "DEMANDS", "KINDS", "Counts", "Ends", "Finding", "Hold", "Offset", "ProvenChain", "Report", "Severity",
+    "SiteCounts", "Through", "Verdict", "as_time", "worst",
 ]  # fmt: skip
 
 Verdict = Literal["complete", "violated", "lost", "unknown"]
@@ -88,6 +88,8 @@ KINDS: dict[str, tuple[Severity, str]] = {
     "unclosed": ("unknown", "a journal ends without being closed"),
     "ends_early": ("unknown", "a journal ends before the time up to which messages are to be accounted for"),
     "mixed_clock": ("unknown", "a client's clock was set around that time"),
+    "not_retired": ("unknown", "declared as retired, which its journal does not bear out"),
+    "skewed": ("unknown", "a client's clock is further from another one's than is allowed"),
     # Worth knowing, without influence on the verdict
     "fork": ("remark", "a producer with two histories, since its outbox was restored or copied"),
 }
@@ -230,11 +232,46 @@ class SiteCounts:
     """Delivered, and received from this site only."""
 
 
+_MAX_CLOCKS = 5
+"""The most offsets of clocks in a text."""
 _MAX_CLIENTS = 1_000
 """The most histories of clients in a report as data."""
-DEMANDS = frozenset({"unclosed", "ends_early", "mixed_clock"})
+DEMANDS = frozenset({"unclosed", "ends_early", "mixed_clock", "not_retired"})
 """Kinds of findings about evidence that was demanded and may follow. They don't question what is there."""
 Ends = Literal["open", "closed", "retired"]
+
+
+@dataclass(frozen=True)
+class Offset:
+    """By how much a client's clock was ahead of another client's."""
+
+    role: str
+    client: str
+    """The other client."""
+    least_us: int | None
+    """None: unknown, like `most_us`. Each was measured at a time of its own, so both may contradict if it varied."""
+    most_us: int | None
+
+    @property
+    def proven_us(self) -> int:
+        """The clocks were at least this far apart at some time."""
+        return max(0, self.least_us or 0, -(self.most_us or 0))
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "role": self.role,
+            "client": self.client,
+            "least_s": None if self.least_us is None else self.least_us / 1e6,
+            "most_s": None if self.most_us is None else self.most_us / 1e6,
+        }
+
+    def __str__(self) -> str:
+        return f"{_signed(self.least_us)} to {_signed(self.most_us)} against {self.role} {self.client}"
+
+
+def _signed(us: int | None) -> str:
+    """A difference in seconds, without unnecessary digits."""
+    return "?" if us is None else f"{us / 1e6:+.6f}".rstrip("0").rstrip(".") + " s"
 
 
 @dataclass(frozen=True)
@@ -248,14 +285,17 @@ class ProvenChain:
     """µs since 1970, by the client's clock: no row that began by then is missing at its end. Later than every time if
     its file was retired."""
     ends: Ends
+    offset: Offset | None = None
+    """Against the client that shows most."""
 
     def as_dict(self) -> dict[str, Any]:
-        return {
+        found = {
             "role": self.role,
             "client": self.client,
             "proven": None if self.ends == "retired" else as_time(self.proven_us),
             "ends": self.ends,
         }
+        return found if self.offset is None else {**found, "offset": self.offset.as_dict()}
 
 
 @dataclass(frozen=True)
@@ -350,7 +390,7 @@ class Report:
                 "missing": [str(f) for f in self.of_kind("missing")],
                 "duplicated": self.duplicated,
                 "unverified": self.unverified,
-                "broken": [str(f) for f in self.findings if f.kind in ("broken", *DEMANDS)],
+                "broken": [str(f) for f in self.findings if f.kind in ("broken", "skewed", *DEMANDS)],
             },
             "latency": {hop: dict(quantiles) for hop, quantiles in self.latency.items()},
             "findings": [finding.as_dict() for finding in self.findings],
@@ -370,6 +410,12 @@ class Report:
         if us is not None:
             lines.append(f"  whole and without open questions through {as_time(us)}: {m.proven:,} messages")
             lines += [f"  held there by {each}" for each in self.through.held_by]
+        clocks = sorted(
+            (-each.offset.proven_us, each.role, each.client, str(each.offset))
+            for each in self.through.chains[:_MAX_CLIENTS]
+            if each.offset is not None
+        )
+        lines += [f"  clock of {role} {client}: {offset}" for _, role, client, offset in clocks[:_MAX_CLOCKS]]
         lines += [f"  delivered to {group}: {count:,}" for group, count in sorted(m.delivered.items())]
         lines.append(
             f"  lost {m.lost:,}, declared gaps {m.declared_gaps:,}, duplicates {m.duplicates:,},"
@@ -381,6 +427,10 @@ class Report:
             f"  site {name}: confirmed {s.confirmed:,}, received {s.received:,}, lost after confirming"
             f" {s.lost_after_confirm:,}, delivered thanks to it alone {s.saved_alone:,}"
             for name, s in sorted(self.sites.items())
+        ]
+        lines += [
+            f"  {hop}: " + ", ".join(f"{name} {seconds:.6g} s" for name, seconds in quantiles.items())
+            for hop, quantiles in sorted(self.latency.items())
         ]
         for kind in KINDS:
             found = self.of_kind(kind)

@@ -21,11 +21,13 @@ from reliamsg.checker.groups import GroupFacts, gather_group
 from reliamsg.checker.journals import Chain, collect, mark_abandoned, merge_copies
 from reliamsg.checker.latency import summarize
 from reliamsg.checker.losses import account, beyond
+from reliamsg.checker.offsets import find_skewed, measure
 from reliamsg.checker.producers import ProducerFacts, gather_producer
 from reliamsg.checker.references import find_missing, find_unfinished, groups_named_in, producers_named_in
 from reliamsg.checker.renumbered import Renumbering
 from reliamsg.checker.report import KINDS, Counts, Finding, Report
 from reliamsg.checker.restores import find_cuts
+from reliamsg.checker.retired import check_retired, retire
 from reliamsg.checker.sites import count_sites
 from reliamsg.checker.spans import Key, SpanMap, Spans
 from reliamsg.checker.through import accounted_by, demands_at, find_through
@@ -58,6 +60,11 @@ class Expect:
     until_us: int | None = None
     """Wall clock of each client, in µs since 1970. The check covers messages enqueued by then, and requires evidence up
     to then; later evidence about these messages counts. None: no limit."""
+    retired: Iterable[str] = ()
+    """Clients that will never write again, each as ``NAME@SEGMENT``: the last segment of its journal, which has to end
+    with its close."""
+    max_skew: float | None = None
+    """Seconds that a client's clock may be ahead of, or behind, another one's; None: no limit."""
     now_us: int | None = None
     """This machine's clock, in µs since 1970, beyond which nothing is proven. None: as it is."""
     drained_by_us: int | None = None
@@ -78,7 +85,8 @@ def check_directory(path: str | os.PathLike[str], expect: Expect | None = None) 
     """Check every outbox, inbox (``*.db``), segment and application's log (``*.ndjson``) below `path`.
 
     Files are only read; their owners may be running. A file that can't be read is a finding, not an error. Raises
-    :class:`NotADirectoryError` if `path` is not a directory.
+    :class:`NotADirectoryError` if `path` is not a directory, and :class:`ConfigError` if a client or segment that is
+    declared as retired does not exist.
     """
     if not Path(path).is_dir():
         raise NotADirectoryError(f"{path}: there is no such directory")
@@ -115,7 +123,9 @@ def _check(
 ) -> Report:
     """`problems`: lines about unusable files."""
     started = time.perf_counter()
-    chains, apps = mark_abandoned(merge_copies(journals)), gather_applications(applogs)
+    every = list(journals)
+    check_retired(expect.retired, every)
+    chains, apps = mark_abandoned(merge_copies(every)), gather_applications(applogs)
     clients = _gather(chains, expect)
     apps = apps.in_final_epochs(clients.producers)
     contested, findings = _check_incarnations(chains, clients)
@@ -136,8 +146,13 @@ def _check(
     findings += reported
     findings += find_forks(chains)
     findings += [Finding("broken", problem) for problem in problems]
+    chains, not_retired = retire(chains, expect.retired, expect.until_us)
+    findings += not_retired
+    offsets = measure(chains)
+    if expect.max_skew is not None:
+        findings += find_skewed(chains, offsets, expect.max_skew)
     now_us = time.time_ns() // 1000 if expect.now_us is None else expect.now_us
-    through = find_through(chains, [*findings, *hidden], clients.producers, expect.until_us, now_us)
+    through = find_through(chains, [*findings, *hidden], clients.producers, expect.until_us, now_us, offsets)
     if expect.until_us is not None:
         findings += demands_at(expect.until_us, chains, now_us)
     proven = Counts(proven=accounted_by(through.us, clients.producers))

@@ -12,7 +12,7 @@ from itertools import accumulate
 
 from reliamsg.checker.journals import Chain
 from reliamsg.checker.producers import ProducerFacts
-from reliamsg.checker.report import DEMANDS, KINDS, Ends, Finding, Hold, ProvenChain, Through, as_time
+from reliamsg.checker.report import DEMANDS, KINDS, Ends, Finding, Hold, Offset, ProvenChain, Through, as_time
 from reliamsg.checker.spans import ENDLESS, Key, SpanMap, Spans
 from reliamsg.store.journal import JournalRow
 
@@ -21,10 +21,10 @@ __all__ = ["accounted_by", "demands_at", "find_through", "mixed_times"]
 _MAX_HOLDS = 20
 
 
-def _proven_chain(chain: Chain) -> ProvenChain:
+def _proven_chain(chain: Chain, offset: Offset | None) -> ProvenChain:
     """A chain and its time."""
     ends: Ends = "retired" if chain.retired else "closed" if chain.finished else "open"
-    return ProvenChain(chain.role, chain.client, chain.source, chain.proven_us, ends)
+    return ProvenChain(chain.role, chain.client, chain.source, chain.proven_us, ends, offset)
 
 
 def mixed_times(chain: Chain) -> list[tuple[int, int]]:
@@ -61,10 +61,13 @@ def find_through(
     producers: Mapping[str, ProducerFacts],
     until_us: int | None,
     now_us: int,
+    offsets: Sequence[Offset | None],
 ) -> Through:
-    """`findings`: all, with those about the evidence. `now_us`: this machine's clock, µs since 1970."""
+    """`findings`: all, with those about the evidence. `now_us`: this machine's clock, µs since 1970. `offsets`: of
+    each chain."""
     proven = sorted(
-        map(_proven_chain, chains), key=lambda each: (each.proven_us, each.role, each.client, each.source)
+        map(_proven_chain, chains, offsets),
+        key=lambda each: (each.proven_us, each.role, each.client, each.source),
     )
     unknown = [each for each in findings if each.severity == "unknown" and each.kind not in DEMANDS]
     questions = list(_questions(unknown, producers))
