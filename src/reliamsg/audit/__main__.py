@@ -34,6 +34,7 @@ from reliamsg.audit.verdict import line, status, table
 from reliamsg.audit.windows import Baseline
 from reliamsg.errors import ConfigError
 from reliamsg.terminal import say, say_json, say_text
+from reliamsg.trust import make_trust
 
 __all__ = ["main"]
 
@@ -120,6 +121,19 @@ Exit codes:
     " --state.",
 )
 @click.option("--metrics", metavar="FILE", help="Write the results there as OpenMetrics text.")
+@click.option(
+    "--journal-keys",
+    metavar="FILE",
+    help="The keys of all clients, one per line: producer/NAME ID SECRET or group/NAME ID SECRET. Segments and"
+    " heads that their client has not signed count as damaged.",
+)
+@click.option(
+    "--unsigned-before",
+    multiple=True,
+    metavar="NAME@SEGMENT",
+    help="With --journal-keys, accept unsigned segments of a client (producer/NAME or group/NAME) up to this one."
+    " Can be repeated.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the content of verdict.json instead of a table.")
 def _command(
     journals: str,
@@ -135,6 +149,8 @@ def _command(
     tolerance: float,
     hook: str | None,
     metrics: str | None,
+    journal_keys: str | None,
+    unsigned_before: tuple[str, ...],
     as_json: bool,
 ) -> int:
     """Report the fate of every message from the clients' journals below JOURNALS (a directory or URL).
@@ -148,6 +164,7 @@ def _command(
         until_us=None if until is None else parse_time(until, "--until"),
         gap_timeout=gap_timeout,
         tolerance=tolerance,
+        trust=make_trust(journal_keys, unsigned_before),
     )
     if "://" not in journals and not os.path.exists(journals):
         raise FileNotFoundError(f"{journals}: no such directory")

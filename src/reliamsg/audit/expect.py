@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from reliamsg.errors import ConfigError
+from reliamsg.trust import Trust
 
 __all__ = ["Expect", "parse_expect"]
 
@@ -33,6 +34,8 @@ class Expect:
     With neither this nor `drained`, the audit finds the time through which everything is complete."""
     now_us: int | None = None
     """This machine's clock, in µs since 1970, beyond which nothing is proven; None: as it is."""
+    trust: Trust | None = None
+    """By which every segment and head must be signed by its client; None: signatures are not checked."""
 
     @property
     def all_counts(self) -> bool:

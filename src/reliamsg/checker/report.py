@@ -316,6 +316,8 @@ class Report:
     logs: int = 0
     duplicated: int = 0
     """Further copies of segments that were found already."""
+    signatures_checked: bool = False
+    """Whether segments and heads had to be signed by their clients."""
     unverified: int = 0
     """Messages, once per group, whose content could not be compared with the published content."""
     rows: int = 0
@@ -349,6 +351,7 @@ class Report:
                 "logs": self.logs,
                 "missing": [str(f) for f in self.of_kind("missing")],
                 "duplicated": self.duplicated,
+                "signatures_checked": self.signatures_checked,
                 "unverified": self.unverified,
                 "broken": [str(f) for f in self.findings if f.kind in ("broken", *DEMANDS)],
             },
@@ -362,6 +365,7 @@ class Report:
         """A summary to read, with at most `limit` findings of each kind."""
         m = self.messages
         us = self.through.us
+        checked = "checked" if self.signatures_checked else "not checked"
         lines = [
             f"verdict: {self.verdict}"
             + (f" through {as_time(us)}" if us and self.verdict == "complete" else ""),
@@ -370,6 +374,7 @@ class Report:
         if us is not None:
             lines.append(f"  whole and without open questions through {as_time(us)}: {m.proven:,} messages")
             lines += [f"  held there by {each}" for each in self.through.held_by]
+        lines.append(f"  signatures of journals: {checked}")
         lines += [f"  delivered to {group}: {count:,}" for group, count in sorted(m.delivered.items())]
         lines.append(
             f"  lost {m.lost:,}, declared gaps {m.declared_gaps:,}, duplicates {m.duplicates:,},"
