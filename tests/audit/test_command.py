@@ -68,6 +68,8 @@ def test_the_status_follows_the_verdict(verdict: str, expected: int) -> None:
         ([], 64, "Missing argument 'JOURNALS'"),
         ([".", "--expect", "group=g"], 64, "use group=NAME:TOPIC"),
         ([".", "--until", "soon"], 64, "neither ISO 8601 nor µs since 1970"),
+        ([".", "--journal-keys", "absent"], 64, "absent: No such file or directory"),
+        ([".", "--unsigned-before", f"producer/p@{'0' * 64}"], 64, "--unsigned-before needs --journal-keys"),
     ],
 )
 def test_mistakes_are_one_line(arguments: list[str], code: int, says: str) -> None:

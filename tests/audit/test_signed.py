@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from pyspark.sql import SparkSession
 
 from reliamsg import Consumer, JournalExport, KeyRing, Producer
 from reliamsg.audit.expect import Expect as AuditExpect
@@ -505,6 +506,21 @@ def judged_with_state(journals: Path, trust: Trust | None, state: Path) -> dict[
     return audit(
         local_spark(2), journals, state=state, expect=AuditExpect(drained=True, now_us=2**60, trust=trust)
     )
+
+
+def test_spark_reads_the_file_of_keys_where_its_tasks_are(
+    spark: SparkSession, journals: Path, tmp_path: Path
+) -> None:
+    """By its path, so no secret is sent to them; also for journals that only Spark can read."""
+    expect = AuditExpect(drained=True, now_us=2**60, trust=trust_in(tmp_path / "keys", EVERYONE))
+    places = (journals, f"file:{journals.parent}/journal*")
+    for place in places:
+        assert audit(spark, str(place), expect=expect)["verdict"] == "complete"
+    made = rechained(journals, TILL, key_of(*OTHER))
+    for place in places:
+        verdict = audit(spark, str(place), expect=expect)
+        assert verdict["verdict"] == "unknown"
+        assert all(broken(verdict, path.name) == [WRONG] for path in made)
 
 
 # -- files of keys -------------------------------------------------------------------------------------------
