@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 
 from reliamsg.errors import ConfigError
 
-__all__ = ["KeyRing", "check_keys", "check_private", "read_key_ring", "secret_from_hex"]
+__all__ = ["KeyRing", "check_keys", "check_private", "looks_secret", "read_key_ring", "secret_from_hex"]
 
 MAX_KEY_ID_BYTES = 64
 """The maximum length of a key id."""
@@ -138,7 +138,7 @@ def _key_ring(lines: Iterable[str]) -> KeyRing:
         secret = secret_from_hex(words[1]) if len(words) == 2 else None
         if secret is None:
             raise ConfigError(f"line {number}: {_LINE}")
-        if _LOOKS_SECRET.fullmatch(words[0]):
+        if looks_secret(words[0]):
             raise ConfigError(f"line {number}: the id looks like a secret; {_LINE}")
         if words[0] in keys:
             raise ConfigError(f"line {number}: duplicate id")
@@ -146,6 +146,11 @@ def _key_ring(lines: Iterable[str]) -> KeyRing:
     if not keys:
         raise ConfigError("the file contains no key")
     return KeyRing(keys, sign_with=next(iter(keys)))
+
+
+def looks_secret(key_id: str) -> bool:
+    """Whether a key's id, which everyone sees, is rather a secret in the wrong place."""
+    return _LOOKS_SECRET.fullmatch(key_id) is not None
 
 
 def secret_from_hex(text: str) -> bytes | None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote
 
 from reliamsg.errors import ConfigError
-from reliamsg.keys import KeyRing, check_private, secret_from_hex
+from reliamsg.keys import KeyRing, check_private, looks_secret, secret_from_hex
 
 __all__ = ["ClientKeys", "Owner", "Trust", "make_trust", "parse_positions", "read_client_keys"]
 
@@ -127,6 +127,8 @@ def _secrets(lines: Iterable[str]) -> dict[Owner, dict[str, bytes]]:
         secret = secret_from_hex(words[2]) if len(words) == 3 else None
         if owner is None or secret is None:
             raise ConfigError(f"line {number}: {_LINE}")
+        if looks_secret(words[1]):
+            raise ConfigError(f"line {number}: the id looks like a secret; {_LINE}")
         try:
             KeyRing({words[1]: secret})
         except ConfigError as error:

@@ -36,7 +36,7 @@ def journal() -> None:
 @click.option("--to", "target", metavar="TARGET", required=True, help="A directory or an fsspec URL.")
 @journal_key_option
 @json_option
-def export(files: tuple[str, ...], target: str, key: KeyRing | None, as_json: bool) -> int:
+def export(files: tuple[str, ...], target: str, journal_key: KeyRing | None, as_json: bool) -> int:
     """Export the remaining journals of files that no client has open.
 
     FILE is an outbox or inbox. Exported rows are deleted from the file. Stops at the first FILE that can't be exported;
@@ -46,7 +46,7 @@ def export(files: tuple[str, ...], target: str, key: KeyRing | None, as_json: bo
 
     for file in files:
         _check_there(file)
-        segments = export_file(file, target, key=key)
+        segments = export_file(file, target, key=journal_key)
         if as_json:
             say_json({"file": file, "segments": segments})
         else:
@@ -62,7 +62,7 @@ def export(files: tuple[str, ...], target: str, key: KeyRing | None, as_json: bo
 @click.option("--abandon", is_flag=True, help="Retire FILE even if it holds messages, or was not closed.")
 @journal_key_option
 @json_option
-def retire(file: str, target: str | None, abandon: bool, key: KeyRing | None, as_json: bool) -> int:
+def retire(file: str, target: str | None, abandon: bool, journal_key: KeyRing | None, as_json: bool) -> int:
     """End the journal of a client that will never run again.
 
     FILE is an outbox or inbox that no client has open. A last row says that it was retired. After that, no client can
@@ -74,7 +74,7 @@ def retire(file: str, target: str | None, abandon: bool, key: KeyRing | None, as
 
     _check_there(file)
     try:
-        retired = retire_file(file, target, abandon=abandon, key=key)
+        retired = retire_file(file, target, abandon=abandon, key=journal_key)
     except NotRetired as error:
         raise Failure(Status.INCOMPLETE, f"{error} (--abandon retires it nevertheless)") from None
     if as_json:

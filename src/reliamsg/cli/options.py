@@ -204,10 +204,10 @@ def journal_option(command: F) -> F:
     """``--journal`` and ``--journal-key``; the command gets them as `journal`."""
 
     @functools.wraps(command)
-    def gathered(*args: Any, journal: str | None, key: KeyRing | None, **others: Any) -> Any:
-        if journal is None and key is not None:
+    def gathered(*args: Any, journal: str | None, journal_key: KeyRing | None, **others: Any) -> Any:
+        if journal is None and journal_key is not None:
             raise ConfigError("--journal-key needs --journal")
-        export = None if journal is None else JournalExport(journal, key=key)
+        export = None if journal is None else JournalExport(journal, key=journal_key)
         return command(*args, journal=export, **others)
 
     with_target = click.option(
@@ -219,10 +219,9 @@ def journal_option(command: F) -> F:
 
 
 def journal_key_option(command: F) -> F:
-    """``--journal-key``; the command gets a :class:`KeyRing` or None as `key`."""
+    """``--journal-key``; the command gets a :class:`KeyRing` or None as `journal_key`."""
     return click.option(
         "--journal-key",
-        "key",
         type=KeysType(),
         help="Sign the exported journal with the client's own key: the first in this file, which has the same form as"
         " that of --keys.",
