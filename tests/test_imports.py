@@ -24,6 +24,7 @@ BASE = {
     "files",
     "arguments",
     "version",
+    "trust",
 }
 MIDDLE = {"protocol", "store", "transport"}
 UPPER = {"producer", "consumer"}
@@ -32,9 +33,10 @@ TOP = {"cli", "aio", "testing", "lab", "simulation"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": {"message"},  # for types only
     "arguments": {"errors"},
-    "config": {"errors", "arguments"},
+    "config": {"errors", "arguments", "keys"},
     "policy": {"errors", "arguments"},
     "keys": {"errors", "arguments"},
+    "trust": {"errors", "keys"},
     "message": set(),
     "forks": set(),
     "terminal": set(),
@@ -54,6 +56,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Subjects whole clients to faults, and has their files judged.
     "lab/chaos": BASE | {"store", "producer", "consumer", "checker", "lab", "injection"},
     "checker": {
+        "keys",
+        "trust",
         "wire",
         "message",
         "errors",

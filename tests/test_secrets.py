@@ -20,6 +20,7 @@ from reliamsg import KeyRing, Producer, Site
 from reliamsg.cli.options import KeysType, SiteType
 from reliamsg.cli.status import one_line
 from reliamsg.errors import ConfigError
+from reliamsg.trust import read_client_keys
 from tests.cli.commands import reliamsg_here
 
 MARK = "S3cretMARKER"
@@ -256,6 +257,23 @@ def test_a_file_of_keys_that_others_can_open_is_refused(mode: int, fits: bool, t
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"producer/a {HEX}", f"{HEX} a", f"producer/a {HEX} {HEX}{HEX}", f"producer/a k {HEX}z", f"a k {HEX}",
+        f"producer/a k {HEX} more", f"producer/a k {HEX}\ngroup/b k {HEX}", f"producer/a k {HEX}\nproducer/a k {HEX}",
+        f"producer/a k {HEX}\xff", f"producer/a {HEX}\u00e9 {HEX}",
+    ],
+)  # fmt: skip
+def test_a_mistyped_file_of_clients_keys_is_refused_and_not_repeated(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text(text, encoding="latin-1")
+    path.chmod(0o600)
+    with pytest.raises(ConfigError, match="keys: ") as refused:
+        read_client_keys(path)
+    assert_hidden(refused.value, HEX)
+
+
 def test_a_file_of_keys_of_another_user_is_refused(tmp_path: Path) -> None:
     path = keys_file(tmp_path / "keys", f"2026 {HEX}\n")
     os.chown(path, 65534, 65534)

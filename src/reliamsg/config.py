@@ -16,6 +16,7 @@ from urllib.parse import quote, unquote
 
 from reliamsg.arguments import check_callback, check_choice, check_count, check_list, check_number
 from reliamsg.errors import ConfigError
+from reliamsg.keys import KeyRing, check_keys
 
 if TYPE_CHECKING:
     import ssl
@@ -414,6 +415,9 @@ class JournalExport:
     """``"block"``: a producer accepts no messages (:class:`~reliamsg.errors.JournalFull` after its ``block_timeout``)
     and a consumer delivers none until the target accepts segments again. ``"truncate"``: the oldest rows are deleted,
     and the journal records which: the client continues, but audits will report missing evidence."""
+    key: KeyRing | None = field(default=None, kw_only=True, repr=False)
+    """The client's own key: ``KeyRing({"2026-a": secret}, sign_with="2026-a")``. All segments and heads are signed with
+    it, so that an audit with the keys of all clients recognizes what others have written in this client's name."""
 
     def __post_init__(self) -> None:
         target = self.target
@@ -428,6 +432,7 @@ class JournalExport:
         least = max(10, 2 * self.segment_rows)
         check_count("journal: max_backlog_rows", self.max_backlog_rows, least=least, most=2**53)
         check_choice("journal: when_full", self.when_full, ("block", "truncate"))
+        check_keys(self.key, "journal: key")
 
     @property
     def shown_target(self) -> str:
@@ -437,7 +442,7 @@ class JournalExport:
     def __repr__(self) -> str:
         return (
             f"JournalExport({self.shown_target!r}, interval={self.interval!r}, segment_rows={self.segment_rows!r},"
-            f" max_backlog_rows={self.max_backlog_rows!r}, when_full={self.when_full!r})"
+            f" max_backlog_rows={self.max_backlog_rows!r}, when_full={self.when_full!r}, key={self.key!r})"
         )
 
 

@@ -7,19 +7,20 @@ finding can be attributed to its run.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from reliamsg.checker.journals import Chain, Role
+from reliamsg.keys import KeyRing
 from reliamsg.message import Prev, Stream
 from reliamsg.store.journal import Entry, JournalRow
 from reliamsg.store.segment import Segment, encode
 from tests.checker.histories import EPOCH, digest_of, write
 
-__all__ = ["GAP_TIMEOUT", "Journals", "journals", "segments", "spoil", "write_chains"]
+__all__ = ["GAP_TIMEOUT", "Journals", "Signing", "journals", "segments", "spoil", "write_chains"]
 
 GAP_TIMEOUT = 30.0
 """The gap timeout of every group, in seconds."""
@@ -53,10 +54,10 @@ class Journals:
             for number, (role, name, rows) in enumerate(self.clients)
         ]
 
-    def write(self, directory: Path, rng: random.Random) -> None:
-        """Write the segments of the clients below `directory`, cut at random."""
+    def write(self, directory: Path, rng: random.Random, keys: Signing | None = None) -> None:
+        """Write the segments of the clients below `directory`, cut at random. `keys`: see :func:`segments`."""
         for role, name, rows in self.clients:
-            _write(directory, role, name, rows, rng)
+            _write(directory, role, name, rows, rng, keys)
 
     def __str__(self) -> str:
         lines = [f"run {self.tag}, spoilt by {self.changes or 'nothing'}"]
@@ -88,8 +89,15 @@ def journals(seed: int, tag: str, *, clean: bool = True, changes: int = 0, close
     return made
 
 
-def segments(role: Role, client: str, rows: Sequence[JournalRow], rng: random.Random) -> list[Segment]:
-    """A client's rows as the segments of a chain, cut at random places, between boots, and at missing rows."""
+Signing = Callable[[str, str], KeyRing | None]
+"""The key for the next segment of a client, by role and name."""
+
+
+def segments(
+    role: Role, client: str, rows: Sequence[JournalRow], rng: random.Random, keys: Signing | None = None
+) -> list[Segment]:
+    """A client's rows as the segments of a chain, cut at random places, between boots, and at missing rows. `keys`:
+    called for each segment, which is signed with the key, if there is one."""
     found: list[Segment] = []
     start = 0
     for end in range(1, len(rows) + 1):
@@ -98,7 +106,9 @@ def segments(role: Role, client: str, rows: Sequence[JournalRow], rng: random.Ra
             rows[end - 1].lsn + 1,
         )
         if not goes_on or rng.random() < 0.2:
-            found.append(encode(role, client, rows[start:end], found[-1].digest if found else None))
+            parent = found[-1].digest if found else None
+            key = None if keys is None else keys(role, client)
+            found.append(encode(role, client, rows[start:end], parent, keys=key))
             start = end
     return found
 
@@ -733,8 +743,15 @@ def write_chains(directory: Path, chains: Sequence[Chain]) -> None:
         _write(directory, chain.role, chain.client, chain.rows, rng)
 
 
-def _write(directory: Path, role: Role, name: str, rows: Sequence[JournalRow], rng: random.Random) -> None:
-    for segment in segments(role, name, rows, rng):
+def _write(
+    directory: Path,
+    role: Role,
+    name: str,
+    rows: Sequence[JournalRow],
+    rng: random.Random,
+    keys: Signing | None = None,
+) -> None:
+    for segment in segments(role, name, rows, rng, keys):
         path = directory / segment.path
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(segment.data)

@@ -70,6 +70,8 @@ def test_the_status_follows_the_verdict(verdict: str, expected: int) -> None:
         ([".", "--until", "soon"], 64, "neither ISO 8601 nor µs since 1970"),
         ([".", "--retired", "till-4"], 64, "use NAME@SEGMENT"),
         ([".", "--max-skew", "-1"], 64, "-1.0 is not in the range x>=0"),
+        ([".", "--journal-keys", "absent"], 64, "absent: No such file or directory"),
+        ([".", "--unsigned-before", f"producer/p@{'0' * 64}"], 64, "--unsigned-before needs --journal-keys"),
     ],
 )
 def test_mistakes_are_one_line(arguments: list[str], code: int, says: str) -> None:

@@ -9,8 +9,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,13 @@ from reliamsg.audit.__main__ import main
 from reliamsg.audit.expect import Expect
 from reliamsg.audit.job import audit
 from reliamsg.audit.verdict import line, status
+from reliamsg.trust import Owner
 from tests.audit.generated import journals
 from tests.audit.local_spark import local_spark
 from tests.audit.test_command import audit as command
 from tests.audit.test_kept import in_pieces, moved, written
 from tests.patience import wait_for
+from tests.signed import key_of, keys_file
 
 
 class Follower:
@@ -132,6 +135,44 @@ def test_a_line_names_what_is_wrong() -> None:
     )
 
 
+def followed(
+    place: Path, monkeypatch: pytest.MonkeyPatch, audited: Callable[..., dict[str, Any]], *options: str
+) -> int:
+    """The exit code of the command in this process, with another audit, which has to end it by a signal."""
+
+    @contextmanager
+    def no_session(*_: object) -> Iterator[None]:
+        yield None
+
+    monkeypatch.setattr("reliamsg.audit.__main__._session", no_session)
+    monkeypatch.setattr("reliamsg.audit.__main__.audit", audited)
+    before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    try:
+        return main([str(place / "journals"), "--state", str(place / "state"), "--follow", "0.01", *options])
+    finally:
+        for each, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
+            signal.signal(each, handler)
+
+
+def test_keys_may_be_added_between_two_audits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = journals(5, "-x")
+    owners: list[Owner] = [(role, name) for role, name, _ in run.clients]
+    run.write(tmp_path / "journals", random.Random(5), key_of)
+    keys_file(tmp_path / "keys", owners[1:])
+    verdicts: list[str] = []
+
+    def audited(*_: object, expect: Expect, **__: object) -> dict[str, Any]:
+        found = audit(local_spark(1), tmp_path / "journals", expect=replace(expect, drained=True))
+        verdicts.append(found["verdict"])
+        if len(verdicts) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        keys_file(tmp_path / "keys", owners)
+        return found
+
+    assert followed(tmp_path, monkeypatch, audited, "--journal-keys", str(tmp_path / "keys")) == 0
+    assert verdicts == ["unknown", "complete"]
+
+
 @pytest.mark.parametrize(
     "error",
     [
@@ -148,10 +189,6 @@ def test_it_goes_on_after_a_failure_that_need_not_last(
     journals(5, "-x").write(tmp_path / "journals", random.Random(5))
     outcomes: list[Exception | None] = [error, None]
 
-    @contextmanager
-    def no_session(*_: object) -> Iterator[None]:
-        yield None
-
     def audited(*_: object, **__: object) -> dict[str, Any]:
         outcome = outcomes.pop(0)
         if outcome is not None:
@@ -159,15 +196,7 @@ def test_it_goes_on_after_a_failure_that_need_not_last(
         os.kill(os.getpid(), signal.SIGTERM)
         return audit(local_spark(1), tmp_path / "journals", expect=Expect(drained=True))
 
-    monkeypatch.setattr("reliamsg.audit.__main__._session", no_session)
-    monkeypatch.setattr("reliamsg.audit.__main__.audit", audited)
-    before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
-    try:
-        options = ["--state", str(tmp_path / "state"), "--follow", "0.01"]
-        assert main([str(tmp_path / "journals"), *options]) == 0
-    finally:
-        for each, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
-            signal.signal(each, handler)
+    assert followed(tmp_path, monkeypatch, audited) == 0
     said = capsys.readouterr()
     assert said.err.startswith("reliamsg: [Errno ")
     assert said.out.startswith("complete through ")

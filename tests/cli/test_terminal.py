@@ -296,7 +296,7 @@ def test_reports_of_the_checker_and_the_audit() -> None:
     report.messages.delivered[EVIL] = 3
     assert "pwned" in report.text()
     assert not forbidden(report.text())
-    assert len(report.text().splitlines()) == 10
+    assert len(report.text().splitlines()) == 11
     counts = dict.fromkeys(
         ("enqueued", "proven", "lost", "declared_gaps", "duplicates", "out_of_order", "phantom", "pending", "late",
          "before_join", "saved_by_repair", "saved_by_second_site"), 0
@@ -308,7 +308,8 @@ def test_reports_of_the_checker_and_the_audit() -> None:
             {"role": EVIL, "client": EVIL, "offset": {"role": EVIL, "client": EVIL, "least_s": 1.0, "most_s": None}}
         ],
         "messages": {**counts, "delivered": {EVIL: 1}}, "streams": 1, "sites": {EVIL: site},
-        "evidence": {"clients": 1, "missing": [EVIL], "broken": [EVIL]}, "latency": {EVIL: {EVIL: 1.0}},
+        "evidence": {"clients": 1, "missing": [EVIL], "signatures_checked": True, "broken": [EVIL]},
+        "latency": {EVIL: {EVIL: 1.0}},
         "findings": [{"severity": EVIL, "kind": EVIL, "text": EVIL}], "rows": 1, "seconds": 1.0,
         "days": 2 * [{"day": EVIL, "enqueued": 1, "declared_gaps": 0, "repaired": 0}],
         "window": {
@@ -316,7 +317,7 @@ def test_reports_of_the_checker_and_the_audit() -> None:
         },
     }  # fmt: skip
     assert not forbidden(table(verdict))
-    assert len(table(verdict).splitlines()) == 17
+    assert len(table(verdict).splitlines()) == 18
 
 
 def test_the_texts_of_brokers() -> None:

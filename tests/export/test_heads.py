@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from reliamsg import JournalExport, __version__
+from reliamsg import JournalExport, KeyRing, __version__
 from reliamsg.audit.fold import Folder
 from reliamsg.audit.lineage import Placed, histories
 from reliamsg.audit.segment import StatedIdle, is_head, read_head, read_segment
@@ -35,6 +35,7 @@ from reliamsg.testing import MemoryNetwork
 from tests.consumer.tools import until
 from tests.export.tools import consumer, left, meta, producer, segments
 from tests.patience import STALL_S
+from tests.signed import key_of, trust_in
 from tests.store.faults import fill, remount, small_disk
 
 START_US = 1_700_000_000_000_000
@@ -43,11 +44,18 @@ START_US = 1_700_000_000_000_000
 class Client:
     """An outbox with an exporter, whose clocks the test sets."""
 
-    def __init__(self, path: Path, target: Path, boot: str = "1" * 16, wall_us: int = START_US) -> None:
+    def __init__(
+        self,
+        path: Path,
+        target: Path,
+        boot: str = "1" * 16,
+        wall_us: int = START_US,
+        key: KeyRing | None = None,
+    ) -> None:
         self.target, self.now, self.wall_us = target, 0.0, wall_us
         self.outbox = Outbox(path, "p", wall_us, 0, boot)
         self._woken = threading.Event()
-        export = JournalExport(target, interval=1.0)
+        export = JournalExport(target, interval=1.0, key=key)
         source = JournalSource("producer", "p", path, self.outbox.exported)
         self.exporter = Exporter(export, source, wake=self._woken.set, now=0.0, threads=DaemonThreads())
 
@@ -116,6 +124,20 @@ def test_an_idle_client_replaces_one_file(client: Client) -> None:
     client.wait(2.0)
     assert client.heads["1" * 16].wall_us == client.wall_us
     assert [found.name for found in path.parent.iterdir() if not found.is_dir()] == [path.name]
+
+
+def test_a_client_with_a_key_signs_its_segments_and_its_head(tmp_path: Path) -> None:
+    owner, target = ("producer", "p"), tmp_path / "journals"
+    client = Client(tmp_path / "out.db", target, key=key_of(*owner))
+    client.write("opened")
+    client.wait(2.0)
+    client.wait(61.0)
+    assert len(client.heads) == 1
+    client.close()
+    found = collect(target, trust_in(tmp_path / "keys", [owner]))
+    assert found.problems == []
+    assert [(len(chain.rows), len(chain.heads)) for chain in found.chains] == [(1, 1)]
+    assert found.not_signed_by(*owner) == []
 
 
 def test_one_with_rows_that_are_not_exported_states_nothing(tmp_path: Path) -> None:

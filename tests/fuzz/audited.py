@@ -13,8 +13,13 @@ from collections.abc import Iterator
 import msgspec
 
 from reliamsg.audit.segment import StatedIdle, read_head, read_segment
+from reliamsg.audit.signatures import signer_of
 from reliamsg.checker.segments import check_head, check_segment
+from reliamsg.checker.signatures import NOT_SIGNED, check_signature
+from reliamsg.keys import KeyRing
 from reliamsg.store.segment import Name, SegmentError, digest_of
+from reliamsg.store.signing import sign_line
+from reliamsg.trust import ClientKeys, Owner, Trust
 from tests.fuzz import seeds
 from tests.fuzz.target import Target
 
@@ -60,6 +65,39 @@ def compare(*inputs: bytes) -> None:
         assert (found.problem, len(found.lines or ())) == expected, data[:2_000]
 
 
+SECRET = b"the secret of clients whose journals are fuzzed"
+
+
+def compare_signatures(*inputs: bytes) -> None:
+    """The audit and the checker must say the same of every signature, in the same words."""
+    for raw in inputs:
+        line, _, body = raw.partition(b"\n")
+        try:
+            first = msgspec.json.decode(line)
+        except (ValueError, RecursionError):
+            continue
+        if not isinstance(first, dict) or not isinstance(first.get("client"), str):
+            continue
+        owner = "producer", first["client"]
+        signed = sign_line(line, body, KeyRing({"a": SECRET}, sign_with="a")) if len(line) > 2 else line
+        for each in (line, signed, signed[:-1] + b" }", signed.replace(b'"a"', b'"b"')):
+            for trust in (
+                Trust(ClientKeys({owner: {"a": SECRET}})),
+                Trust(ClientKeys({}), {owner: frozenset("0")}),
+            ):
+                _compare_signature(trust, owner, each, body)
+
+
+def _compare_signature(trust: Trust, owner: Owner, line: bytes, body: bytes) -> None:
+    first = msgspec.json.decode(line)
+    found = signer_of(trust, *owner, first, line, body)
+    try:
+        expected = "signed" if check_signature(trust, *owner, line, body) else NOT_SIGNED
+    except SegmentError as error:
+        expected = str(error)
+    assert (found.problem or ("signed" if found.mark else NOT_SIGNED)) == expected, line[:2_000]
+
+
 def _without_detail(problem: str) -> str:
     """The checker also says what is wrong with a line."""
     for words in ("a row can't be read", "its header is damaged"):
@@ -70,6 +108,7 @@ def _without_detail(problem: str) -> str:
 
 def read_segments_of_journals(raw: bytes) -> None:
     compare(raw)
+    compare_signatures(raw)
 
 
 def compare_heads(*inputs: bytes) -> None:
@@ -89,7 +128,7 @@ def compare_heads(*inputs: bytes) -> None:
 def _checked(path: str, data: bytes) -> dict[str, object] | str:
     """The checker's reading of a head."""
     try:
-        head = check_head(path, data)
+        head, _ = check_head(path, data)
     except SegmentError as error:
         return str(error)
     found = msgspec.structs.asdict(head)

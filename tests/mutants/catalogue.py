@@ -2735,6 +2735,100 @@ MUTANTS = (
             "assert [(row.first, row.last) for row in rows] == [(1, 4), (5, 7)]",
         ),
     ),
+    # -- signed journals ------------------------------------------------------------------------------------
+    Mutant(
+        "head-not-signed",
+        "export/heads.py",
+        "encode_head(head, self._key))",
+        "encode_head(head))",
+        "P9: a client with a key writes heads that its audit calls damaged",
+        ByTest(
+            "export/test_heads.py::test_a_client_with_a_key_signs_its_segments_and_its_head",
+            "assert [(len(chain.rows), len(chain.heads)) for chain in found.chains] == [(1, 1)]",
+        ),
+    ),
+    Mutant(
+        "retired-without-signature",
+        "export/retire.py",
+        "export_rest(database, exported, destination, key=key)",
+        "export_rest(database, exported, destination)",
+        "P9: the end of a signed journal is not signed",
+        ByTest(
+            "cli/test_journal_keys.py::test_retire_signs",
+            'assert reliamsg_here("journal", "verify", target, "--journal-keys", keys).returncode == 0',
+        ),
+    ),
+    Mutant(
+        "signature-of-heads-not-checked",
+        "audit/tasks.py",
+        "        if isinstance(head, StatedIdle) and self._trust is not None:\n",
+        "        if isinstance(head, StatedIdle) and self._trust is None:\n",
+        "P9: anyone can state that a client was idle",
+        ByTest("audit/test_signed.py::test_heads_are_signed", "assert by_audit == plainly"),
+    ),
+    Mutant(
+        "key-of-another-role",
+        "checker/signatures.py",
+        'found.get("key"), trust.keys.of(role, client)\n',
+        'found.get("key"), {\n'
+        '        **trust.keys.of("group", client), **trust.keys.of("producer", client)\n'
+        "    }\n",
+        "P9: a group can sign the journal of the producer that has its name",
+        ByTest(
+            "audit/test_signed.py::test_a_group_does_not_sign_as_the_producer_of_its_name",
+            "assert by_audit == plainly",
+        ),
+    ),
+    Mutant(
+        "unsigned-accepted-with-keys",
+        "checker/journals.py",
+        "        if segment.signed or self._trust is None:\n",
+        "        if segment is not None:\n",
+        "P9: a journal without signatures counts as its client's",
+        ByTest("audit/test_signed.py::test_a_chain_that_somebody_else_made", "assert by_audit == plainly"),
+    ),
+    Mutant(
+        "unsigned-after-the-position",
+        "audit/job.py",
+        "            if not used[each.part.role, each.part.client].issuperset(each.part.unsigned):\n",
+        "            if each.part.unsigned and not used[each.part.role, each.part.client]:\n",
+        "P9: one position makes all unsigned segments of its client acceptable",
+        ByTest("audit/test_signed.py::test_an_earlier_position", "assert by_audit == plainly"),
+    ),
+    Mutant(
+        "every-history-before-the-position",
+        "checker/journals.py",
+        "        accepted: set[str] = set()\n",
+        "        accepted: set[str] = {d for d, p in parents.items() if p is None}\n",
+        "P9: anyone can add an unsigned history to a client that began without signing",
+        ByTest(
+            "audit/test_signed.py::test_nobody_adds_an_unsigned_history_before_the_position",
+            "assert by_audit == plainly",
+        ),
+    ),
+    Mutant(
+        "kept-without-keys-and-not-read-again",
+        "audit/kept.py",
+        "            if trust is not None and not is_trusted([each.part for each in own], trust)\n",
+        "            if trust is not None and not own\n",
+        "P9: what an audit without keys has read counts as verified in one with keys",
+        ByTest(
+            "audit/test_signed.py::TestState::test_facts_that_were_not_verified_are_read_again",
+            "assert by_audit == plainly",
+        ),
+    ),
+    Mutant(
+        "one-secret-of-two-clients",
+        "trust.py",
+        "        if owners.setdefault(secret, owner) != owner:\n",
+        "        if owners.setdefault(secret, owner) is None:\n",
+        "P9: two clients have the same key, and each can sign as the other",
+        ByTest(
+            "audit/test_signed.py::test_files_of_keys",
+            "with pytest.raises(ConfigError, match=says)",
+            "Failed",
+        ),
+    ),
     Mutant(
         "idle-with-rows-in-the-file",
         "export/heads.py",

@@ -21,6 +21,7 @@ from reliamsg.simulation.scenario import draw
 from reliamsg.simulation.segments import SegmentWriter
 from reliamsg.simulation.world import World
 from reliamsg.store.journal import Entry, Journal
+from reliamsg.store.segment import decode, encode
 
 SEEDS = range(8)
 
@@ -50,6 +51,40 @@ def test_exported_and_truncated_journals_are_judged_correctly(tmp_path: Path) ->
     assert truncated, "some backlog reaches its limit"
     assert struck
     assert exported > 100
+
+
+@pytest.mark.usefixtures("small")
+def test_signed_journals_are_those_of_their_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for role in ("Producer", "Consumer"):
+        monkeypatch.setitem(settings.VALUES, f"{role}.journal_signed", (True,))
+    signed = 0
+    for seed in SEEDS[:4]:
+        directory = tmp_path / str(seed)
+        directory.mkdir()
+        world = World(draw(seed, 60, ("target_down", "crash", "restart")), directory)
+        world.run()
+        world.compare()
+        assert not world.oracle.violations, seed
+        paths = list((directory / "journals").rglob("*.ndjson"))
+        assert all(b'"signature":' in path.read_bytes().partition(b"\n")[0] for path in paths)
+        signed += len(paths)
+    assert signed > 50
+
+
+@pytest.mark.usefixtures("small")
+def test_a_segment_that_its_client_did_not_sign_is_a_violation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for role in ("Producer", "Consumer"):
+        monkeypatch.setitem(settings.VALUES, f"{role}.journal_signed", (True,))
+    world = World(draw(1, 60, ()), tmp_path)
+    world.run()
+    path = next((tmp_path / "journals" / "role=producer").rglob("*.ndjson"))
+    header, rows = decode(path.read_bytes())
+    segment = encode(header.role, header.client, rows, header.parent)
+    (tmp_path / "journals" / segment.path).write_bytes(segment.data)
+    world.compare()
+    assert [each.text for each in world.oracle.violations if each.text.endswith("not signed")]
 
 
 @pytest.mark.usefixtures("small")

@@ -17,8 +17,8 @@ from tests.cli.commands import reliamsg_here
 BEYOND = {
     "Producer.remove", "Producer.add_group", "Consumer.batch", "Consumer.handling_s",
     "Consumer.operator_s", "Consumer.held_bytes",
-    *(f"Producer.journal_{name}" for name in ("interval", "rows", "backlog", "full")),
-    *(f"Consumer.journal_{name}" for name in ("interval", "rows", "backlog", "full")),
+    *(f"Producer.journal_{name}" for name in ("interval", "rows", "backlog", "full", "signed")),
+    *(f"Consumer.journal_{name}" for name in ("interval", "rows", "backlog", "full", "signed")),
     "Broker.tells", "Broker.inflight", "Broker.refuses",
 }  # fmt: skip
 """Settings of applications and brokers."""

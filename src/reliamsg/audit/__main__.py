@@ -35,6 +35,7 @@ from reliamsg.audit.verdict import line, status, table
 from reliamsg.audit.windows import Baseline
 from reliamsg.errors import ConfigError
 from reliamsg.terminal import say, say_json, say_text
+from reliamsg.trust import make_trust
 
 __all__ = ["main"]
 
@@ -133,6 +134,19 @@ Exit codes:
     metavar="SECONDS",
     help="What clients' clocks may be apart. Proof of more makes the verdict unknown.  [default: not limited]",
 )
+@click.option(
+    "--journal-keys",
+    metavar="FILE",
+    help="The keys of all clients, one per line: producer/NAME ID SECRET or group/NAME ID SECRET. Segments and"
+    " heads that their client has not signed count as damaged.",
+)
+@click.option(
+    "--unsigned-before",
+    multiple=True,
+    metavar="NAME@SEGMENT",
+    help="With --journal-keys, accept unsigned segments of a client (producer/NAME or group/NAME) up to this one."
+    " Can be repeated.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the content of verdict.json instead of a table.")
 def _command(
     journals: str,
@@ -150,6 +164,8 @@ def _command(
     hook: str | None,
     metrics: str | None,
     max_skew: float | None,
+    journal_keys: str | None,
+    unsigned_before: tuple[str, ...],
     as_json: bool,
 ) -> int:
     """Report the fate of every message from the clients' journals below JOURNALS (a directory or URL).
@@ -165,6 +181,7 @@ def _command(
         gap_timeout=gap_timeout,
         tolerance=tolerance,
         max_skew=max_skew,
+        trust=make_trust(journal_keys, unsigned_before),
     )
     parse_retired(retired)  # reports words of another form before Spark is started
     if "://" not in journals and not os.path.exists(journals):
@@ -179,12 +196,11 @@ def _command(
     caller = None if hook is None else Hook(hook)
     baseline = _baseline(state, since)
     with _session(master, journals) as spark:
-        audited = partial(
-            audit, spark, journals, out=out, state=state, expect=rules, baseline=baseline, hook=caller
-        )
+        audited = partial(audit, spark, journals, out=out, state=state, baseline=baseline, hook=caller)
 
         def run() -> dict[str, Any]:
-            found = audited()
+            # Keys may be added while audits are repeated.
+            found = audited(expect=replace(rules, trust=make_trust(journal_keys, unsigned_before)))
             if metrics is not None:
                 from reliamsg.audit.metrics import write_metrics  # requires prometheus_client
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from reliamsg.errors import ConfigError
+from reliamsg.trust import Trust
 
 __all__ = ["Expect", "parse_expect"]
 
@@ -38,6 +39,8 @@ class Expect:
     """Seconds that a client's clock may be ahead of, or behind, another one's; None: no limit."""
     now_us: int | None = None
     """This machine's clock, in µs since 1970, beyond which nothing is proven; None: as it is."""
+    trust: Trust | None = None
+    """By which every segment and head must be signed by its client; None: signatures are not checked."""
 
     @property
     def all_counts(self) -> bool:

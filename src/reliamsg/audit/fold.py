@@ -189,6 +189,10 @@ class Part(msgspec.Struct, array_like=True):
     latest_us: int
     mixed: list[tuple[int, int]]
     """Half-open periods over which the clock was set, or in which rows began that follow rows that began later."""
+    marks: set[str] = msgspec.field(default_factory=set)
+    """Of the keys by which its segments are verified to be signed. Empty mark: some signatures were not checked."""
+    unsigned: list[str] = msgspec.field(default_factory=list)
+    """The digests of segments that were accepted without a signature."""
 
 
 class Folder:
@@ -215,9 +219,23 @@ class Folder:
         self._least_us: int | None = None
         self._latest_us = 0
         self._mixed: list[tuple[int, int]] = []
+        self._marks: set[str] = set()
+        self._unsigned: list[str] = []
 
-    def add(self, header: SegmentHeader, digest: str, lines: Iterable[Line]) -> None:
-        """Add the next segment."""
+    def add(
+        self,
+        header: SegmentHeader,
+        digest: str,
+        lines: Iterable[Line],
+        mark: str = "",
+        unsigned: bool = False,
+    ) -> None:
+        """Add the next segment. `mark`: of the key that signed it; empty if that was not checked. `unsigned`: it is
+        accepted without a signature."""
+        if unsigned:
+            self._unsigned.append(digest)
+        else:
+            self._marks.add(mark)
         self._headers.append(header)
         self._digests.append(digest)
         opening = self._openings[-1] if self._openings else None
@@ -246,7 +264,7 @@ class Folder:
             self._rows, self._newest, self._identified, self._referred, self._own, self._producers, self._groups,
             self._settled, self._opened, self._topics,
             {hop: dict(found) for hop, found in self._latencies.items()}, self._least_us or 0, self._latest_us,
-            self._mixed,
+            self._mixed, self._marks, self._unsigned,
         )  # fmt: skip
 
     def _add(self, line: Line, opening: Opening, producer: bool) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from operator import add
 from typing import Any
@@ -23,7 +24,7 @@ from reliamsg.audit.clients import Clients, StreamTraces, gather
 from reliamsg.audit.context import Context, Journal
 from reliamsg.audit.copies import older_copies
 from reliamsg.audit.expect import Expect
-from reliamsg.audit.fold import StreamName
+from reliamsg.audit.fold import Part, StreamName
 from reliamsg.audit.hook import Hook, news
 from reliamsg.audit.keeping import keep, kept_records
 from reliamsg.audit.kept import Kept, Plan, storable
@@ -31,7 +32,8 @@ from reliamsg.audit.lineage import Damaged, Histories, Placed, histories
 from reliamsg.audit.offsets import compare_clocks
 from reliamsg.audit.output import Output
 from reliamsg.audit.retired import check_retired, retire
-from reliamsg.audit.segment import StatedIdle
+from reliamsg.audit.segment import StatedIdle, owner_of
+from reliamsg.audit.signatures import NOT_SIGNED, UnsignedHead, accepted, unsigned_in
 from reliamsg.audit.sources import Chunk, Found, bundles, chunks, find, read_file
 from reliamsg.audit.tasks import (
     Key,
@@ -44,6 +46,7 @@ from reliamsg.audit.tasks import (
 )
 from reliamsg.audit.through import demands_at
 from reliamsg.audit.windows import Audited, Baseline, Reach, Scope
+from reliamsg.trust import Owner, Trust
 
 __all__ = ["audit"]
 
@@ -74,7 +77,7 @@ def audit(
     the next audit with the same state reads only new segments, and gives the same verdict. `expect` has the rules of
     the audit. `baseline` is where the window begins: by default where the latest audit with the state ended. `hook` is
     called for incidents that are new or have grown since that audit. The machines of Spark's executors need this
-    package, too.
+    package, too; and if signatures are checked, the file of keys at the same path.
 
     Returns the content of ``verdict.json``. Raises :class:`FileNotFoundError` if `journals` does not exist,
     :class:`ConfigError` if `out` or `state` contains other files, is damaged, or is in use, and Spark's exceptions.
@@ -110,8 +113,9 @@ class _Audit:
 
     def run(self, found: Found, started: float) -> dict[str, Any]:
         """Read, judge, and write the results; returns the content of ``verdict.json``."""
-        plan = Plan(found) if self._kept is None else self._kept.plan(found)
-        folded = _fold(self._spark, plan.found).persist(StorageLevel.MEMORY_AND_DISK)
+        trust = self._rules.trust
+        plan = Plan(found, trust) if self._kept is None else self._kept.plan(found, trust)
+        folded = _fold(self._spark, plan).persist(StorageLevel.MEMORY_AND_DISK)
         try:
             return self._judge(folded, plan, started)
         finally:
@@ -170,6 +174,7 @@ class _Audit:
             rules.all_counts,
             [] if until_us is None else list(demands_at(until_us, clients.proven, now_us)),
             Reach(of_window, enqueued, proven, rules.all_counts),
+            rules.trust is not None,
         )
 
     def _report(
@@ -226,23 +231,23 @@ class _Streams:
         return found
 
 
-def _fold(spark: SparkSession, found: Found) -> RDD[Any]:
-    context = spark.sparkContext
+def _fold(spark: SparkSession, plan: Plan) -> RDD[Any]:
+    context, found, trust = spark.sparkContext, plan.found, plan.trust
     total = sum(file.size for file in found.files)
     if not found.local:
-        return _fold_remote(spark, found)
+        return _fold_remote(spark, found, trust)
     share = max(total // max(1, 2 * context.defaultParallelism), _LEAST_CHUNK_BYTES)
     work = list(bundles(chunks(found.files, min(share, _CHUNK_BYTES)), share))
 
     def read(own: Iterable[list[Chunk]]) -> Iterator[Any]:
         for bundle in own:
             for chunk in bundle:
-                yield from fold(chunk, read_file)
+                yield from fold(chunk, read_file, trust)
 
     return context.parallelize(work, max(1, len(work))).mapPartitions(read)
 
 
-def _fold_remote(spark: SparkSession, found: Found) -> RDD[Any]:
+def _fold_remote(spark: SparkSession, found: Found, trust: Trust | None) -> RDD[Any]:
     """Files that only Spark's file systems can read: each is folded separately."""
     context = spark.sparkContext
     numbered = {file.path: chunk for chunk in chunks(found.files, 0) for file in chunk.files}
@@ -257,7 +262,7 @@ def _fold_remote(spark: SparkSession, found: Found) -> RDD[Any]:
         for path, data in own:
             chunk = known.value.get(path)
             if chunk is not None and chunk.size:
-                yield from fold(chunk, lambda _, data=data: data)  # type: ignore[misc]
+                yield from fold(chunk, lambda _, data=data: data, trust)  # type: ignore[misc]
 
     def nothing(own: Iterable[Chunk]) -> Iterator[Any]:
         for chunk in own:
@@ -273,6 +278,8 @@ def _parts(folded: RDD[Any], plan: Plan) -> tuple[list[Placed], list[Damaged], l
         Damaged(path, path.rpartition("/")[2], None, f"not a file: {what}") for path, what in plan.found.odd
     ]
     collected = folded.filter(_is_no_record).collect()
+    if plan.trust is not None:
+        collected = list(_without_unsigned(collected, placed, plan.trust))
     known: set[tuple[str, str, str]] = set()
     duplicated = plan.duplicated
     for each in sorted(
@@ -287,6 +294,29 @@ def _parts(folded: RDD[Any], plan: Plan) -> tuple[list[Placed], list[Damaged], l
     damaged += [each for each in collected if isinstance(each, Damaged)]
     heads = [each for each in collected if isinstance(each, StatedIdle)]
     return placed, damaged, heads, duplicated
+
+
+def _without_unsigned(collected: Iterable[Any], kept: Iterable[Placed], trust: Trust) -> Iterator[Any]:
+    """What was collected, where segments and heads are damaged that are not signed and not accepted nevertheless."""
+    found = list(collected)
+    parts: dict[Owner, list[Part]] = defaultdict(list)
+    for each in (*kept, *found):
+        if isinstance(each, Placed):
+            parts[each.part.role, each.part.client].append(each.part)
+    used = {
+        owner: accepted(own, trust.accepts_unsigned(*owner)) & unsigned_in(own)
+        for owner, own in parts.items()
+    }
+    for each in found:
+        path = None
+        if isinstance(each, Placed):
+            if not used[each.part.role, each.part.client].issuperset(each.part.unsigned):
+                path = each.path
+        elif isinstance(each, UnsignedHead):
+            if each.head.digest in used.get((each.head.role, each.head.client), ()):
+                continue  # it is a remnant, and states nothing
+            path = each.path
+        yield each if path is None else Damaged(path, path.rpartition("/")[2], owner_of(path), NOT_SIGNED)
 
 
 def _traces(

@@ -129,5 +129,5 @@ def join_parts(one: Part, other: Part) -> Part:
         one.producers | other.producers, one.groups | other.groups, settled, one.opened | other.opened,
         one.topics | other.topics, {hop: dict(counts) for hop, counts in latencies.items()},
         min(one.least_us, other.least_us), max(one.latest_us, other.latest_us),
-        [*one.mixed, *set_back, *other.mixed],
+        [*one.mixed, *set_back, *other.mixed], one.marks | other.marks, [*one.unsigned, *other.unsigned],
     )  # fmt: skip

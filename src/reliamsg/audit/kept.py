@@ -28,10 +28,12 @@ from reliamsg.audit.accepted import Acceptance, Acceptances
 from reliamsg.audit.joining import Seam, follows, join_parts, seam_of
 from reliamsg.audit.lineage import Histories, Placed
 from reliamsg.audit.segment import is_head, owner_of, parse_segment_name
+from reliamsg.audit.signatures import is_trusted
 from reliamsg.audit.sources import File, Found
 from reliamsg.audit.windows import Audited
 from reliamsg.errors import ConfigError
 from reliamsg.files import make_directories
+from reliamsg.trust import Trust
 
 __all__ = [
     "Kept", "KeptFile", "Merge", "Plan", "Record", "merges", "read_acceptances", "read_audited", "read_facts",
@@ -76,6 +78,8 @@ class Plan:
 
     found: Found
     """The files to read."""
+    trust: Trust | None = None
+    """Against which signatures are checked, if they are."""
     placed: list[Placed] = field(default_factory=list)
     """The parts that are kept and stay valid."""
     duplicated: int = 0
@@ -150,8 +154,9 @@ class Kept:
         """The parts that it has."""
         return list(self._placed)
 
-    def plan(self, found: Found) -> Plan:
-        """Divide what was found into what is kept and what has to be read."""
+    def plan(self, found: Found, trust: Trust | None = None) -> Plan:
+        """Divide what was found into what is kept and what has to be read: also what was kept without having been
+        verified against these keys, or although they no longer verify it."""
         kept: dict[tuple[str, str], list[Placed]] = defaultdict(list)
         for each in self._placed:
             kept[each.part.role, each.part.client].append(each)
@@ -161,7 +166,11 @@ class Kept:
         ends = {owner: max(each.part.last_lsn for each in own) for owner, own in kept.items()}
         known: dict[tuple[str, str], list[File]] = defaultdict(list)
         unread: list[File] = []
-        reopened: set[tuple[str, str]] = set()
+        reopened = {
+            owner
+            for owner, own in kept.items()
+            if trust is not None and not is_trusted([each.part for each in own], trust)
+        }
         for file in found.files:
             owner, name = owner_of(file.path), None if is_head(file.name) else parse_segment_name(file.name)
             if owner is None or name is None or owner not in kept:
@@ -179,7 +188,7 @@ class Kept:
             if owner not in reopened
         )
         again = [file for owner in sorted(reopened) for file in known[owner]]
-        return Plan(replace(found, files=[*unread, *again]), placed, duplicated)
+        return Plan(replace(found, files=[*unread, *again]), trust, placed, duplicated)
 
     def commit(
         self, placed: Sequence[Placed], files: Sequence[KeptFile], audited: Audited, *, anew: bool

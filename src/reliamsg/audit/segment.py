@@ -107,6 +107,8 @@ class Read:
     """SHA-256 of the file's bytes, as hex digits."""
     header: SegmentHeader | None = None
     lines: list[Line] | None = None
+    first: dict[str, Any] | None = None
+    """The object in the first line, of which the header is a part."""
 
 
 def parse_segment_name(name: str) -> SegmentName | None:
@@ -156,7 +158,7 @@ def read_segment(path: str, data: bytes) -> Read | None:
             problem = "renamed: its name and its header name different boots or rows"
         else:
             problem = _misplaced(owner, found)
-    return Read(problem, digest, found, lines if problem is None else None)
+    return Read(problem, digest, found, lines if problem is None else None, header)
 
 
 def is_head(name: str) -> bool:

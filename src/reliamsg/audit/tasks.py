@@ -27,10 +27,12 @@ from reliamsg.audit.numbers import read_history
 from reliamsg.audit.offsets import Offsets, add_offsets
 from reliamsg.audit.overview import Overview, overview_of
 from reliamsg.audit.segment import StatedIdle, is_head, owner_of, read_head, read_segment
-from reliamsg.audit.sources import Chunk
+from reliamsg.audit.signatures import Signer, UnsignedHead, signer_of
+from reliamsg.audit.sources import Chunk, File
 from reliamsg.audit.spans import LAST, size
 from reliamsg.audit.streams import Account, Judged, judge
 from reliamsg.audit.through import Open, enqueued_by
+from reliamsg.trust import Trust
 
 __all__ = [
     "Key",
@@ -54,48 +56,65 @@ MAX_PARTS = 1 << 20
 """Parts of one chunk, at most."""
 
 
-def fold(
-    chunk: Chunk, read: Callable[[str], bytes]
-) -> Iterator[tuple[Key, bytes] | Placed | Damaged | StatedIdle]:
-    """Fold the segments of a chunk: parts, and the facts of each stream in each part. Heads are read only."""
-    return _Folding(chunk, read).run()
+_Folded = tuple[Key, bytes] | Placed | Damaged | StatedIdle | UnsignedHead
+
+
+def fold(chunk: Chunk, read: Callable[[str], bytes], trust: Trust | None = None) -> Iterator[_Folded]:
+    """Fold the segments of a chunk: parts, and the facts of each stream in each part. Heads are read only. With
+    `trust`, signatures are checked. An unsigned segment that may be accepted is a part of its own."""
+    return _Folding(chunk, read, trust).run()
 
 
 class _Folding:
-    def __init__(self, chunk: Chunk, read: Callable[[str], bytes]) -> None:
-        self._chunk, self._read = chunk, read
+    def __init__(self, chunk: Chunk, read: Callable[[str], bytes], trust: Trust | None) -> None:
+        self._chunk, self._read, self._trust = chunk, read, trust
         self._folder: Folder | None = None
         self._last: tuple[str, str, int, str] | None = None
         """Role, client, last row and digest of the segment before."""
         self._place = ("", "", "")
         self._parts = 0
 
-    def run(self) -> Iterator[tuple[Key, bytes] | Placed | Damaged | StatedIdle]:
+    def run(self) -> Iterator[_Folded]:
         for file in self._chunk.files:
+            data = self._read(file.path)
             if is_head(file.name):
-                head = read_head(file.path, self._read(file.path))
-                yield (
-                    Damaged(file.path, file.name, owner_of(file.path), head)
-                    if isinstance(head, str)
-                    else head
-                )
+                yield self._head(file, data)
                 continue
-            found = read_segment(file.path, self._read(file.path))
+            found = read_segment(file.path, data)
             if found is None:
                 continue
-            if found.problem is not None or found.header is None or found.lines is None:
-                yield Damaged(file.path, file.name, owner_of(file.path), found.problem or "")
+            signer = Signer()
+            if found.problem is None and found.header is not None and self._trust is not None:
+                role, client, line, body = found.header.role, found.header.client, *_split(data)
+                signer = signer_of(self._trust, role, client, found.first or {}, line, body)
+            problem = found.problem or signer.problem
+            if problem is not None or found.header is None or found.lines is None:
+                yield Damaged(file.path, file.name, owner_of(file.path), problem or "")
                 yield from self._end()
                 continue
             header = found.header
-            if self._last != (header.role, header.client, header.first_lsn - 1, header.parent):
+            unsigned = self._trust is not None and not signer.mark
+            if unsigned or self._last != (header.role, header.client, header.first_lsn - 1, header.parent):
                 yield from self._end()
             if self._folder is None:
                 self._folder = Folder()
-            self._folder.add(header, found.digest, found.lines)
+            self._folder.add(header, found.digest, found.lines, signer.mark, unsigned)
             self._last = (header.role, header.client, header.last_lsn, found.digest)
             self._place = (_directory(file.path), file.name, file.path)
+            if unsigned:
+                yield from self._end()
         yield from self._end()
+
+    def _head(self, file: File, data: bytes) -> Damaged | StatedIdle | UnsignedHead:
+        head = read_head(file.path, data)
+        if isinstance(head, StatedIdle) and self._trust is not None:
+            line, _ = _split(data)
+            first = msgspec.json.decode(line)
+            signer = signer_of(self._trust, head.role, head.client, first, line, b"")
+            if signer.problem is None:
+                return head if signer.mark else UnsignedHead(file.path, head)
+            head = signer.problem
+        return Damaged(file.path, file.name, owner_of(file.path), head) if isinstance(head, str) else head
 
     def _end(self) -> Iterator[tuple[Key, bytes] | Placed]:
         """End the part: what follows does not continue it."""
@@ -107,6 +126,12 @@ class _Folding:
         for stream, facts in folder.streams.items():
             yield (stream, number), _facts.encode(facts)
         yield Placed(number, folder.part(), *self._place, len(folder.streams))
+
+
+def _split(data: bytes) -> tuple[bytes, bytes]:
+    """The first line without its newline, and all further lines."""
+    line, _, rest = data.partition(b"\n")
+    return line, rest
 
 
 def _directory(path: str) -> str:

@@ -114,6 +114,8 @@ class Proof:
     demands: list[Finding]
     """What questions that everything is proven through the time that was asked for."""
     in_window: Reach
+    signatures_checked: bool = False
+    """Whether every segment and head had to be signed by its client."""
 
 
 def compose(
@@ -157,6 +159,7 @@ def compose(
             "clients": len(known.journals),
             "missing": lines["missing"],
             "duplicated": duplicated,
+            "signatures_checked": proof.signatures_checked,
             "broken": sorted(line for kind in EVIDENCE if kind != "missing" for line in lines[kind])[
                 :MAX_FINDINGS
             ],
@@ -283,6 +286,8 @@ def table(verdict: Mapping[str, Any], limit: int = 20) -> str:
         ]
     lines += _window(verdict["window"])
     lines += _clocks(verdict["clients"])
+    checked = "checked" if evidence["signatures_checked"] else "not checked"
+    lines.append(f"  signatures of journals: {checked}")
     lines += [f"  delivered to {group}: {count:,}" for group, count in m["delivered"].items()]
     lines.append(
         f"  lost {m['lost']:,}, declared gaps {m['declared_gaps']:,}, duplicates {m['duplicates']:,},"

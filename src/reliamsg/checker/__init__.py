@@ -8,6 +8,7 @@ from reliamsg.checker.applog import ApplicationLog, AppLog, AppRecord, read_appl
 from reliamsg.checker.journals import Chain, find_journals, read_chain
 from reliamsg.checker.report import Counts, Finding, Report, SiteCounts
 from reliamsg.checker.run import Expect, check, check_directory
+from reliamsg.trust import Trust
 
 __all__ = [
     "AppLog",
@@ -19,6 +20,7 @@ __all__ = [
     "Finding",
     "Report",
     "SiteCounts",
+    "Trust",
     "check",
     "check_directory",
     "find_journals",

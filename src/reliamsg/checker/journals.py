@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from reliamsg.checker.lineage import Piece, lines, misfits, rows_of
-from reliamsg.checker.segments import check_head, check_segment, claims_to_be_segment, owner_by_path
+from reliamsg.checker.segments import Sound, check_head, check_segment, claims_to_be_segment, owner_by_path
+from reliamsg.checker.signatures import FOREIGN_KEY, NOT_SIGNED, WRONG
 from reliamsg.checker.spans import Spans
 from reliamsg.errors import JournalTargetError, StoreCorrupt
 from reliamsg.export.target import SUFFIX, DirectoryTarget, Target, open_target
@@ -25,6 +26,7 @@ from reliamsg.store.database import reading
 from reliamsg.store.head import Head, boot_of_head
 from reliamsg.store.journal import JournalRow, read_journal
 from reliamsg.store.segment import SegmentError
+from reliamsg.trust import Trust
 
 __all__ = [
     "FOREVER_US", "Boot", "Chain", "Found", "Role", "collect", "collect_path", "find_journals", "is_other_database",
@@ -222,21 +224,32 @@ class Found:
     others: Sequence[str] = ()
     """Paths of files that end in ``.ndjson`` and are not segments."""
 
+    def not_signed_by(self, role: str, client: str) -> list[str]:
+        """The lines about segments and heads of a client that it has not signed."""
+        own = [
+            line
+            for chain in self.chains
+            if (chain.role, chain.client) == (role, client)
+            for line in chain.broken
+        ]
+        own += [line for line in self.problems if line.startswith(f"{role} {client}: ")]
+        return [line for line in own if line.endswith((NOT_SIGNED, FOREIGN_KEY, WRONG))]
 
-def collect(directory: str | os.PathLike[str]) -> Found:
+
+def collect(directory: str | os.PathLike[str], trust: Trust | None = None) -> Found:
     """Read every outbox and inbox (``*.db``) and every segment below `directory`.
 
     Skips databases of other kinds. Does not follow symbolic links: they are problems, as is anything that is not a
-    regular file.
+    regular file. With `trust`, signatures are checked, and outboxes and inboxes are problems, since they have none.
     """
     root = Path(directory)
-    collected = _Collected()
+    collected = _Collected(trust)
     # Files before segments: what leaves a running client's file meanwhile is then found twice, rather than never.
     for path in sorted(root.rglob("*.db")):
         if path.is_symlink() or not path.is_file() or is_other_database(path):
             continue
         try:
-            collected.add_file(_read_file(path))
+            collected.add_file(path)
         except StoreCorrupt as error:
             collected.problems.append(str(error))
     collected.add_segments(DirectoryTarget(root), root.as_posix())
@@ -249,14 +262,14 @@ def collect(directory: str | os.PathLike[str]) -> Found:
     return collected.found()
 
 
-def collect_path(path: str | os.PathLike[str]) -> Found:
+def collect_path(path: str | os.PathLike[str], trust: Trust | None = None) -> Found:
     """What :func:`collect` finds in a directory; or the segments below an fsspec URL; or the journal of one file.
 
     Raises :class:`JournalTargetError` if it can't be read, :class:`ConfigError` if there is no package for a URL,
     and :class:`StoreCorrupt` for a file that is neither a segment nor an outbox or inbox.
     """
     text = os.fspath(path)
-    collected = _Collected()
+    collected = _Collected(trust)
     if text.endswith(SUFFIX):
         parent, _, name = text.rpartition("/")
         place = open_target(parent or ("/" if text.startswith("/") else "."))
@@ -266,9 +279,9 @@ def collect_path(path: str | os.PathLike[str]) -> Found:
     if not isinstance(place, DirectoryTarget):
         collected.add_segments(place, place.shown.rstrip("/"))
     elif Path(place.shown).is_dir():
-        return collect(place.shown)
+        return collect(place.shown, trust)
     else:
-        collected.add_file(_read_file(place.shown))
+        collected.add_file(place.shown)
     return collected.found()
 
 
@@ -297,6 +310,10 @@ class _Client:
     """By digest."""
     damaged: list[str] = field(default_factory=list)
     heads: list[Head] = field(default_factory=list)
+    unsigned: list[Sound] = field(default_factory=list)
+    """Unsigned segments, of which an operator may accept some."""
+    unsigned_heads: list[tuple[str, Head]] = field(default_factory=list)
+    """With their paths."""
 
     def chains(self, role: Role, name: str) -> list[Chain]:
         """Its chains: several if its file was copied or restored at some time."""
@@ -312,7 +329,9 @@ class _Client:
             chain = _chain(last, line[:-1], problems, alone=len(every) == 1)
             # It is unknown to which chain the rows of damaged segments belong.
             damaged = (
-                self.damaged if number == 0 else ["segments of this client are damaged"] * bool(self.damaged)
+                list(dict.fromkeys(self.damaged))
+                if number == 0
+                else ["segments of this client are damaged"] * bool(self.damaged)
             )
             heads = _heads_of(line, self.heads)
             found.append(
@@ -330,15 +349,20 @@ class _Client:
 class _Collected:
     """The findings so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, trust: Trust | None) -> None:
+        self._trust = trust
         self.clients: dict[tuple[Role, str], _Client] = {}
         self.problems: list[str] = []
         self._duplicated = 0
         self._others: list[str] = []
 
-    def add_file(self, file: _File) -> None:
-        """Add an outbox or inbox."""
-        self._client(file.role, file.client).files.append(file)
+    def add_file(self, path: str | os.PathLike[str]) -> None:
+        """Add an outbox or inbox. Raises :class:`StoreCorrupt` if it is neither."""
+        file = _read_file(path)
+        if self._trust is not None:
+            self.problems.append(f"{path}: {NOT_SIGNED}: only exported journals are")
+        else:
+            self._client(file.role, file.client).files.append(file)
 
     def add_segments(self, place: Target, root: str) -> None:
         """Add all segments at a target; `root` is shown before their paths."""
@@ -359,26 +383,36 @@ class _Collected:
 
     def _add_head(self, path: str, data: bytes) -> None:
         try:
-            head = check_head(path, data)
+            head, signed = check_head(path, data, self._trust)
         except SegmentError as error:
             self._add_damaged(path, str(error))
+            return
+        client = self._client(head.role, head.client)
+        if signed or self._trust is None:
+            client.heads.append(head)
         else:
-            self._client(head.role, head.client).heads.append(head)
+            client.unsigned_heads.append((path, head))
 
     def add_segment(self, path: str, data: bytes) -> None:
         """Add a segment, damaged or not."""
         try:
-            segment = check_segment(path, data)
+            segment = check_segment(path, data, self._trust)
         except SegmentError as error:
             self._add_damaged(path, str(error))
             return
+        if segment.signed or self._trust is None:
+            self._add_sound(segment)
+        else:
+            self._client(segment.header.role, segment.header.client).unsigned.append(segment)
+
+    def _add_sound(self, segment: Sound) -> None:
         header = segment.header
         known = self._client(header.role, header.client).segments
         if segment.digest in known:
             self._duplicated += 1
         else:
             known[segment.digest] = Piece(
-                path,
+                segment.path,
                 segment.digest,
                 header.parent,
                 header.first_lsn,
@@ -386,8 +420,30 @@ class _Collected:
                 header.last_lsn if header.version < 2 else 0,
             )
 
+    def _judge_unsigned(self, role: Role, name: str, client: _Client) -> None:
+        """Add the unsigned segments that an operator accepts: those that he names, and all before them."""
+        parents = {segment.digest: segment.header.parent for segment in client.unsigned}
+        parents |= {digest: piece.parent for digest, piece in client.segments.items()}
+        accepted: set[str] = set()
+        for named in self._trust.accepts_unsigned(role, name) if self._trust is not None else ():
+            digest: str | None = named
+            while digest is not None and digest in parents and digest not in accepted:
+                accepted.add(digest)
+                digest = parents[digest]
+        for segment in client.unsigned:
+            if segment.digest in accepted:
+                self._add_sound(segment)
+            else:
+                self._add_damaged(segment.path, NOT_SIGNED)
+        known = {segment.digest for segment in client.unsigned} & accepted
+        for path, head in client.unsigned_heads:
+            if head.digest not in known:  # others are remnants, and state nothing
+                self._add_damaged(path, NOT_SIGNED)
+
     def found(self) -> Found:
         """The chains of all clients."""
+        for (role, name), client in list(self.clients.items()):
+            self._judge_unsigned(role, name, client)
         chains: list[Chain] = []
         problems = list(self.problems)
         for (role, name), client in sorted(self.clients.items()):

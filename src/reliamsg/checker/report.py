@@ -356,6 +356,8 @@ class Report:
     logs: int = 0
     duplicated: int = 0
     """Further copies of segments that were found already."""
+    signatures_checked: bool = False
+    """Whether segments and heads had to be signed by their clients."""
     unverified: int = 0
     """Messages, once per group, whose content could not be compared with the published content."""
     rows: int = 0
@@ -389,6 +391,7 @@ class Report:
                 "logs": self.logs,
                 "missing": [str(f) for f in self.of_kind("missing")],
                 "duplicated": self.duplicated,
+                "signatures_checked": self.signatures_checked,
                 "unverified": self.unverified,
                 "broken": [str(f) for f in self.findings if f.kind in ("broken", "skewed", *DEMANDS)],
             },
@@ -402,6 +405,7 @@ class Report:
         """A summary to read, with at most `limit` findings of each kind."""
         m = self.messages
         us = self.through.us
+        checked = "checked" if self.signatures_checked else "not checked"
         lines = [
             f"verdict: {self.verdict}"
             + (f" through {as_time(us)}" if us and self.verdict == "complete" else ""),
@@ -416,6 +420,7 @@ class Report:
             if each.offset is not None
         )
         lines += [f"  clock of {role} {client}: {offset}" for _, role, client, offset in clocks[:_MAX_CLOCKS]]
+        lines.append(f"  signatures of journals: {checked}")
         lines += [f"  delivered to {group}: {count:,}" for group, count in sorted(m.delivered.items())]
         lines.append(
             f"  lost {m.lost:,}, declared gaps {m.declared_gaps:,}, duplicates {m.duplicates:,},"

@@ -33,6 +33,7 @@ from reliamsg.checker.spans import Key, SpanMap, Spans
 from reliamsg.checker.through import accounted_by, demands_at, find_through
 from reliamsg.message import Stream
 from reliamsg.store.journal import JournalRow
+from reliamsg.trust import Trust
 
 __all__ = ["Expect", "check", "check_directory"]
 
@@ -70,6 +71,9 @@ class Expect:
     drained_by_us: int | None = None
     """Wall clock, in µs since 1970: when everything must have drained. Only for clients on one machine, because it is
     compared with their clocks."""
+    trust: Trust | None = None
+    """By which every segment and head must be signed by its client; None: signatures are not checked. Only for
+    :func:`check_directory`, which reads them."""
 
 
 @dataclass(frozen=True)
@@ -84,17 +88,21 @@ class _Clients:
 def check_directory(path: str | os.PathLike[str], expect: Expect | None = None) -> Report:
     """Check every outbox, inbox (``*.db``), segment and application's log (``*.ndjson``) below `path`.
 
-    Files are only read; their owners may be running. A file that can't be read is a finding, not an error. Raises
-    :class:`NotADirectoryError` if `path` is not a directory, and :class:`ConfigError` if a client or segment that is
-    declared as retired does not exist.
+    Files are only read; their owners may be running. A file that can't be read is a finding, not an error. So are
+    outboxes and inboxes if signatures are checked, since they have none. Raises :class:`NotADirectoryError` if `path`
+    is not a directory, and :class:`ConfigError` if a client or segment that is declared as retired does not exist.
     """
     if not Path(path).is_dir():
         raise NotADirectoryError(f"{path}: there is no such directory")
     started = time.perf_counter()
-    found = collect(path)
+    expect = expect or Expect()
+    found = collect(path, expect.trust)
     logs, others = _read_logs(found.others)
-    report = _check(found.chains, logs, expect or Expect(), (*found.problems, *others))
-    return replace(report, duplicated=found.duplicated, seconds=time.perf_counter() - started)
+    report = _check(found.chains, logs, expect, (*found.problems, *others))
+    return replace(
+        report, duplicated=found.duplicated, signatures_checked=expect.trust is not None,
+        seconds=time.perf_counter() - started,
+    )  # fmt: skip
 
 
 def _read_logs(paths: Iterable[str]) -> tuple[list[ApplicationLog], list[str]]:

@@ -13,6 +13,7 @@ from urllib.parse import unquote
 
 import msgspec
 
+from reliamsg.checker.signatures import check_signature
 from reliamsg.store.head import Head, boot_of_head, decode_head
 from reliamsg.store.journal import JournalRow
 from reliamsg.store.segment import (
@@ -24,6 +25,7 @@ from reliamsg.store.segment import (
     digest_of,
     parse_name,
 )
+from reliamsg.trust import Trust
 
 __all__ = ["Sound", "check_head", "check_segment", "claims_to_be_segment", "owner_by_path"]
 
@@ -38,6 +40,8 @@ class Sound:
     digest: str
     header: Header
     rows: list[JournalRow]
+    signed: bool = False
+    """Whether it is signed with a key of its client; False if signatures are not checked."""
 
 
 def owner_by_path(path: str) -> tuple[str, str] | None:
@@ -60,8 +64,8 @@ def claims_to_be_segment(path: str, head: bytes) -> bool:
     return isinstance(found, dict) and found.get("format") == FORMAT
 
 
-def check_segment(path: str, data: bytes) -> Sound:
-    """Read a segment that was found at `path`, whose parts are separated by ``/``.
+def check_segment(path: str, data: bytes, trust: Trust | None = None) -> Sound:
+    """Read a segment that was found at `path`, whose parts are separated by ``/``. With `trust`, check its signature.
 
     Raises :class:`SegmentError`, whose message does not name the file.
     """
@@ -84,11 +88,14 @@ def check_segment(path: str, data: bytes) -> Sound:
     if (name.boot, name.first_lsn) != (header.boot, header.first_lsn):
         raise SegmentError("renamed: its name and its header name different boots or rows")
     _check_owner(path, header)
-    return Sound(path, name.digest, header, rows)
+    line, _, body = data.partition(b"\n")
+    signed = trust is not None and check_signature(trust, header.role, header.client, line, body)
+    return Sound(path, name.digest, header, rows, signed)
 
 
-def check_head(path: str, data: bytes) -> Head:
-    """Read a head that was found at `path`, whose name is that of a head.
+def check_head(path: str, data: bytes, trust: Trust | None = None) -> tuple[Head, bool]:
+    """Read a head that was found at `path`, whose name is that of a head; and whether it is signed with a key of its
+    client, which is checked with `trust` only.
 
     Raises :class:`SegmentError`, whose message does not name the file.
     """
@@ -96,7 +103,8 @@ def check_head(path: str, data: bytes) -> Head:
     if boot_of_head(path.rpartition("/")[2]) != head.boot:
         raise SegmentError("renamed: its name and its content name different boots")
     _check_owner(path, head)
-    return head
+    line = data.partition(b"\n")[0]
+    return head, trust is not None and check_signature(trust, head.role, head.client, line, b"")
 
 
 def _check_owner(path: str, found: Header | Head) -> None:

@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from reliamsg.cli.options import json_option
+from reliamsg.cli.options import journal_key_option, journal_keys_options, json_option
 from reliamsg.cli.status import SEE_EXIT_CODES, Failure, Status, counted, one_line
 from reliamsg.config import is_remote
 from reliamsg.files import irregular
 from reliamsg.terminal import say, say_json
+from reliamsg.trust import make_trust
 
 if TYPE_CHECKING:
     from reliamsg.checker.journals import Chain, Found
+    from reliamsg.keys import KeyRing
     from reliamsg.store.journal import JournalRow
 
 __all__ = ["journal"]
@@ -32,18 +34,19 @@ def journal() -> None:
 @journal.command(epilog=SEE_EXIT_CODES)
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
 @click.option("--to", "target", metavar="TARGET", required=True, help="A directory or an fsspec URL.")
+@journal_key_option
 @json_option
-def export(files: tuple[str, ...], target: str, as_json: bool) -> int:
+def export(files: tuple[str, ...], target: str, journal_key: KeyRing | None, as_json: bool) -> int:
     """Export the remaining journals of files that no client has open.
 
     FILE is an outbox or inbox. Exported rows are deleted from the file. Stops at the first FILE that can't be exported;
-    run it again to continue.
+    run it again to continue. --journal-key is for files of one client.
     """
     from reliamsg.export.offline import export_file
 
     for file in files:
         _check_there(file)
-        segments = export_file(file, target)
+        segments = export_file(file, target, key=journal_key)
         if as_json:
             say_json({"file": file, "segments": segments})
         else:
@@ -57,8 +60,9 @@ def export(files: tuple[str, ...], target: str, as_json: bool) -> int:
     "--to", "target", metavar="TARGET", help="Export the rest of the journal to a directory or an fsspec URL."
 )
 @click.option("--abandon", is_flag=True, help="Retire FILE even if it holds messages, or was not closed.")
+@journal_key_option
 @json_option
-def retire(file: str, target: str | None, abandon: bool, as_json: bool) -> int:
+def retire(file: str, target: str | None, abandon: bool, journal_key: KeyRing | None, as_json: bool) -> int:
     """End the journal of a client that will never run again.
 
     FILE is an outbox or inbox that no client has open. A last row says that it was retired. After that, no client can
@@ -70,7 +74,7 @@ def retire(file: str, target: str | None, abandon: bool, as_json: bool) -> int:
 
     _check_there(file)
     try:
-        retired = retire_file(file, target, abandon=abandon)
+        retired = retire_file(file, target, abandon=abandon, key=journal_key)
     except NotRetired as error:
         raise Failure(Status.INCOMPLETE, f"{error} (--abandon retires it nevertheless)") from None
     if as_json:
@@ -115,17 +119,19 @@ def cat(paths: tuple[str, ...], kinds: tuple[str, ...], client: str | None) -> i
 
 @journal.command(epilog=SEE_EXIT_CODES)
 @click.argument("path", metavar="PATH")
+@journal_keys_options
 @json_option
-def verify(path: str, as_json: bool) -> int:
-    """Verify that journals are complete and unchanged.
+def verify(path: str, journal_keys: str | None, unsigned_before: tuple[str, ...], as_json: bool) -> int:
+    """Verify that journals are complete and unchanged, and with --journal-keys, that their clients wrote them.
 
     PATH is an outbox or inbox (even while its owner runs), a segment, a directory or an fsspec URL. The exit code is 2
     if rows are missing, a file is damaged, a journal is not closed, or there are no journals.
     """
     from reliamsg.checker.journals import collect_path, merge_copies
 
+    trust = make_trust(journal_keys, unsigned_before)
     _check_there(path)
-    found = collect_path(path)
+    found = collect_path(path, trust)
     found = replace(found, chains=merge_copies(found.chains))
     sound = bool(found.chains) and not found.problems and all(chain.sound for chain in found.chains)
     if as_json:
@@ -135,10 +141,14 @@ def verify(path: str, as_json: bool) -> int:
                 "chains": [_chain_as_dict(chain) for chain in found.chains],
                 "problems": found.problems,
                 "duplicated": found.duplicated,
+                "signatures_checked": trust is not None,
             }
         )
     else:
         say(*_lines(found))
+        say(
+            "signatures were checked" if trust is not None else "signatures were not checked (--journal-keys)"
+        )
     return Status.OK if sound else Status.UNKNOWN
 
 

@@ -27,6 +27,7 @@ from reliamsg.policy import Confirm
 from reliamsg.terminal import say_json
 
 if TYPE_CHECKING:
+    from reliamsg.config import JournalExport
     from reliamsg.keys import KeyRing
     from reliamsg.producer.api import Producer
 
@@ -80,7 +81,7 @@ def pub(
     wire: Literal["batch", "plain"],
     release: Literal["confirmed", "consumed"],
     timeout: float,
-    journal: str | None,
+    journal: JournalExport | None,
     keys: KeyRing | None,
     as_json: bool,
 ) -> int:

@@ -29,6 +29,7 @@ from reliamsg.message import Gap, Message
 from reliamsg.terminal import ascii_json, printable, say
 
 if TYPE_CHECKING:
+    from reliamsg.config import JournalExport
     from reliamsg.consumer.api import Consumer
     from reliamsg.consumer.status import ConsumerStatus
     from reliamsg.keys import KeyRing
@@ -89,7 +90,7 @@ def sub(
     gap_timeout: float,
     on_gap: Literal["hold", "stop", "skip"],
     standby: bool,
-    journal: str | None,
+    journal: JournalExport | None,
     keys: KeyRing | None,
     as_json: bool,
 ) -> int:

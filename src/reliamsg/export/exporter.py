@@ -119,7 +119,9 @@ class Exporter:
         """When the next segment is cut, unless it becomes urgent earlier."""
         self._retry_at = now
         """No access to the client's file before this time."""
-        self._heads = HeadWriter(self._target, source, wake=self._request_step, now=now, probe=self._probe)
+        self._heads = HeadWriter(
+            self._target, source, export.key, wake=self._request_step, now=now, probe=self._probe
+        )
         backlog = exported.backlog
         self._excused = backlog if backlog > export.max_backlog_rows else 0
         """Rows from before the opening, which do not count until they are exported or the target fails."""
@@ -311,7 +313,7 @@ class Exporter:
         if self._stopped:
             raise JournalTargetError("the export was stopped")
         if self._segment is None:
-            self._segment = make_segment(self._source, cut)
+            self._segment = make_segment(self._source, cut, self._export.key)
         self._target.write(self._segment.path, self._segment.data)
         self._probe("journal_written")
 

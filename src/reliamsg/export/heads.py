@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from reliamsg.errors import ReliamsgError
 from reliamsg.export.segments import JournalSource
 from reliamsg.export.target import Target
+from reliamsg.keys import KeyRing
 from reliamsg.store.head import Head, encode_head, head_path
 from reliamsg.store.stamps import LIVENESS_S
 
@@ -30,12 +31,13 @@ class HeadWriter:
         self,
         target: Target,
         source: JournalSource,
+        key: KeyRing | None,
         *,
         wake: Callable[[], None],
         now: float,
         probe: Callable[[str], None],
     ) -> None:
-        self._target, self._source = target, source
+        self._target, self._source, self._key = target, source, key
         self._wake, self._probe = wake, probe
         self._due_at = now + LIVENESS_S
         self._writing: Future[None] | None = None
@@ -89,7 +91,7 @@ class HeadWriter:
 
     def _write(self, head: Head, outcome: Future[None]) -> None:
         try:
-            self._target.replace(head_path(head.role, head.client, head.boot), encode_head(head))
+            self._target.replace(head_path(head.role, head.client, head.boot), encode_head(head, self._key))
             self._probe("journal_head")
             self._remove_earlier(head)
         except Exception as error:  # noqa: BLE001  (reported by the writer thread)

@@ -12,6 +12,7 @@ from reliamsg.errors import ConfigError, ReliamsgError
 from reliamsg.export.offline import export_rest
 from reliamsg.export.segments import check_client
 from reliamsg.export.target import open_target
+from reliamsg.keys import KeyRing, check_keys
 from reliamsg.store.database import Database, get_meta, kind_of, put_meta, reading
 from reliamsg.store.exported import Exported
 from reliamsg.store.journal import Entry
@@ -51,10 +52,15 @@ class Retired:
 
 
 def retire_file(
-    path: str | os.PathLike[str], target: str | os.PathLike[str] | None = None, *, abandon: bool = False
+    path: str | os.PathLike[str],
+    target: str | os.PathLike[str] | None = None,
+    *,
+    abandon: bool = False,
+    key: KeyRing | None = None,
 ) -> Retired:
     """End the journal of an outbox or inbox with a ``retired`` row, after which no client can open the file. With a
-    `target`, export the rest of the journal; otherwise :func:`~reliamsg.export.offline.export_file` can do that later.
+    `target`, export the rest of the journal, signed if there is a `key`; otherwise
+    :func:`~reliamsg.export.offline.export_file` can do that later.
 
     `abandon`: also retire an outbox with messages that are not confirmed, or that a named group has not settled; an
     inbox with messages that its application has not settled; and a file whose last opening was not closed.
@@ -63,6 +69,7 @@ def retire_file(
     open; :class:`StoreRetired` if it was retired before; :class:`ConfigError` if no client has opened it yet; and
     :class:`JournalTargetError` if it was retired, but the target can't be written.
     """
+    check_keys(key, "key")
     destination = None if target is None else open_target(target)
     with reading(path) as connection:
         kind, client = kind_of(connection), get_meta(connection, "owner", "")
@@ -77,7 +84,7 @@ def retire_file(
             _check_settled(path, kind, pending, unclosed)
         exported = Exported(database, boot)
         _retire(database, exported, pending, unclosed)
-        segments = 0 if destination is None else export_rest(database, exported, destination)
+        segments = 0 if destination is None else export_rest(database, exported, destination, key=key)
         return Retired(pending, unclosed, segments)
     finally:
         database.close()

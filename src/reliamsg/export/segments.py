@@ -9,6 +9,7 @@ from typing import Literal
 from urllib.parse import quote
 
 from reliamsg.errors import ConfigError, StoreCorrupt
+from reliamsg.keys import KeyRing
 from reliamsg.store.exported import Cut, Exported, read_cut
 from reliamsg.store.segment import Segment, encode
 
@@ -40,8 +41,8 @@ def check_client(name: str) -> str:
     return name
 
 
-def make_segment(source: JournalSource, cut: Cut) -> Segment:
-    """The segment of a cut, deterministically. Reads the file through a separate connection.
+def make_segment(source: JournalSource, cut: Cut, key: KeyRing | None = None) -> Segment:
+    """The segment of a cut, deterministically, signed if there is a key. Reads the file through a separate connection.
 
     Raises :class:`StoreCorrupt` if the rows are unreadable.
     """
@@ -52,6 +53,6 @@ def make_segment(source: JournalSource, cut: Cut) -> Segment:
             raise StoreCorrupt(
                 f"{path}: rows {cut.first_lsn} to {cut.last_lsn} of the journal are incomplete"
             )
-        return encode(source.role, source.client, rows, cut.parent, cut.version)
+        return encode(source.role, source.client, rows, cut.parent, cut.version, key)
     except (sqlite3.Error, ValueError) as error:
         raise StoreCorrupt(f"{path}: the journal can't be read: {error}") from error

@@ -132,7 +132,7 @@ class ConsumerProcess(Process):
                 Environment(
                     Clock(self.executor.now, self.clock.now_us), self, self.probe, threads=self.segments
                 ),
-                journal_export(self.settings, self.journals),
+                journal_export(self.settings, self.journals, ("group", self.group)),
             )  # fmt: skip
         except ReliamsgError as error:
             self._fail(error)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
 from reliamsg.checker.journals import Chain, collect
+from reliamsg.simulation.settings import JOURNAL_KEY, journal_secret
 from reliamsg.store.journal import JournalRow
 from reliamsg.store.segment import Role, encode
+from reliamsg.trust import ClientKeys, Owner, Trust
 
-__all__ = ["chains_of", "keep_journals", "renamed_row", "write_segments"]
+__all__ = ["chains_of", "keep_journals", "not_signed", "renamed_row", "write_segments"]
 
 
 def keep_journals(directory: Path, target: Path, tail: str) -> None:
@@ -35,6 +37,18 @@ def chains_of(directory: Path, tail: str) -> list[Chain]:
         for chain in collect(directory).chains
         if chain.rows  # the process may have terminated before it opened its file
     ]  # fmt: skip
+
+
+def not_signed(directory: Path, owners: Iterable[Owner]) -> list[str]:
+    """What the plain checker, with their keys, says of segments and heads below `directory` that these clients have not
+    signed."""
+    owners = sorted(owners)
+    if not owners or not directory.is_dir():
+        return []
+    found = collect(
+        directory, Trust(ClientKeys({owner: {JOURNAL_KEY: journal_secret(*owner)} for owner in owners}))
+    )
+    return [line for owner in owners for line in found.not_signed_by(*owner)]
 
 
 def write_segments(target: Path, role: Role, client: str, rows: Sequence[JournalRow]) -> None:

@@ -152,7 +152,7 @@ class ProducerProcess(Process):
                     Clock(self.executor.now, self.clock.now_us), self, self.probe, threads=self.segments,
                     room=_Room(self._room_available),
                 ),
-                journal_export(settings, self.journals),
+                journal_export(settings, self.journals, ("producer", self.name)),
             )  # fmt: skip
         except ReliamsgError as error:
             self._fail(error)

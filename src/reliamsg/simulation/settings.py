@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,20 +14,26 @@ from pathlib import Path
 from typing import Any
 
 from reliamsg.config import JournalExport, Site
+from reliamsg.keys import KeyRing
 from reliamsg.policy import Quorum
+from reliamsg.trust import Owner
 
 __all__ = [
     "DRAWN",
     "HOLDS",
+    "JOURNAL_KEY",
     "NOT_DRAWN",
     "VALUES",
     "ClientSettings",
     "choose",
     "draw_client",
     "journal_export",
+    "journal_secret",
     "site_settings",
 ]
 
+JOURNAL_KEY = "j"
+"""The id of all keys of journals."""
 KIB = 1024
 MIB = 1024 * 1024
 
@@ -66,6 +73,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "Producer.journal_rows": (3, 10, 10_000),
     "Producer.journal_backlog": (1, 2, 1_000),
     "Producer.journal_full": ("block", "truncate"),
+    "Producer.journal_signed": (False, True),
     "Consumer.topics": ("all", "all", "all", "one"),
     "Consumer.begin": ("earliest", "earliest", "earliest", "latest"),
     "Consumer.gap_timeout": (2.0, 5.0, 10.0, 30.0),
@@ -86,6 +94,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "Consumer.journal_rows": (3, 10, 10_000),
     "Consumer.journal_backlog": (1, 2, 1_000),
     "Consumer.journal_full": ("block", "truncate"),
+    "Consumer.journal_signed": (False, True),
     "Consumer.held_bytes": (2 * KIB, 32 * MIB),
     "Consumer.batch": (None, None, 1, 7, 64),
     "Consumer.handling_s": (0.0001, 0.002, 0.05),
@@ -105,8 +114,9 @@ In addition to parameters there are:
   after that
 - ``held_bytes``: how many bytes a receiver of an MQTT site holds before it drops messages beyond its window
 - ``journal``: whether a client exports its journal, with ``journal_interval``, ``journal_rows`` (the rows of a
-  segment), ``journal_backlog`` (the limit for rows that are not exported, in multiples of the lowest that is allowed)
-  and ``journal_full`` (what happens at this limit): the arguments of :class:`~reliamsg.JournalExport`
+  segment), ``journal_backlog`` (the limit for rows that are not exported, in multiples of the lowest that is allowed),
+  ``journal_full`` (what happens at this limit) and ``journal_signed`` (whether it has a key): the arguments of
+  :class:`~reliamsg.JournalExport`
 - the behaviour of MQTT brokers: whether they report missing subscribers (``tells``), how much they send ahead of
   acknowledgements (``inflight``), and how they refuse control addresses (``refuses``)
 """
@@ -182,14 +192,21 @@ def site_settings(site: Site) -> dict[str, Any]:
     return found | {own: getattr(site, own)}
 
 
-def journal_export(settings: ClientSettings, target: Path) -> JournalExport | None:
+def journal_secret(role: str, client: str) -> bytes:
+    """The secret with which a producer or group signs its journal."""
+    return hashlib.sha256(f"simulated {role}/{client}".encode()).digest()
+
+
+def journal_export(settings: ClientSettings, target: Path, owner: Owner) -> JournalExport | None:
     """Where a client exports its journal to; None if it does not."""
     if not settings["journal"]:
         return None
+    key = KeyRing({JOURNAL_KEY: journal_secret(*owner)}, sign_with=JOURNAL_KEY)
     rows = settings["journal_rows"]
     return JournalExport(
         target, interval=settings["journal_interval"], segment_rows=rows, when_full=settings["journal_full"],
         max_backlog_rows=max(10, 2 * rows) * settings["journal_backlog"],
+        key=key if settings["journal_signed"] else None,
     )  # fmt: skip
 
 

@@ -29,6 +29,7 @@ from reliamsg.simulation.faults import Faults
 from reliamsg.simulation.hole import Hole
 from reliamsg.simulation.host import Host, Nobody
 from reliamsg.simulation.incidents import Incidents
+from reliamsg.simulation.journals import not_signed
 from reliamsg.simulation.network import Network
 from reliamsg.simulation.oracle import Oracle
 from reliamsg.simulation.process import Machine, Process
@@ -49,6 +50,7 @@ from reliamsg.simulation.stored import stored_in_inbox, stored_in_outbox
 from reliamsg.simulation.trace import Trace
 from reliamsg.simulation.traffic import Traffic
 from reliamsg.store.database import Kind
+from reliamsg.trust import Owner
 from reliamsg.wire.address import created_address
 from reliamsg.wire.control import encode_mark
 
@@ -205,6 +207,15 @@ class World:
         renumberings = {producer.name: producer.renumbering() for producer in self.producers}
         comparison = Comparison(self.oracle, self.incidents, self.scenario.topics_of, renumberings)
         comparison.compare(self._directory)
+        for line in not_signed(self._directory / "journals", self._signing()):
+            self.oracle.violate("checker", f"signed by its client, and not found to be: {line}")
+
+    def _signing(self) -> set[Owner]:
+        """The producers and groups that sign everything that they export."""
+        every = [(("producer", each.name), each.settings) for each in self.producers]
+        every += [(("group", each.group), each.settings) for each in self.consumers]
+        exporting = [(owner, settings["journal_signed"]) for owner, settings in every if settings["journal"]]
+        return {owner for owner, _ in exporting} - {owner for owner, signed in exporting if not signed}
 
     def create_groups(self) -> None:
         """Someone creates the groups at their sites: before anything else, or while messages are being published, or

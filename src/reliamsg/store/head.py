@@ -13,7 +13,9 @@ from urllib.parse import quote
 
 import msgspec
 
+from reliamsg.keys import KeyRing
 from reliamsg.store.segment import Role, SegmentError
+from reliamsg.store.signing import sign_line
 
 __all__ = ["HEAD_FORMAT", "HEAD_VERSION", "Head", "boot_of_head", "decode_head", "encode_head", "head_path"]
 
@@ -55,9 +57,9 @@ def boot_of_head(name: str) -> str | None:
     return found["boot"] if found else None
 
 
-def encode_head(head: Head) -> bytes:
-    """The file's bytes."""
-    line = msgspec.json.encode(head)
+def encode_head(head: Head, keys: KeyRing | None = None) -> bytes:
+    """The file's bytes. `keys`: sign it with the key of its client."""
+    line = sign_line(msgspec.json.encode(head), b"", keys)
     return b"%b\n%b" % (line, _sum(line))
 
 

@@ -19,7 +19,9 @@ from urllib.parse import quote
 
 import msgspec
 
+from reliamsg.keys import KeyRing
 from reliamsg.store.journal import JournalRow
+from reliamsg.store.signing import sign_line
 
 __all__ = [
     "FORMAT",
@@ -58,7 +60,7 @@ class SegmentCut(SegmentError):
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
-    """The first line of a segment."""
+    """The first line of a segment, without its signature (:mod:`reliamsg.store.signing`)."""
 
     format: str = FORMAT
     version: int = VERSION
@@ -101,9 +103,15 @@ class Segment:
 
 
 def encode(
-    role: Role, client: str, rows: Sequence[JournalRow], parent: str | None, version: int = VERSION
+    role: Role,
+    client: str,
+    rows: Sequence[JournalRow],
+    parent: str | None,
+    version: int = VERSION,
+    keys: KeyRing | None = None,
 ) -> Segment:
-    """Encode at least one row, consecutive and of one boot. `version`: that in which the rows were written.
+    """Encode at least one row, consecutive and of one boot. `version`: that in which the rows were written. `keys`:
+    sign it with the key of its client.
 
     The same arguments result in the same bytes.
     """
@@ -116,8 +124,8 @@ def encode(
         version=version, role=role, client=client, boot=first.boot, first_lsn=first.lsn, last_lsn=last.lsn,
         rows=len(rows), parent=parent,
     )  # fmt: skip
-    lines = [msgspec.json.encode(header), *(msgspec.json.encode(row_as_dict(row)) for row in rows)]
-    data = b"".join(line + b"\n" for line in lines)
+    body = b"".join(msgspec.json.encode(row_as_dict(row)) + b"\n" for row in rows)
+    data = b"%b\n%b" % (sign_line(msgspec.json.encode(header), body, keys), body)
     digest = digest_of(data)
     date = datetime.fromtimestamp(first.wall_us / 1e6, UTC).date().isoformat()
     name = Name(first.boot, first.lsn, digest)

@@ -97,6 +97,8 @@ def shared_options(config: dict[str, Any]) -> dict[str, Any]:
         found["keys"] = KeyRing({"run": bytes.fromhex(config["key"])}, sign_with="run")
     if config["journal"] is not None:
         options = dict(config["journal"])
+        if config["journal_key"]:
+            options["key"] = KeyRing({"run": bytes.fromhex(config["journal_key"])}, sign_with="run")
         found["journal"] = JournalExport(options.pop("target"), **options)
     return found
 

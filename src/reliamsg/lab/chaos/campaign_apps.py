@@ -11,7 +11,7 @@ from typing import Any
 from reliamsg.lab.chaos import black_box, liveness
 from reliamsg.lab.chaos.black_box_app import EXIT_BUSY, EXIT_HALTED, EXIT_QUARANTINE_FULL
 from reliamsg.lab.chaos.processes import App, Run, SiteSpec
-from reliamsg.lab.chaos.settings import Drawn
+from reliamsg.lab.chaos.settings import Drawn, journal_secret
 from reliamsg.lab.process import LabError
 from reliamsg.wire.address import group_queue
 
@@ -98,9 +98,11 @@ class Applications:
         kind, sites = ("outbox", plan.outbound) if role == "publish" else ("inbox", plan.inbound)
         place = plan.disks[kind] if plan.disks and number == 0 else directory
         journal = plan.drawn.journal
+        owner = ("producer", config["producer"]) if role == "publish" else ("group", config["group"])
         return "reliamsg.lab.chaos.black_box_app", {
             "topics": list(plan.topics), "key": plan.drawn.key, "rate": RATE,
             "journal": None if journal is None else {"target": str(directory / "journals"), **journal},
+            "journal_key": journal_secret(*owner).hex() if plan.drawn.journal_signed else "",
             "hurry": str(directory / "hurry"), "enough": str(directory / "enough"),
             **config,
             "role": role, "seed": rng.randrange(2**32), kind: str(place / f"{name}.{kind}.db"),

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from reliamsg.checker import Expect, Report, check_directory
+from reliamsg.checker import Expect, Report, Trust, check_directory
+from reliamsg.checker.journals import collect
 from reliamsg.lab.brokers.rabbitmq import RabbitNode
 from reliamsg.lab.chaos import black_box, liveness
 from reliamsg.lab.chaos.campaign_apps import Applications, Logs, Plan, expected_exits
@@ -35,10 +36,11 @@ from reliamsg.lab.chaos.environment_faults import (
 from reliamsg.lab.chaos.processes import App, SiteSpec
 from reliamsg.lab.chaos.record import Record
 from reliamsg.lab.chaos.result import Judgement
-from reliamsg.lab.chaos.settings import Drawn, draw, fit_small_disks
+from reliamsg.lab.chaos.settings import Drawn, draw, fit_small_disks, journal_secret
 from reliamsg.lab.chaos.traffic import Paths
 from reliamsg.lab.chaos.waiting import Unmet, wait_for
 from reliamsg.lab.faults.proxy import TcpProxy
+from reliamsg.trust import ClientKeys
 
 __all__ = ["CampaignRun", "compare"]
 
@@ -117,7 +119,10 @@ class CampaignRun:
         return (
             judgement
             if self._black_box
-            else compare(judgement, check_directory(directory, Expect(drained=True)))
+            else _with_problems(
+                compare(judgement, check_directory(directory, Expect(drained=True))),
+                _not_signed(directory / "journals", self._finished.applications.plan),
+            )
         )
 
 
@@ -270,6 +275,21 @@ def _judge_logs(finished: _Finished, events: list[str]) -> Judgement:
 
 def _count_published(published: Logs) -> int:
     return sum(at["op"] == "returned" for log in published.values() for at in log)
+
+
+def _with_problems(judged: Judgement, more: list[str]) -> Judgement:
+    return dataclasses.replace(judged, problems=(*judged.problems, *more))
+
+
+def _not_signed(journals: Path, plan: Plan) -> list[str]:
+    """A problem for each segment and head for which the keys of the clients, if they sign, do not show that its client
+    wrote it."""
+    if not plan.drawn.journal_signed or not journals.is_dir():
+        return []
+    owners = [*(("producer", f"p{n + 1}") for n in range(len(plan.drawn.producers)))]
+    owners += [("group", group) for group in plan.groups]
+    found = collect(journals, Trust(ClientKeys({owner: {"run": journal_secret(*owner)} for owner in owners})))
+    return [f"the checker: {owner[1]}: {line}" for owner in owners for line in found.not_signed_by(*owner)]
 
 
 def compare(judged: Judgement, report: Report) -> Judgement:

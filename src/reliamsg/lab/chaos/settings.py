@@ -9,13 +9,14 @@ configured.
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["NOT_DRAWN", "Drawn", "draw", "fit_small_disks", "tally"]
+__all__ = ["NOT_DRAWN", "Drawn", "draw", "fit_small_disks", "journal_secret", "tally"]
 
 KB = 1024
 MB = 1024 * 1024
@@ -111,7 +112,7 @@ NOT_DRAWN: dict[str, dict[str, str]] = {
         "keys": "drawn for the whole run", "journal": "drawn for the whole run, each option separately",
         "on_error": "always given", "on_late": "always given",
     },
-    "journal": {"target": "a path"},
+    "journal": {"target": "a path", "key": "each client has its own; whether they sign is drawn for the whole run"},
 }  # fmt: skip
 """Arguments that are not drawn, by role, with the reason."""
 
@@ -131,6 +132,8 @@ class Drawn:
     """A shared secret in hexadecimal; empty if nothing is signed."""
     journal: Mapping[str, Any] | None
     """Arguments of the clients' JournalExport; None if journals stay in the files."""
+    journal_signed: bool
+    """Whether exported journals are signed, each client with a key of its own."""
 
     def chosen(self) -> Iterable[tuple[str, Any]]:
         """The name and value of every setting that was drawn."""
@@ -149,6 +152,7 @@ class Drawn:
         yield "run.topics", len(self.topics)
         yield "run.keys", bool(self.key)
         yield "run.journal", self.journal is not None
+        yield "run.journal_signed", self.journal_signed
 
     def text(self) -> str:
         """All settings in one line, for a report."""
@@ -184,8 +188,13 @@ def draw(rng: random.Random, protocols: tuple[str, ...]) -> Drawn:
     return Drawn(
         tuple(sites), tuple(producers), tuple(consumers), tuple(publishing),
         tuple(_values(rng, HANDLING) for _ in consumers),
-        ("t1", "t2", "t3")[: rng.choice((1, 1, 2, 3))], key, journal,
+        ("t1", "t2", "t3")[: rng.choice((1, 1, 2, 3))], key, journal, journal is not None and rng.random() < 0.5,
     )  # fmt: skip
+
+
+def journal_secret(role: str, client: str) -> bytes:
+    """The secret with which a producer or group signs its journal."""
+    return hashlib.sha256(f"campaign {role}/{client}".encode()).digest()
 
 
 def fit_small_disks(drawn: Drawn) -> None:
