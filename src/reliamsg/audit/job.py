@@ -29,7 +29,7 @@ from reliamsg.audit.keeping import keep, kept_records
 from reliamsg.audit.kept import Kept, Plan, storable
 from reliamsg.audit.lineage import Damaged, Histories, Placed, histories
 from reliamsg.audit.output import Output
-from reliamsg.audit.segment import StatedIdle
+from reliamsg.audit.segment import StatedIdle, owner_of
 from reliamsg.audit.sources import Chunk, Found, bundles, chunks, find, read_file
 from reliamsg.audit.tasks import (
     Key,
@@ -265,7 +265,8 @@ def _parts(folded: RDD[Any], plan: Plan) -> tuple[list[Placed], list[Damaged], l
     """Parts, unusable files, heads, and the number of further copies of segments."""
     placed = list(plan.placed)
     damaged = [
-        Damaged(path, path.rpartition("/")[2], None, f"not a file: {what}") for path, what in plan.found.odd
+        Damaged(path, path.rpartition("/")[2], owner_of(path), f"not a file: {what}")
+        for path, what in plan.found.odd
     ]
     collected = folded.filter(_is_no_record).collect()
     known: set[tuple[str, str, str]] = set()
