@@ -3323,5 +3323,186 @@ MUTANTS = (
             'assert offset_of(chains, "g") == Offset("producer", "p", (ahead - 300) * MS, (ahead + 5) * MS)',
         ),
     ),
+    # -- judges ---------------------------------------------------------------------------------------------
+    Mutant(
+        "checker-forgets-discarded",
+        "checker/losses.py",
+        '        self._put("discarded", key, discarded)\n',
+        "",
+        "P8: the plain checker leaves out messages that were discarded; its own sums show it",
+        ByTest(
+            "spoilt/test_spoilt.py::test_every_judge_gives_the_verdict_that_it_deserves"
+            "[rows: group archive of west: the end of the stream is discarded]",
+            'found = _shown(check_directory(place / "journals", expect)',
+            "SumsDiffer",
+        ),
+    ),
+    Mutant(
+        "checker-does-not-add-up-fates",
+        "checker/losses.py",
+        "        own.check_sums(named)\n",
+        "",
+        "P8: the plain checker gives a verdict although its numbers contradict each other",
+        ByTest(
+            "spoilt/test_sums.py::test_the_checker_compares_fates_with_what_was_enqueued",
+            "with pytest.raises(SumsDiffer",
+            "Failed",
+        ),
+    ),
+    Mutant(
+        "checker-does-not-add-up-sites",
+        "checker/sites.py",
+        "        _check_sums(producers, group, lost_of_group)\n",
+        "",
+        "P8: the plain checker says that a site lost more than it confirmed",
+        ByTest(
+            "spoilt/test_sums.py::test_the_checker_compares_what_sites_lost_with_what_they_confirmed",
+            "with pytest.raises(SumsDiffer",
+            "Failed",
+        ),
+    ),
+    Mutant(
+        "audit-forgets-removed",
+        "audit/fates.py",
+        '        if piece.taken_back:\n            return "removed"\n',
+        '        if piece.taken_back:\n            return "strange"\n',
+        "P8: the audit leaves out messages that were removed; its own sums show it",
+        ByTest(
+            "spoilt/test_spoilt.py::test_every_judge_gives_the_verdict_that_it_deserves"
+            "[rows: group archive of east: the end of the stream is removed]",
+            "each for each in own if function(each)",
+            "SumsDiffer",
+        ),
+    ),
+    Mutant(
+        "audit-does-not-add-up-fates",
+        "audit/streams.py",
+        "        compare_fates(self.stream, group, self._accounted if named else 0, every)\n",
+        "",
+        "P8: the audit gives a verdict although its numbers contradict each other",
+        ByTest(
+            "spoilt/test_sums.py::test_the_audit_compares_fates_with_what_was_enqueued",
+            "with pytest.raises(",
+            "Failed",
+        ),
+    ),
+    Mutant(
+        "audit-does-not-add-up-sites",
+        "audit/passages.py",
+        "        compare_passages(group, every, ours, (of_group.came, of_group.lost, of_group.unproven))\n",
+        "",
+        "P8: the audit counts what came out of a site twice",
+        ByTest(
+            "spoilt/test_sums.py::test_the_audit_compares_what_sites_lost_with_what_they_confirmed",
+            "with pytest.raises(AuditSumsDiffer",
+            "Failed",
+        ),
+    ),
+    Mutant(
+        "latency-counts-of-any-size",
+        "audit/segment.py",
+        "    latency: dict[_Bucket, _Count] | None = None\n",
+        "    latency: dict[_Bucket, _Long] | None = None\n",
+        "P8: an audit with a state crashes over the sum of absurd latencies in a journal",
+        ByTest(
+            "audit/test_hostile_files.py::test_whatever_numbers_a_file_and_its_name_claim",
+            "assert (found.problem, len(found.lines or ())) == expected",
+        ),
+    ),
+    Mutant(
+        "odd-file-is-an-error",
+        "checker/journals.py",
+        "                if isinstance(place, DirectoryTarget) and (what := special_kind(os.lstat(full).st_mode)):\n",
+        "                if False and (what := special_kind(os.lstat(full).st_mode)):\n",
+        "P8: the plain checker reports a link among journals in other words than the audit",
+        ByTest(
+            "checker/test_segments.py::test_a_file_that_is_none",
+            'assert "lost.ndjson: not a file: a symbolic link, which is not followed" in broken(report)[0]',
+        ),
+    ),
+    Mutant(
+        "odd-file-of-nobody",
+        "audit/job.py",
+        '        Damaged(path, path.rpartition("/")[2], owner_of(path), f"not a file: {what}")\n',
+        '        Damaged(path, path.rpartition("/")[2], None, f"not a file: {what}")\n',
+        "P8: the audit does not attribute a link among a client's segments to the client",
+        ByTest(
+            "spoilt/test_spoilt.py::test_every_judge_gives_the_verdict_that_it_deserves"
+            "[files: a link among a client's segments]",
+            'assert found, f"{what}: nothing says {part!r}: {lines}"',
+        ),
+    ),
+    Mutant(
+        "stray-copy-read-again",
+        "audit/kept.py",
+        "            if owner is None and name is not None:\n",
+        "            if False and owner is None and name is not None:\n",
+        "P8: an audit with a state takes a copy of a segment, found elsewhere, for another segment",
+        ByTest(
+            "spoilt/test_spoilt.py::test_every_judge_gives_the_verdict_that_it_deserves"
+            "[segments: one of producer west also at {name}]",
+            "assert not left",
+        ),
+    ),
+    Mutant(
+        "stray-fork-misplaced",
+        "audit/sources.py",
+        "        if len(starts) < len(own) or starts & strays:\n",
+        "        if len(starts) < len(own):\n",
+        "P8: the audit takes a copy of a client's file, whose segments are elsewhere, for damage",
+        ByTest(
+            "spoilt/test_spoilt.py::test_every_judge_gives_the_verdict_that_it_deserves"
+            "[chains: a copy of group billing did nothing, at the root]",
+            "assert not left",
+        ),
+    ),
+    Mutant(
+        "checker-complete-through-nothing",
+        "checker/report.py",
+        '        if found in ("violated", "lost") or self.all_counts or self.through.us is None:\n',
+        '        if found != "unknown" or self.all_counts or self.through.us is None:\n',
+        "P8: the plain checker calls a run complete through a time before every message",
+        ByTest(
+            "spoilt/test_spoilt.py::test_every_judge_gives_the_verdict_that_it_deserves"
+            "[clocks: the judge's is before the run: running]",
+            "assert not differ",
+        ),
+    ),
+    Mutant(
+        "audit-complete-through-nothing",
+        "audit/verdict.py",
+        '    if found in ("violated", "lost") or all_counts or through.us is None:\n',
+        '    if found != "unknown" or all_counts or through.us is None:\n',
+        "P8: the audit calls a run complete through a time before every message",
+        ByTest(
+            "spoilt/test_spoilt.py::test_every_judge_gives_the_verdict_that_it_deserves"
+            "[clocks: the judge's is before the run: running]",
+            "assert not differ",
+        ),
+    ),
+    Mutant(
+        "checker-loses-what-a-lost-opening-had",
+        "checker/losses.py",
+        "        at_the_end = self.drained and self.group.finished and not self._lacks_rows\n",
+        "        at_the_end = self.drained and self.group.finished\n",
+        "P8: the plain checker reports as lost what an opening without a journal may have delivered",
+        ByTest(
+            "spoilt/test_spoilt.py::test_every_judge_gives_the_verdict_that_it_deserves"
+            "[boots: the last of group archive is gone]",
+            "assert found == expected.found",
+        ),
+    ),
+    Mutant(
+        "audit-loses-what-a-lost-opening-had",
+        "audit/fates.py",
+        "        at_the_end = self._view.context.drained and self._finished and not self._lacks_rows\n",
+        "        at_the_end = self._view.context.drained and self._finished\n",
+        "P8: the audit reports as lost what an opening without a journal may have delivered",
+        ByTest(
+            "spoilt/test_spoilt.py::test_every_judge_gives_the_verdict_that_it_deserves"
+            "[boots: the last of group archive is gone]",
+            "assert found == expected.found",
+        ),
+    ),
 )
 """All of them."""

@@ -250,12 +250,21 @@ class _Gatherer:
                 if all(settled.get((name, stream), (0, 0)) < place for name in others):
                     boot = journal.boot_lsn(fact.boot, fact.lsn)
                     replaced[each.name] = max(boot, replaced.get(each.name, 0))
+        rows = self._rows_of(own, lambda opening: opening.boot)
+        settled_by = [
+            (boot, lsn)
+            for each in self._journals
+            for part in (each.parts if each.role == "producer" else ())
+            for (group, boot), lsn in part.settled.items()
+            if group == own[0].client
+        ]
         return GroupContext(
             sound=not any(each.broken for each in known),
             finished=all(each.finished for each in known),
             latest=any(detail.get("begin") == "latest" for each in known for detail in each.opened.values()),
             replaced=replaced,
-            rows=self._rows_of(own, lambda opening: opening.boot),
+            rows=rows,
+            lacks_rows=any(rows.get(boot, 0) < lsn for boot, lsn in settled_by),
         )
 
     def _rows_of(self, own: Iterable[JournalParts], name: Callable[[Opening], str]) -> dict[str, int]:

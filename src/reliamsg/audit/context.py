@@ -86,6 +86,8 @@ class GroupContext(msgspec.Struct):
     """The histories of inboxes that continued for one that is lost with its journal, and from which boot on."""
     rows: dict[str, int] = msgspec.field(default_factory=dict)
     """By opening of any inbox, its last row."""
+    lacks_rows: bool = False
+    """Its journals lack rows at their end that producers name."""
 
     def has_row(self, boot: str, lsn: int) -> bool:
         """Whether the journals have that row of an opening, and so all of its rows before."""

@@ -167,6 +167,7 @@ class _Judge:
         self._sound = client is not None and client.sound
         self._finished = client is not None and client.finished
         self._latest = client is not None and client.latest
+        self._lacks_rows = client is not None and client.lacks_rows
         self._replaced = client is not None and bool(client.replaced)
         producer = view.producer
         self._has_all = producer is not None and producer.has_all_of(epoch)
@@ -286,7 +287,10 @@ class _Judge:
             return "discarded"
         if piece.aside or (piece.held_up and "received" in has):
             return "undelivered"
-        certain = self._sound and (not tail or (self._view.context.drained and self._finished))
+        if tail and self._lacks_rows and piece.settled_unseen:
+            return "settled_unseen"
+        at_the_end = self._view.context.drained and self._finished and not self._lacks_rows
+        certain = self._sound and (not tail or at_the_end)
         kept = "held" in has and "consumed" not in has
         if not certain or (tail and kept):
             return "undelivered"

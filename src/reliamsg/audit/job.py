@@ -275,7 +275,8 @@ def _parts(folded: RDD[Any], plan: Plan) -> tuple[list[Placed], list[Damaged], l
     """Parts, unusable files, heads, and the number of further copies of segments."""
     placed = list(plan.placed)
     damaged = [
-        Damaged(path, path.rpartition("/")[2], None, f"not a file: {what}") for path, what in plan.found.odd
+        Damaged(path, path.rpartition("/")[2], owner_of(path), f"not a file: {what}")
+        for path, what in plan.found.odd
     ]
     collected = folded.filter(_is_no_record).collect()
     if plan.trust is not None:

@@ -163,6 +163,7 @@ class Kept:
         digests = {
             owner: {digest for each in own for digest in each.part.digests} for owner, own in kept.items()
         }
+        owners = {digest: owner for owner, own in digests.items() for digest in own}
         ends = {owner: max(each.part.last_lsn for each in own) for owner, own in kept.items()}
         known: dict[tuple[str, str], list[File]] = defaultdict(list)
         unread: list[File] = []
@@ -173,6 +174,10 @@ class Kept:
         }
         for file in found.files:
             owner, name = owner_of(file.path), None if is_head(file.name) else parse_segment_name(file.name)
+            if owner is None and name is not None:
+                owner = owners.get(name.digest)
+                if owner is None:  # it may be of any client, and from a copy of its file
+                    reopened.update(each for each, end in ends.items() if name.first_lsn <= end)
             if owner is None or name is None or owner not in kept:
                 unread.append(file)
             elif name.digest in digests[owner]:

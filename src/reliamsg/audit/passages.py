@@ -11,6 +11,7 @@ from reliamsg.audit.fold import Fact
 from reliamsg.audit.numbers import History
 from reliamsg.audit.order import end_of
 from reliamsg.audit.spans import pieces, size
+from reliamsg.audit.sums import compare_passages
 
 __all__ = ["Passages", "count_passages"]
 
@@ -31,6 +32,10 @@ class Passages:
     """Confirmed, and provably gone without having been received."""
     alone: Counter[str] = field(default_factory=Counter)
     """Delivered, and received from no other site."""
+    came: Counter[str] = field(default_factory=Counter)
+    """Of a group only, like the next: confirmed for it, and received or of no use any more."""
+    unproven: Counter[str] = field(default_factory=Counter)
+    """Confirmed for it, and neither."""
     by_repair: int = 0
     by_second_site: int = 0
     groups: dict[str, Passages] = field(default_factory=dict)
@@ -69,6 +74,11 @@ def count_passages(
         for epoch, marks in by_epoch.items():
             known = [(first, last, ("confirmed", site)) for first, last, site in confirmed[epoch]]
             _count_group(marks, known, of_group)
+        every = [
+            ((epoch, site), first, last) for epoch, own in confirmed.items() for first, last, site in own
+        ]
+        ours = [each for history in histories for each in history.counted.get(group, ())]
+        compare_passages(group, every, ours, (of_group.came, of_group.lost, of_group.unproven))
         found.add_group(group, of_group)
     return found
 
@@ -93,12 +103,11 @@ def _proven(
     the group counts."""
     found: dict[int, list[tuple[int, int, tuple[str, str]]]] = defaultdict(list)
     client = context.groups.get(group)
-    if client is None or not client.whole:
-        return found
+    whole = client is not None and client.whole
     for history in histories:
         for epoch, first, last in history.counted.get(group, ()):
             found[epoch].append((first, last, ("counted", "")))
-        for row in history.of_kind("confirmed"):
+        for row in history.of_kind("confirmed") if whole else ():
             told = context.proofs.get((group, row.fact.site, history.journal.name))
             if told is None or row.fact.lsn > told:
                 continue
@@ -126,11 +135,13 @@ def _count_group(
         if handed and len(arrived) == 1:
             found.alone[next(iter(arrived))] += messages
         lost = set()
-        if "proven" in names and "counted" in names:
+        if "counted" in names:
             came = {site for name, site in tags if name in ("arrived", "came")}
             lost = {site for name, site in tags if name == "proven"} - came
             for site in lost:
                 found.lost[site] += messages
+            for site in {site for name, site in tags if name == "confirmed"} - lost:
+                (found.came if site in came else found.unproven)[site] += messages
         if handed:
             if "repaired" in names and "confirmed" in names and not arrived:
                 found.by_repair += messages

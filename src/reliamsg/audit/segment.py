@@ -32,6 +32,7 @@ _ROLES = ("producer", "group")
 _Long = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _Int = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 _Bucket = Annotated[str, msgspec.Meta(pattern="^[0-9]{1,9}$")]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
 _Hex = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{1,16}$")]
 _Boot = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}$")]
 _Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
@@ -58,7 +59,7 @@ class Line(msgspec.Struct, gc=False):
     group: str = ""
     reason: str = ""
     digest: _Hex | None = None
-    latency: dict[_Bucket, _Long] | None = None
+    latency: dict[_Bucket, _Count] | None = None
     detail: dict[str, Any] | None = None
 
 

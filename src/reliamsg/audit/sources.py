@@ -132,8 +132,8 @@ def chunks(files: Iterable[File], most_bytes: int) -> list[Chunk]:
     """Divide files among tasks: consecutive segments of a client stay together, up to about `most_bytes`.
 
     The names of segments tell their order. A client whose file was copied has two segments that begin with the same
-    row; each segment of such a client is read separately, because its histories share some of them. Further copies of a
-    segment are read separately, too.
+    row; each segment of such a client is read separately, because its histories share some of them. Segments outside
+    the directories of clients may be of any client. Further copies of a segment are read separately, too.
     """
     by_client: dict[tuple[str, str], list[tuple[int, File]]] = defaultdict(list)
     alone: list[File] = []
@@ -146,9 +146,13 @@ def chunks(files: Iterable[File], most_bytes: int) -> list[Chunk]:
             known.add(file.name)
             by_client[owner].append((name.first_lsn, file))
     found: list[tuple[File, ...]] = []
+    strays = {
+        name.first_lsn for file in alone if file.name not in known and (name := parse_segment_name(file.name))
+    }
     for own in by_client.values():
         own.sort(key=lambda each: (each[0], each[1].name))
-        if len({first_lsn for first_lsn, _ in own}) < len(own):
+        starts = {first_lsn for first_lsn, _ in own}
+        if len(starts) < len(own) or starts & strays:
             found += [(file,) for _, file in own]
         else:
             found += map(tuple, bundles((file for _, file in own), most_bytes))

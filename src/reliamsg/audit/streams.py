@@ -20,6 +20,7 @@ from reliamsg.audit.order import Bounds, Course, Position, end_of, follow
 from reliamsg.audit.passages import Passages, count_passages
 from reliamsg.audit.repeats import repeats
 from reliamsg.audit.spans import LAST, joined, pieces, size
+from reliamsg.audit.sums import compare_fates, size_of_union
 from reliamsg.audit.through import Open, dated, enqueue_times, questions
 
 __all__ = ["Account", "Judged", "judge"]
@@ -116,6 +117,12 @@ class _Stream:
                 self.groups[journal.client].append((journal, rows))
         self.producer = context.producers.get(stream[0])
         self.enqueued = numbers.enqueued(self.histories, timed=context.until_us is not None)
+        until = context.until_us
+        self._accounted = size_of_union(
+            (epoch, first, last, until is not None and wall_us > until)
+            for epoch, first, last, wall_us in self.enqueued
+        )
+        """The number of messages that were enqueued in the time of the audit."""
         self.found = Judged(stream)
         self.found.findings += numbers.merge(
             numbers.findings(self.histories, self.enqueued, self.producer), stream
@@ -255,13 +262,16 @@ class _Stream:
         by_epoch = self._tags_of(group)
         met = client is None or not client.replaced or self._met(group)
         named = group in self.context.named.get(self.stream[1], ())
+        every: list[Fate] = []
         for epoch, view in views.items():
             ranges = by_epoch.get(epoch, [])
             group_view = GroupView(client, named, bounds, ranges, unseen, existed, met)
             fates = list(fates_of_group(view, group_view))
+            every += fates
             self._account(group, epoch, fates)
             opened[epoch] += [(fate.first, fate.last, True) for fate in fates if fate.fate == "undelivered"]
             self._unverified(group, epoch, fates, compared.get(group, {}).get(epoch, []))
+        compare_fates(self.stream, group, self._accounted if named else 0, every)
 
     def _order(
         self,

@@ -76,7 +76,7 @@ def conclude(kinds: Iterable[str], through: Through, enqueued: int, proven: int,
     """The verdict. `enqueued` and `proven`: messages, and those that were enqueued by the time of `through`.
     `all_counts`: whether any open question makes it ``unknown``."""
     found = worst(kinds)
-    if found != "unknown" or all_counts or through.us is None:
+    if found in ("violated", "lost") or all_counts or through.us is None:
         return found
     return "complete" if proven or not enqueued else "unknown"
 

@@ -21,7 +21,7 @@ from reliamsg.checker.signatures import FOREIGN_KEY, NOT_SIGNED, WRONG
 from reliamsg.checker.spans import Spans
 from reliamsg.errors import JournalTargetError, StoreCorrupt
 from reliamsg.export.target import SUFFIX, DirectoryTarget, Target, open_target
-from reliamsg.files import irregular, read_regular
+from reliamsg.files import irregular, read_regular, special_kind
 from reliamsg.store.database import reading
 from reliamsg.store.head import Head, boot_of_head
 from reliamsg.store.journal import JournalRow, read_journal
@@ -370,6 +370,9 @@ class _Collected:
             full = f"{root}/{path}"
             is_head = boot_of_head(path.rpartition("/")[2]) is not None
             try:
+                if isinstance(place, DirectoryTarget) and (what := special_kind(os.lstat(full).st_mode)):
+                    self._add_damaged(full, f"not a file: {what}")
+                    continue
                 data = place.read(path) if is_head else _segment_bytes(place, path, full)
             except (JournalTargetError, OSError) as error:
                 self._add_damaged(full, f"it can't be read: {error}")

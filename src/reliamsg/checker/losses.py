@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -11,11 +12,14 @@ from reliamsg.checker.producers import ProducerFacts
 from reliamsg.checker.report import KINDS, Counts, Finding
 from reliamsg.checker.restores import Cut
 from reliamsg.checker.spans import ENDLESS, Key, SpanMap, Spans, total
+from reliamsg.checker.sums import check_fates
 from reliamsg.message import Stream
 
 __all__ = ["Accounts", "account", "beyond"]
 
 _LOSSES = frozenset({"lost", "joined_unheard", "declared_gap", "removed", "discarded"})
+_FATES_FOUND = _LOSSES | {"never_joined", "settled_unseen"}
+"""Kinds of findings that are the fate of a message, besides open ends."""
 _IN_QUARANTINE = "in quarantine"
 _HELD = "behind a gap that holds its stream"
 
@@ -60,6 +64,7 @@ def account(
             for key in _in_order(producer.enqueued):
                 if name in named.get(key[0].topic, ()):
                     own.account(key, producer, pending[key])
+        own.check_sums(named)
         own.check_unpublished(contested)
         own.check_claims(contested)
         own.find_unacknowledged()
@@ -142,12 +147,20 @@ class _GroupAccount:
         self._lost: dict[str, SpanMap] = {}
         """By place in the stream."""
         self._before_join = SpanMap()
+        self._unremarkable: dict[Stream, Counter[str]] = {}
+        """By stream and fate, numbers of messages with fates that are no findings of the group."""
         self._consumed: dict[bool, SpanMap] = {True: SpanMap(), False: SpanMap()}
         """Messages that producers journalled as consumed: those that the group had settled by a row that its journals
         have, and all others."""
         for producer in producers.values():
             for key, first, last, boot, lsn in producer.reports.get(group.group, ()):
                 self._consumed[group.has_row(boot, lsn)].put(key, first, last)
+        self._lacks_rows = any(
+            boot and group.rows.get(boot, 0) < lsn
+            for producer in producers.values()
+            for _, _, _, boot, lsn in producer.reports.get(group.group, ())
+        )
+        """Whether its journals lack rows at their end that producers name."""
 
     def account(self, key: Key, producer: ProducerFacts, pending: Spans) -> None:
         """Add one stream's epoch."""
@@ -160,6 +173,12 @@ class _GroupAccount:
         self._put("declared_gap", key, gap - removable)
         self._excuse(key, declared | group.dead[key] | pending)
         missing = enqueued - group.delivered[key] - group.dead[key] - declared - pending
+        self._count_fates(
+            key,
+            delivered=(enqueued & group.delivered[key]).count,
+            dead=((enqueued & group.dead[key]) - group.delivered[key] - declared).count,
+            pending=((enqueued & pending) - group.delivered[key] - group.dead[key] - declared).count,
+        )
         announced = producer.settled_before_removal.get(group.group, {}).get(key[0], ())
         settled = missing & group.settled_before_joining(key, announced)
         owed = Spans() if group.latest else counted
@@ -175,6 +194,7 @@ class _GroupAccount:
             self._excuse(key, early)
         excused = producer.excused.get(group.group, SpanMap())[key] - counted
         self._excuse(key, missing & excused)
+        self._count_fates(key, excused=(missing & (excused - early)).count)
         missing = missing - early - excused
         removed = (missing & removable) - settled
         self._put("removed", key, removed | (gap & removable))
@@ -195,11 +215,17 @@ class _GroupAccount:
         """`retained`: what the outbox keeps for the group, which can still request it at the end of the stream."""
         stream, epoch = key
         tail = self._is_ahead(stream, epoch, first)
-        certain = self.group.sound and (not tail or (self.drained and self.group.finished))
+        at_the_end = self.drained and self.group.finished and not self._lacks_rows
+        certain = self.group.sound and (not tail or at_the_end)
         missing, held = Spans([(first, last)]), self.group.held(key)
         quarantined, discarded = (missing & each for each in self.group.in_quarantine(key))
         waiting = (missing & held & self.group.received_anywhere(key)) - quarantined - discarded
         missing = missing - quarantined - discarded - waiting
+        if tail and self._lacks_rows:
+            announced = missing & self._settled_unseen(key, self.producers[stream.producer])
+            self._put("settled_unseen", key, announced)
+            self._excuse(key, announced)
+            missing = missing - announced
         open_end = missing if not certain else retained & missing if tail else Spans()
         self._add_undelivered(key, quarantined, _IN_QUARANTINE)
         self._add_undelivered(key, waiting | (open_end & held), _HELD)
@@ -246,6 +272,35 @@ class _GroupAccount:
         ]
         where = "tail" if tail else "prefix" if not begins or (epoch, last) < min(begins) else "middle"
         self._lost.setdefault(where, SpanMap()).put(key, first, last)
+
+    def check_sums(self, named: Mapping[str, set[str]]) -> None:
+        """Compare the sum of all fates, as they are reported, with the rows that enqueued messages."""
+        found: dict[Stream, Counter[str]] = {}
+        for stream, counts in self._unremarkable.items():
+            found.setdefault(stream, Counter()).update(counts)
+        fates = {kind: self._found.get(kind, SpanMap()) for kind in _FATES_FOUND - {"lost"}}
+        every = [
+            *fates.items(),
+            *(("lost", spans) for spans in self._lost.values()),
+            *(("undelivered", spans) for spans in self.open.values()),
+            ("before_join", self._before_join),
+        ]
+        for name, by_key in every:
+            for key, spans in by_key.items():
+                found.setdefault(key[0], Counter())[name] += spans.count
+        for producer in self.producers.values():
+            enqueued: Counter[Stream] = Counter()
+            for key, rows in producer.begun.items():
+                if self.group.group in named.get(key[0].topic, ()):
+                    own = Spans((first, last) for first, last, _ in rows)
+                    enqueued[key[0]] += (own - producer.later[key]).count
+            for stream in enqueued:
+                check_fates(stream, self.group.group, enqueued[stream], found.pop(stream, {}))
+        for stream, counts in found.items():
+            check_fates(stream, self.group.group, 0, counts)
+
+    def _count_fates(self, key: Key, **counts: int) -> None:
+        self._unremarkable.setdefault(key[0], Counter()).update(counts)
 
     def check_unpublished(self, contested: set[Key]) -> None:
         """Find messages that were delivered, or declared as a gap, and never enqueued."""

@@ -369,7 +369,7 @@ class Report:
     @property
     def verdict(self) -> Verdict:
         found = worst(self.findings)
-        if found != "unknown" or self.all_counts or self.through.us is None:
+        if found in ("violated", "lost") or self.all_counts or self.through.us is None:
             return found
         return "complete" if self.messages.proven or not self.messages.enqueued else "unknown"
 

@@ -10,6 +10,7 @@ from reliamsg.checker.groups import GroupFacts
 from reliamsg.checker.producers import ProducerFacts
 from reliamsg.checker.report import SiteCounts
 from reliamsg.checker.spans import Key, SpanMap, Spans, total
+from reliamsg.checker.sums import check_site
 
 __all__ = ["Saved", "Sites", "count_sites"]
 
@@ -48,6 +49,7 @@ def count_sites(producers: Mapping[str, ProducerFacts], groups: Mapping[str, Gro
                 ((spans & group.delivered[key]) - elsewhere[key]).count for key, spans in arrived.items()
             )
         lost_of_group = _losses(producers, group)
+        _check_sums(producers, group, lost_of_group)
         for site, gone in lost_of_group.items():
             lost[site] += total(gone.values())
         by_second_site += _saved_by_second_site(group, lost_of_group)
@@ -69,6 +71,30 @@ def _losses(producers: Mapping[str, ProducerFacts], group: GroupFacts) -> dict[s
             counted = producers[key[0].producer].counted.get(group.group, SpanMap())[key]
             gone[key] = (spans & counted) - here[key] - stale[key]
     return found
+
+
+def _check_sums(
+    producers: Mapping[str, ProducerFacts], group: GroupFacts, lost: Mapping[str, SpanMap]
+) -> None:
+    """Compare the losses, as they are reported, with the confirms of each site for messages for which the group
+    counts."""
+    proven = _proven(producers, group) if group.sound and group.finished else {}
+    confirmed: Counter[str] = Counter()
+    came: Counter[str] = Counter()
+    unproven: Counter[str] = Counter()
+    for producer in producers.values():
+        counted = producer.counted.get(group.group, SpanMap())
+        for site, spans in producer.confirmed.items():
+            arrived, stale = group.arrived.get(site, SpanMap()), group.stale.get(site, SpanMap())
+            for key, own in spans.items():
+                ours = own & counted[key]
+                out = ours & (arrived[key] | stale[key])
+                confirmed[site] += ours.count
+                came[site] += out.count
+                unproven[site] += (ours - out - proven.get(site, SpanMap())[key]).count
+    for site in {*confirmed, *lost}:
+        gone = total(lost[site].values()) if site in lost else 0
+        check_site(site, group.group, confirmed[site], came[site], gone, unproven[site])
 
 
 def _saved_by_second_site(group: GroupFacts, lost: Mapping[str, SpanMap]) -> int:

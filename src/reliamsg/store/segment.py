@@ -237,6 +237,7 @@ def _number(digits: str) -> int:
 _Long = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _Int = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 _Bucket = Annotated[str, msgspec.Meta(pattern="^[0-9]{1,9}$")]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
 
 
 class _Line(msgspec.Struct):
@@ -259,5 +260,5 @@ class _Line(msgspec.Struct):
     group: str = ""
     reason: str = ""
     digest: str | None = None
-    latency: dict[_Bucket, _Long] | None = None
+    latency: dict[_Bucket, _Count] | None = None
     detail: dict[str, Any] | None = None
