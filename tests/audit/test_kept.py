@@ -162,7 +162,10 @@ class TestDirectory:
         ):
             audit(spark, tmp_path / "journals", state=state)
 
-    @pytest.mark.parametrize("text", ["", "[]", "{}", '{"version": 1}', '{"version": 1, "format": "x"}'])
+    @pytest.mark.parametrize(
+        "text",
+        ["", "[]", "{}", f'{{"version": {kept.VERSION}}}', f'{{"version": {kept.VERSION}, "format": "x"}}'],
+    )
     def test_a_damaged_list_of_files_is_named(self, state: Path, text: str) -> None:
         (state / "kept.json").write_text(text)
         with pytest.raises(ConfigError, match=r"kept\.json: damaged"):
@@ -211,7 +214,8 @@ class TestDirectory:
                 audit(spark, tmp_path / "journals", state=state, expect=expect)
         found = audit(spark, tmp_path / "journals", state=state, expect=expect)
         assert shown(found) == shown(audit(spark, tmp_path / "journals", expect=expect))
-        listed = {each["name"] for each in json.loads((state / "kept.json").read_text())["files"]}
+        manifest = json.loads((state / "kept.json").read_text())
+        listed = {each["name"] for each in (*manifest["files"], manifest["audited"])}
         assert {path.name for path in state.iterdir()} == listed | {"kept.json", "kept.lock"}
 
     def test_only_its_owner_can_read_it(self, state: Path) -> None:
