@@ -55,6 +55,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "lab/chaos": BASE | {"store", "producer", "consumer", "checker", "lab", "injection"},
     "checker": {
         "wire",
+        "keys",
         "message",
         "errors",
         "terminal",

@@ -10,11 +10,12 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
+import re
 from collections.abc import Iterable, Mapping
 
 from reliamsg.errors import ConfigError
 
-__all__ = ["KeyRing", "check_keys", "check_private"]
+__all__ = ["KeyRing", "check_keys", "check_private", "read_key_ring", "secret_from_hex"]
 
 MAX_KEY_ID_BYTES = 64
 """The maximum length of a key id."""
@@ -22,7 +23,10 @@ MIN_SECRET_BYTES = 16
 """The minimum length of a secret; a shorter one could be guessed from a captured frame."""
 MAX_KEYS = 100
 """The maximum number of keys in a ring."""
+MAX_FILE_BYTES = 64 * 1024
 SIGNATURE_BYTES = 32
+_LINE = "a line must be ID SECRET, with the secret in hexadecimal"
+_LOOKS_SECRET = re.compile(r"[0-9A-Fa-f]{32,}")
 
 
 class KeyRing:
@@ -65,6 +69,14 @@ class KeyRing:
         """Whether this ring has a key to sign with."""
         return self.sign_with is not None
 
+    def signing_with(self, key_id: str) -> KeyRing:
+        """The same keys, signing with another one of them. Raises :class:`ConfigError` for other ids."""
+        if key_id not in self._states:
+            raise ConfigError("sign_with is not among the keys")
+        found = object.__new__(KeyRing)
+        found.sign_with, found._states = key_id, self._states
+        return found
+
     def sign(self, parts: Iterable[bytes | memoryview]) -> bytes:
         """Sign a canonical form with the key `sign_with`; returns 32 bytes. Raises :class:`ConfigError` without a
         key."""
@@ -93,16 +105,63 @@ class KeyRing:
         raise TypeError("a key ring can't be pickled: the pickle would contain its secrets")
 
 
-def check_keys(keys: object) -> None:
-    """Raise :class:`ConfigError` unless `keys` is None or a ring that signs: consumers sign their control frames."""
+def check_keys(keys: object, name: str = "keys") -> None:
+    """Raise :class:`ConfigError`, which names the argument, unless `keys` is None or a ring that signs: consumers sign
+    their control frames, too."""
     if keys is None:
         return
     if not isinstance(keys, KeyRing):
-        raise ConfigError(f"keys must be a KeyRing, not {type(keys).__name__}")
+        raise ConfigError(f"{name} must be a KeyRing, not {type(keys).__name__}")
     if not keys.signs:
         raise ConfigError(
-            "keys: this key ring only verifies, but producers and consumers must sign: pass sign_with="
+            f"{name}: this key ring only verifies, but producers and consumers must sign: pass sign_with="
         )
+
+
+def read_key_ring(path: str | os.PathLike[str]) -> KeyRing:
+    """Read a file of keys, one per line: ``ID SECRET``, with the secret in hexadecimal. The ring signs with the first
+    key and trusts all.
+
+    Raises :class:`ConfigError`, whose message contains nothing of the file.
+    """
+    try:
+        with open(path, "rb") as file:
+            check_private(file.fileno())
+            return _key_ring(file.read(MAX_FILE_BYTES).decode("ascii").splitlines())
+    except UnicodeDecodeError:  # its message contains the content of the file
+        problem = _LINE
+    except OSError as error:
+        problem = error.strerror or type(error).__name__
+    except ConfigError as error:
+        problem = str(error)
+    raise ConfigError(f"{os.fspath(path)}: {problem}")
+
+
+def _key_ring(lines: Iterable[str]) -> KeyRing:
+    keys: dict[str, bytes] = {}
+    for number, line in enumerate(lines, 1):
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            continue
+        secret = secret_from_hex(words[1]) if len(words) == 2 else None
+        if secret is None:
+            raise ConfigError(f"line {number}: {_LINE}")
+        if _LOOKS_SECRET.fullmatch(words[0]):
+            raise ConfigError(f"line {number}: the id looks like a secret; {_LINE}")
+        if words[0] in keys:
+            raise ConfigError(f"line {number}: duplicate id")
+        keys[words[0]] = secret
+    if not keys:
+        raise ConfigError("the file contains no key")
+    return KeyRing(keys, sign_with=next(iter(keys)))
+
+
+def secret_from_hex(text: str) -> bytes | None:
+    """A secret in hexadecimal; None if it is something else."""
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        return None
 
 
 def check_private(descriptor: int) -> None:

@@ -33,6 +33,7 @@ from reliamsg.audit.times import parse_time
 from reliamsg.audit.verdict import line, status, table
 from reliamsg.audit.windows import Baseline
 from reliamsg.errors import ConfigError
+from reliamsg.keys import read_key_ring
 from reliamsg.terminal import say, say_json, say_text
 
 __all__ = ["main"]
@@ -120,6 +121,12 @@ Exit codes:
     " --state.",
 )
 @click.option("--metrics", metavar="FILE", help="Write the results there as OpenMetrics text.")
+@click.option(
+    "--checkpoint-keys",
+    metavar="FILE",
+    help="A file of the auditor's keys, one per line: ID SECRET. Checkpoints that none of them signed count as damaged."
+    "  [default: signatures of checkpoints are not checked]",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the content of verdict.json instead of a table.")
 def _command(
     journals: str,
@@ -135,6 +142,7 @@ def _command(
     tolerance: float,
     hook: str | None,
     metrics: str | None,
+    checkpoint_keys: str | None,
     as_json: bool,
 ) -> int:
     """Report the fate of every message from the clients' journals below JOURNALS (a directory or URL).
@@ -148,6 +156,7 @@ def _command(
         until_us=None if until is None else parse_time(until, "--until"),
         gap_timeout=gap_timeout,
         tolerance=tolerance,
+        checkpoint_keys=None if checkpoint_keys is None else read_key_ring(checkpoint_keys),
     )
     if "://" not in journals and not os.path.exists(journals):
         raise FileNotFoundError(f"{journals}: no such directory")

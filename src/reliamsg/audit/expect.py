@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from reliamsg.errors import ConfigError
+from reliamsg.keys import KeyRing
 
 __all__ = ["Expect", "parse_expect"]
 
@@ -33,6 +34,8 @@ class Expect:
     With neither this nor `drained`, the audit finds the time through which everything is complete."""
     now_us: int | None = None
     """This machine's clock, in µs since 1970, beyond which nothing is proven; None: as it is."""
+    checkpoint_keys: KeyRing | None = None
+    """Keys of which one must have signed each checkpoint; None: signatures of checkpoints are not checked."""
 
     @property
     def all_counts(self) -> bool:

@@ -59,6 +59,10 @@ class Histories:
     """By number, the path of a part's last segment."""
     stray: list[str] = field(default_factory=list)
     """Lines about unusable files of clients that left nothing else."""
+    checkpoints: int = 0
+    """The number of valid checkpoints."""
+    signatures_checked: bool = False
+    """Whether valid checkpoints are signed by one of the auditor's keys."""
 
     @property
     def rows(self) -> int:

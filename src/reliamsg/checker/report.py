@@ -316,6 +316,9 @@ class Report:
     logs: int = 0
     duplicated: int = 0
     """Further copies of segments that were found already."""
+    checkpoints: int = 0
+    """Valid checkpoints."""
+    checkpoint_signatures_checked: bool = False
     unverified: int = 0
     """Messages, once per group, whose content could not be compared with the published content."""
     rows: int = 0
@@ -349,6 +352,8 @@ class Report:
                 "logs": self.logs,
                 "missing": [str(f) for f in self.of_kind("missing")],
                 "duplicated": self.duplicated,
+                "checkpoints": self.checkpoints,
+                "checkpoint_signatures": "checked" if self.checkpoint_signatures_checked else "not checked",
                 "unverified": self.unverified,
                 "broken": [str(f) for f in self.findings if f.kind in ("broken", *DEMANDS)],
             },
@@ -382,6 +387,9 @@ class Report:
             f" {s.lost_after_confirm:,}, delivered thanks to it alone {s.saved_alone:,}"
             for name, s in sorted(self.sites.items())
         ]
+        if self.checkpoints:
+            checked = "checked" if self.checkpoint_signatures_checked else "not checked"
+            lines.append(f"  checkpoints {self.checkpoints:,}, their signatures {checked}")
         for kind in KINDS:
             found = self.of_kind(kind)
             lines += [f"  {finding.severity}: {finding}" for finding in found[:limit]]

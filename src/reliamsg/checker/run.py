@@ -29,6 +29,7 @@ from reliamsg.checker.restores import find_cuts
 from reliamsg.checker.sites import count_sites
 from reliamsg.checker.spans import Key, SpanMap, Spans
 from reliamsg.checker.through import accounted_by, demands_at, find_through
+from reliamsg.keys import KeyRing
 from reliamsg.message import Stream
 from reliamsg.store.journal import JournalRow
 
@@ -60,6 +61,8 @@ class Expect:
     to then; later evidence about these messages counts. None: no limit."""
     now_us: int | None = None
     """This machine's clock, in µs since 1970, beyond which nothing is proven. None: as it is."""
+    checkpoint_keys: KeyRing | None = None
+    """Keys of which one must have signed each checkpoint. None: signatures of checkpoints are not checked."""
     drained_by_us: int | None = None
     """Wall clock, in µs since 1970: when everything must have drained. Only for clients on one machine, because it is
     compared with their clocks."""
@@ -83,10 +86,17 @@ def check_directory(path: str | os.PathLike[str], expect: Expect | None = None) 
     if not Path(path).is_dir():
         raise NotADirectoryError(f"{path}: there is no such directory")
     started = time.perf_counter()
-    found = collect(path)
+    expect = expect or Expect()
+    found = collect(path, expect.checkpoint_keys)
     logs, others = _read_logs(found.others)
-    report = _check(found.chains, logs, expect or Expect(), (*found.problems, *others))
-    return replace(report, duplicated=found.duplicated, seconds=time.perf_counter() - started)
+    report = _check(found.chains, logs, expect, (*found.problems, *others))
+    return replace(
+        report,
+        duplicated=found.duplicated,
+        checkpoints=found.checkpoints,
+        checkpoint_signatures_checked=expect.checkpoint_keys is not None,
+        seconds=time.perf_counter() - started,
+    )
 
 
 def _read_logs(paths: Iterable[str]) -> tuple[list[ApplicationLog], list[str]]:
@@ -151,7 +161,7 @@ def _check(
         clients=len(chains),
         logs=apps.count,
         unverified=sum(each.spans.count for each in unverified),
-        rows=sum(len(chain.rows) for chain in chains),
+        rows=sum(chain.row_count for chain in chains),
         seconds=time.perf_counter() - started,
         through=through,
         all_counts=expect.drained or expect.until_us is not None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from reliamsg.cli.options import json_option
+from reliamsg.cli.audit import execute
+from reliamsg.cli.options import KeysType, json_option
 from reliamsg.cli.status import SEE_EXIT_CODES, Failure, Status, counted, one_line
 from reliamsg.config import is_remote
 from reliamsg.files import irregular
@@ -80,6 +82,22 @@ def retire(file: str, target: str | None, abandon: bool, as_json: bool) -> int:
     exported = f"; {counted(retired.segments, 'segment')}" if target is not None else ""
     say(f"{file}: retired{pending}{exported}")
     return Status.OK
+
+
+@journal.command(
+    "compact",
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def compact(arguments: tuple[str, ...]) -> None:
+    """Write checkpoints, which stand for segments that may then be archived or deleted.
+
+    Requires pyarrow, which the extra `audit` installs.
+    """
+    if importlib.util.find_spec("pyarrow") is None:
+        raise Failure(Status.UNAVAILABLE, "a compaction needs pyarrow: pip install 'reliamsg[audit]'")
+    execute("reliamsg.audit.compact", arguments)
 
 
 @journal.command(epilog=SEE_EXIT_CODES)

@@ -13,15 +13,13 @@ import click
 
 from reliamsg.config import Site, check_name, check_sites
 from reliamsg.errors import ConfigError
-from reliamsg.keys import KeyRing, check_private
+from reliamsg.keys import KeyRing, read_key_ring
 from reliamsg.policy import Confirm, Quorum
 
 __all__ = [
     "ConfirmType", "NameType", "SeedsType", "SiteType", "Tls", "build_sites", "journal_option", "json_option",
     "keys_option", "site_options", "timeout_option",
 ]  # fmt: skip
-
-MAX_KEYS_FILE_BYTES = 64 * 1024
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -96,51 +94,10 @@ class KeysType(click.ParamType[KeyRing]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> KeyRing:
         if isinstance(value, KeyRing):
             return value
-        problem: str
         try:
-            with open(value, "rb") as file:
-                check_private(file.fileno())
-                lines = file.read(MAX_KEYS_FILE_BYTES).decode("ascii").splitlines()
-            return _key_ring(lines)
-        except UnicodeDecodeError:  # contains the content of the file
-            problem = _KEY_LINE
-        except OSError as error:
-            problem = error.strerror or type(error).__name__
+            return read_key_ring(value)
         except ConfigError as error:
-            problem = str(error)
-        return self.fail(f"{value}: {problem}", param, ctx)
-
-
-_KEY_LINE = "a line must be ID SECRET, with the secret in hexadecimal"
-
-
-def _key_ring(lines: list[str]) -> KeyRing:
-    keys: dict[str, bytes] = {}
-    for number, line in enumerate(lines, 1):
-        words = line.split()
-        if not words or words[0].startswith("#"):
-            continue
-        secret = _from_hex(words[1]) if len(words) == 2 else None
-        if secret is None:
-            raise ConfigError(f"line {number}: {_KEY_LINE}")
-        if _LOOKS_SECRET.fullmatch(words[0]):
-            raise ConfigError(f"line {number}: the id looks like a secret; {_KEY_LINE}")
-        if words[0] in keys:
-            raise ConfigError(f"line {number}: duplicate id")
-        keys[words[0]] = secret
-    if not keys:
-        raise ConfigError("the file contains no key")
-    return KeyRing(keys, sign_with=next(iter(keys)))
-
-
-_LOOKS_SECRET = re.compile(r"[0-9A-Fa-f]{32,}")
-
-
-def _from_hex(text: str) -> bytes | None:
-    try:
-        return bytes.fromhex(text)
-    except ValueError:
-        return None
+            self.fail(str(error), param, ctx)
 
 
 def keys_option(command: F) -> F:
