@@ -75,7 +75,7 @@ def compacted_at_random(place: Path, rng: random.Random, archive: Path) -> list[
 
 
 @settings(
-    max_examples=examples(25),
+    max_examples=examples(8),
     deadline=None,
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),

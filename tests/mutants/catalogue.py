@@ -3174,5 +3174,83 @@ MUTANTS = (
             "assert sorted(pager.calls()) == sorted(",
         ),
     ),
+    Mutant(
+        "checkpoint-hides-a-fork",
+        "audit/compacted.py",
+        "        damaged += [Damaged(path, name, owner, why) for name, path in sorted(paths.items())]\n",
+        "",
+        "P8: segments of a copy from before a checkpoint's end are neither judged nor reported",
+        ByTest(
+            "audit/test_checkpoints.py::TestForks::test_before_a_checkpoint_whose_segments_are_gone[False-0]",
+            "assert by_audit == by_checker",
+        ),
+    ),
+    Mutant(
+        "checkpoint-hides-a-fork-from-the-checker",
+        "checker/checkpoints.py",
+        '        [f"{line}: {why}" for line in lines],\n',
+        "        [],\n",
+        "P8: the checker ignores segments of a copy from before a checkpoint's end",
+        ByTest(
+            "audit/test_checkpoints.py::TestForks::test_before_a_checkpoint_whose_segments_are_gone[False-1]",
+            "assert by_audit == by_checker",
+        ),
+    ),
+    Mutant(
+        "checkpoint-covers-a-hole",
+        "audit/compaction.py",
+        "            if header.first_lsn != end + 1:\n",
+        "            if header.first_lsn <= end:\n",
+        "P8: a checkpoint claims rows that were missing",
+        ByTest(
+            "audit/test_checkpoints.py::test_a_hole_is_never_covered",
+            'assert (done[owner].problem or "").endswith("are missing")',
+        ),
+    ),
+    Mutant(
+        "checkpoint-digest-not-checked",
+        "audit/checkpoint.py",
+        "    if hashlib.sha256(data).hexdigest() != name.digest:\n",
+        "    if not name.digest:\n",
+        "P8: an edited checkpoint is not recognized as such",
+        ByTest(
+            "audit/test_checkpoints.py::test_a_damaged_checkpoint_is_reported_and_segments_are_used_instead"
+            "[there-edited]",
+            "assert by_audit == by_checker",
+        ),
+    ),
+    Mutant(
+        "unsigned-checkpoint-accepted",
+        "audit/checkpoint.py",
+        '    if signature is None:\n        return "not signed"\n',
+        "    if signature is None:\n        return None\n",
+        "P8: a checkpoint that nobody signed is accepted although signatures are checked",
+        ByTest(
+            "audit/test_checkpoints.py::TestSignatures::test_none",
+            "assert by_audit == by_checker",
+        ),
+    ),
+    Mutant(
+        "checkpoint-signature-not-verified",
+        "checker/checkpoints.py",
+        '    if not keys.verifies(signature.key, bytes.fromhex(signature.hmac), [b"reliamsg checkpoint 1", header]):\n',
+        "    if not signature.hmac:\n",
+        "P8: the checker accepts a checkpoint that somebody else signed",
+        ByTest(
+            "audit/test_checkpoints.py::TestSignatures::test_does_not_cover_other_content",
+            "assert by_audit == by_checker",
+        ),
+    ),
+    Mutant(
+        "state-shadows-a-checkpoint",
+        "audit/kept.py",
+        "            if owner in digests and not all(digests[owner].issuperset(each) for each in own)\n",
+        "            if owner not in digests\n",
+        "P8: with a state, the rows of a checkpoint that the state lacks are ignored",
+        ByTest(
+            "audit/test_checkpoints.py::TestState::test_a_checkpoint_covers_more_than_the_state",
+            "assert by_audit == by_checker",
+        ),
+    ),
 )
 """All of them."""

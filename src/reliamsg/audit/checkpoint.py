@@ -190,7 +190,8 @@ def encode_checkpoint(found: Checkpoint, keys: KeyRing | None = None) -> tuple[C
         signature = Signature(keys.sign_with or "", keys.sign((_SIGNED, header)).hex())
         metadata[_SIGNATURE] = msgspec.json.encode(signature)
     schema = pa.schema(
-        [("producer", pa.string()), ("topic", pa.string()), ("part", pa.int32()), ("facts", pa.binary())], metadata
+        [("producer", pa.string()), ("topic", pa.string()), ("part", pa.int32()), ("facts", pa.binary())],
+        metadata,
     )
     file = io.BytesIO()
     with pq.ParquetWriter(file, schema, compression="zstd", use_dictionary=False) as writer:
@@ -216,7 +217,9 @@ def _client_of(found: Checkpoint) -> dict[str, Any]:
         **{name: sorted(value) if isinstance(value, set) else value for name, value in values.items()},
         "settled": sorted((*key, lsn) for key, lsn in part.settled.items()),
         "latencies": sorted(
-            (*hop, bucket, count) for hop, counts in part.latencies.items() for bucket, count in counts.items()
+            (*hop, bucket, count)
+            for hop, counts in part.latencies.items()
+            for bucket, count in counts.items()
         ),
         "old_lsn": found.old_lsn,
     }
@@ -350,7 +353,11 @@ def _content(
         raise ValueError
     client, streams = _decode_client(rows[0][1]), rows[1:]
     names = [stream for stream, _ in streams]
-    if len(set(names)) < len(names) or not all(topic for _, topic, _ in names) or len(names) != header.streams:
+    if (
+        len(set(names)) < len(names)
+        or not all(topic for _, topic, _ in names)
+        or len(names) != header.streams
+    ):
         raise ValueError
     if not client.digests or len(set(client.digests)) < len(client.digests):
         raise ValueError

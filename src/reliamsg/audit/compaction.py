@@ -148,7 +148,8 @@ class _Client:
         except _LeftOut as error:
             found.problem = str(error)
             return found
-        assert base is not None and path is not None  # there is a checkpoint, or there are segments
+        assert base is not None  # there is a checkpoint, or there are segments
+        assert path is not None
         found.checkpoint, found.segments, found.rows = path, len(base.part.digests), base.part.last_lsn
         if archive is not None:
             try:
@@ -206,7 +207,11 @@ class _Client:
                 raise _LeftOut(f"{file}: it forks off before the end of the checkpoint")
             if name.first_lsn in starts:
                 same = os.path.basename(starts[name.first_lsn]) == file
-                what = "is there twice" if same else "and another one begin with the same row: its file was copied"
+                what = (
+                    "is there twice"
+                    if same
+                    else "and another one begin with the same row: its file was copied"
+                )
                 raise _LeftOut(f"{file} {what}")
             starts[name.first_lsn] = path
         return [path for _, path in sorted(starts.items())]

@@ -114,9 +114,7 @@ class _Audit:
             checkpoints = compacted.check(read.filter(_is_no_record).collect(), keys)
             plan = Plan(found)
             if self._kept is not None:
-                own = {
-                    owner: [each.digests for each in every] for owner, every in checkpoints.valid.items()
-                }
+                own = {owner: [each.digests for each in every] for owner, every in checkpoints.valid.items()}
                 plan = self._kept.plan(found, own)
             plan = plan.with_checkpoints(checkpoints)
             folded = _fold(self._spark, plan.found).persist(StorageLevel.MEMORY_AND_DISK)
@@ -128,9 +126,7 @@ class _Audit:
         finally:
             read.unpersist()
 
-    def _judge(
-        self, folded: RDD[Any], records: RDD[Any], plan: Plan, started: float
-    ) -> dict[str, Any]:
+    def _judge(self, folded: RDD[Any], records: RDD[Any], plan: Plan, started: float) -> dict[str, Any]:
         """`folded`: what was read of segments and heads; `records`: all facts but those that are kept."""
         spark, kept, output, rules = self._spark, self._kept, self._output, self._rules
         placed, damaged, heads, duplicated = _parts(folded, plan)
@@ -291,9 +287,7 @@ def _parts(folded: RDD[Any], plan: Plan) -> tuple[list[Placed], list[Damaged], l
     ]
     damaged += plan.damaged
     collected = folded.filter(_is_no_record).collect()
-    known = {
-        (each.part.role, each.part.client, digest) for each in placed for digest in each.part.digests
-    }
+    known = {(each.part.role, each.part.client, digest) for each in placed for digest in each.part.digests}
     duplicated = plan.duplicated
     for each in sorted(
         (each for each in collected if isinstance(each, Placed)), key=lambda each: each.number

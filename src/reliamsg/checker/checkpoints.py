@@ -44,7 +44,21 @@ _Fact = tuple[
 """kind, epoch, first, last, lsn, boot, incarnation, site, group, reason, wall_us, wall_last_us, mono_us, digest, points
 and detail; a point: last, lsn of the next row, mark, end_us, and wall_us of the next row."""
 _Opening = tuple[
-    str, _N63, _N63, str, _Hex16, _I64, _I64, dict[str, Any] | None, bool, bool, _I64, list[_I64], _I64, _I64, bool
+    str,
+    _N63,
+    _N63,
+    str,
+    _Hex16,
+    _I64,
+    _I64,
+    dict[str, Any] | None,
+    bool,
+    bool,
+    _I64,
+    list[_I64],
+    _I64,
+    _I64,
+    bool,
 ]
 
 
@@ -235,11 +249,12 @@ def _covered(path: str, header: _Header, records: Sequence[tuple[str, str, int, 
     ends: dict[tuple[str, int], End] = {}
     places: dict[str, list[tuple[int, int]]] = {}
     end = 0
-    for boot, first_lsn, last_lsn, *rest in client.openings:
-        if first_lsn != end + 1 or last_lsn < first_lsn or not _is_json(rest[4]):
+    for opening in client.openings:
+        boot, first_lsn, last_lsn, begun_us, changed_us = *opening[:3], opening[12], opening[13]
+        if first_lsn != end + 1 or last_lsn < first_lsn or not _is_json(opening[7]):
             raise ValueError
         places.setdefault(boot, []).append((first_lsn, last_lsn))
-        ends[boot, first_lsn] = End(last_lsn, rest[9], rest[10])
+        ends[boot, first_lsn] = End(last_lsn, begun_us, changed_us)
         end = last_lsn
     if end != header.last_lsn:
         raise ValueError
@@ -310,7 +325,14 @@ def _unfolded(stream: tuple[str, str, int], fact: _Fact) -> Iterator[JournalRow]
 
 
 def _piece(
-    whole: JournalRow, first: int, last: int, lsn: int, wall_us: int, wall_last_us: int, mark: int, before: int
+    whole: JournalRow,
+    first: int,
+    last: int,
+    lsn: int,
+    wall_us: int,
+    wall_last_us: int,
+    mark: int,
+    before: int,
 ) -> JournalRow:
     found = replace(whole, first=first, last=last, lsn=lsn, wall_us=wall_us, wall_last_us=wall_last_us)
     if whole.kind == "consumed":
@@ -359,7 +381,9 @@ def choose(checkpoints: Sequence[Covered], segments: Sequence[tuple[str, Name]])
     best, *others = sorted(checkpoints, key=lambda each: (-each.last_lsn, each.name))
     listed = set(best.digests)
     strange = [
-        (path, name) for path, name in segments if name.digest not in listed and name.first_lsn <= best.last_lsn
+        (path, name)
+        for path, name in segments
+        if name.digest not in listed and name.first_lsn <= best.last_lsn
     ]
     against = [each for each in others if list(best.digests[: len(each.digests)]) != list(each.digests)]
     there = {name.digest for _, name in segments}
@@ -369,7 +393,9 @@ def choose(checkpoints: Sequence[Covered], segments: Sequence[tuple[str, Name]])
             return Choice()
     covered = [(path, name) for path, name in segments if name.digest in listed]
     lines = sorted({path.rpartition("/")[2] for path, _ in strange} | {each.name for each in against})
-    why = f"it forks off before the end of {best.name}, whose segments are gone, so its rows can't be compared"
+    why = (
+        f"it forks off before the end of {best.name}, whose segments are gone, so its rows can't be compared"
+    )
     return Choice(
         best,
         frozenset(path for path, _ in (*covered, *strange)),

@@ -9,13 +9,20 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from reliamsg.checker.checkpoints import Choice, Covered, End, check_checkpoint, choose, claims_to_be_checkpoint
+from reliamsg.checker.checkpoints import (
+    Choice,
+    Covered,
+    End,
+    check_checkpoint,
+    choose,
+    claims_to_be_checkpoint,
+)
 from reliamsg.checker.lineage import Piece, lines, misfits, rows_of
 from reliamsg.checker.segments import check_head, check_segment, claims_to_be_segment, owner_by_path
 from reliamsg.checker.spans import Spans
@@ -375,7 +382,10 @@ def _behind(used: Covered, files: Iterable[_File]) -> Iterator[_File]:
         rest = [row for row in piece.rows if row.lsn > used.last_lsn]
         problems = file.problems
         if not all(_is_covered(used, row) for row in covered):
-            problems = (*problems, f"it forks off before the end of {used.name}, so its rows can't be compared")
+            problems = (
+                *problems,
+                f"it forks off before the end of {used.name}, so its rows can't be compared",
+            )
         elif covered and not rest and covered[-1].lsn < used.last_lsn:
             continue
         yield replace(
