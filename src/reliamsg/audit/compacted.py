@@ -77,10 +77,11 @@ def read_checkpoints(spark: SparkSession, found: Found) -> RDD[Any]:
     files = sorted(found.checkpoints, key=lambda each: (-each.size, each.path))
     numbered = {file.path: FIRST + number for number, file in enumerate(files)}
     if found.local or not files:
-        work = context.parallelize(files, max(1, len(files)))
+        count = max(1, min(len(files), 4 * context.defaultParallelism))
+        work = context.parallelize([files[start::count] for start in range(count)], count)
 
-        def read(own: Iterable[File]) -> Iterator[Any]:
-            for file in own:
+        def read(own: Iterable[Sequence[File]]) -> Iterator[Any]:
+            for file in (file for bundle in own for file in bundle):
                 yield from _read(numbered[file.path], file.path, read_checkpoint_file(file.path))
 
         return work.mapPartitions(read)

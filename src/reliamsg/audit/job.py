@@ -130,8 +130,10 @@ class _Audit:
         """`folded`: what was read of segments and heads; `records`: all facts but those that are kept."""
         spark, kept, output, rules = self._spark, self._kept, self._output, self._rules
         placed, damaged, heads, duplicated = _parts(folded, plan)
-        known = histories(placed, damaged, heads)
-        known.checkpoints, known.signatures_checked = plan.checkpoints, rules.checkpoint_keys is not None
+        known = histories(
+            placed, damaged, heads,
+            checkpoints=plan.checkpoints, signatures_checked=rules.checkpoint_keys is not None,
+        )  # fmt: skip
         older_copies(spark, known, plan.found)
         journals = {each.name: each.sketch() for each in known.journals}
         if kept is not None:

@@ -71,9 +71,14 @@ class Histories:
 
 
 def histories(
-    placed: Sequence[Placed], damaged: Sequence[Damaged], heads: Sequence[StatedIdle] = ()
+    placed: Sequence[Placed],
+    damaged: Sequence[Damaged],
+    heads: Sequence[StatedIdle] = (),
+    *,
+    checkpoints: int = 0,
+    signatures_checked: bool = False,
 ) -> Histories:
-    """Put parts into histories. Each segment may be in one part only."""
+    """Put parts into histories. Each segment may be in one part only. `checkpoints`: the number of valid ones."""
     by_client: dict[tuple[str, str], list[Placed]] = defaultdict(list)
     for each in placed:
         by_client[each.part.role, each.part.client].append(each)
@@ -94,7 +99,8 @@ def histories(
         for role, client in sorted(stated.keys() - by_client.keys())
         for boot in sorted({head.boot for head in stated[role, client]})
     ]
-    found = Histories([], {}, {each.number: each.path for each in placed}, stray)
+    paths = {each.number: each.path for each in placed}
+    found = Histories([], {}, paths, stray, checkpoints, signatures_checked)
     for (role, client), own in sorted(by_client.items()):
         every = lines(own)
         for number, line in enumerate(every, 1):

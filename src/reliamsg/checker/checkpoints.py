@@ -315,25 +315,20 @@ def _unfolded(stream: tuple[str, str, int], fact: _Fact) -> Iterator[JournalRow]
         return
     before = 0
     for end, next_lsn, mark, end_us, next_us in points:
-        yield _piece(whole, first, end, lsn, wall_us, end_us, mark, before)
+        yield _piece(whole, (first, lsn, wall_us), (end, mark, end_us), before)
         before = mark if digest is not None else 0
         first, lsn, wall_us = end + 1, next_lsn, next_us
     if kind == "consumed":
         yield replace(whole, first=first, lsn=lsn, wall_us=wall_us)
     else:
-        yield _piece(whole, first, last, lsn, wall_us, wall_last_us, digest or 0, before)
+        yield _piece(whole, (first, lsn, wall_us), (last, digest or 0, wall_last_us), before)
 
 
 def _piece(
-    whole: JournalRow,
-    first: int,
-    last: int,
-    lsn: int,
-    wall_us: int,
-    wall_last_us: int,
-    mark: int,
-    before: int,
+    whole: JournalRow, start: tuple[int, int, int], end: tuple[int, int, int], before: int
 ) -> JournalRow:
+    """One row of several. `start`: its first number, lsn and time; `end`: its last number, mark and time."""
+    (first, lsn, wall_us), (last, mark, wall_last_us) = start, end
     found = replace(whole, first=first, last=last, lsn=lsn, wall_us=wall_us, wall_last_us=wall_last_us)
     if whole.kind == "consumed":
         journal = (whole.detail or {}).get("journal")
