@@ -2561,8 +2561,8 @@ MUTANTS = (
     Mutant(
         "open-journal-proven-to-its-last-change",
         "checker/journals.py",
-        "        return max(idle, tip.wall_us)\n",
-        "        return max(max(row.wall_us, row.wall_last_us) for row in rows)\n",
+        "last.changed_us if self.finished or self.to_the_end else last.begun_us)\n",
+        "last.changed_us)\n",
         "P9: complete through a time by which rows began that have not arrived",
         ByTest(
             "checker/test_until.py::test_an_open_journal_is_proven_to_the_beginning_of_its_last_row",
@@ -2594,8 +2594,8 @@ MUTANTS = (
     Mutant(
         "head-of-an-earlier-row-proves",
         "checker/journals.py",
-        "if (head.boot, head.lsn) == (tip.boot, tip.lsn)), default=0\n",
-        "if head.boot == tip.boot), default=0\n",
+        "if (head.boot, head.lsn) == tip), default=0)\n",
+        "if head.boot == last.name), default=0)\n",
         "P9: a head from before the journal's last row proves the time up to it, although rows may follow",
         ByTest(
             "checker/test_until.py::test_a_head_proves_the_time_until_which_nothing_had_followed",
