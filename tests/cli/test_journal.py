@@ -192,7 +192,9 @@ def test_compacted_journals(journals: Path, tmp_path: Path) -> None:
     keys.chmod(0o600)
     succeeded(reliamsg("journal", "compact", journals, "--keys", keys))
     assert rows(succeeded(reliamsg("journal", "cat", journals))) == every, "the segments are there"
-    said = succeeded(reliamsg("journal", "compact", journals, "--keys", keys, "--archive", tmp_path / "archive"))
+    said = succeeded(
+        reliamsg("journal", "compact", journals, "--keys", keys, "--archive", tmp_path / "archive")
+    )
     assert said.count(b": nothing new since the checkpoint; segments ") == 4
     assert not list(journals.rglob("*.ndjson"))
     after = json_of(succeeded(reliamsg("journal", "verify", journals, "--json")))
