@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -45,6 +46,7 @@ CASES = {
 }
 """By name: the journals, and the target."""
 INCREMENT = _Case(Traffic(1_000, 1_000, 1_000, producers=10), 20)
+COMPACTED = _Case(Traffic(1_000, 1_000, 1_000, producers=10), 15)
 NEW = 0.01
 """The share of each client's segments that arrive between two audits with a state."""
 JOINED = Traffic(1_000, 100, 100, producers=10)
@@ -63,6 +65,8 @@ def audits(names: frozenset[str], options: Options) -> Iterator[dict[str, Any]]:
         yield _measure_join(options)
     if "audit-increment" in names:
         yield _measure_increment(options)
+    if "audit-compacted" in names:
+        yield _measure_compacted(options)
     if "audit-one-stream" in names:
         yield _measure_speedup(options)
 
@@ -132,6 +136,27 @@ def _measure_increment(options: Options) -> dict[str, Any]:
         "name": "audit-increment", "ours": found["seconds"], "unit": "s", "target": INCREMENT.target,
         "direction": "most", "met": found["seconds"] <= INCREMENT.target, **found,
         "seconds_of_the_first": first["seconds"], "state_mb": round(kept / _MIB, 1), "new_segments": len(late),
+    }  # fmt: skip
+
+
+def _measure_compacted(options: Options) -> dict[str, Any]:
+    """The journals of ``audit-billion`` after a compaction, whose segments are gone."""
+    with tempfile.TemporaryDirectory() as name:
+        place, archive = Path(name) / "journals", Path(name) / "archive"
+        write_journals(place, _scaled(COMPACTED.traffic, options))
+        size = sum(path.stat().st_size for path in place.rglob("*.ndjson"))
+        command = [sys.executable, "-m", "reliamsg.audit.compact", str(place), "--archive", str(archive)]
+        started = time.monotonic()
+        subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+        seconds = time.monotonic() - started
+        shutil.rmtree(archive)
+        found = _audited(place, COMPACTED.traffic, written=True)
+        compacted = sum(path.stat().st_size for path in place.rglob("*.parquet"))
+    return {
+        "name": "audit-compacted", "ours": found["seconds"], "unit": "s", "target": COMPACTED.target,
+        "direction": "most", "met": found["seconds"] <= COMPACTED.target, **found,
+        "journal_mb": round(size / _MIB, 1), "compacted_mb": round(compacted / _MIB, 1),
+        "seconds_of_the_compaction": round(seconds, 1),
     }  # fmt: skip
 
 

@@ -91,6 +91,7 @@ _PLACES: list[tuple[str, dict[str, str]]] = [
         "audit-many-files": "an audit of 10,000 segments",
         "audit-join": "an audit of 10^7 messages in ranges of 100, and a join of single messages",
         "audit-increment": "an audit of the last 1 % of audit-billion's journals, with a state",
+        "audit-compacted": "an audit of audit-billion's journals after a compaction",
         "audit-one-stream": "an audit of one stream, on one processor and on two",
     }),
     ("audit_follow:lags", {
@@ -102,8 +103,8 @@ _PLACES: list[tuple[str, dict[str, str]]] = [
 _ON_REQUEST = frozenset(
     {
         "audit", "audit-billion", "audit-disturbed", "audit-short-ranges", "audit-rows-apart", "audit-site-gaps",
-        "audit-many-streams", "audit-many-files", "audit-join", "audit-increment", "audit-one-stream", "audit-follow",
-        "peers", "soak",
+        "audit-many-streams", "audit-many-files", "audit-join", "audit-increment", "audit-compacted",
+        "audit-one-stream", "audit-follow", "peers", "soak",
     }
 )  # fmt: skip
 """Benchmarks that ``all`` leaves out, because they take too long."""

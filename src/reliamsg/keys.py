@@ -69,6 +69,14 @@ class KeyRing:
         """Whether this ring has a key to sign with."""
         return self.sign_with is not None
 
+    def signing_with(self, key_id: str) -> KeyRing:
+        """The same keys, signing with another one of them. Raises :class:`ConfigError` for other ids."""
+        if key_id not in self._states:
+            raise ConfigError("sign_with is not among the keys")
+        found = object.__new__(KeyRing)
+        found.sign_with, found._states = key_id, self._states
+        return found
+
     def sign(self, parts: Iterable[bytes | memoryview]) -> bytes:
         """Sign a canonical form with the key `sign_with`; returns 32 bytes. Raises :class:`ConfigError` without a
         key."""

@@ -182,3 +182,39 @@ def test_an_unclosed_journal_is_not_sound(files: Path) -> None:
     assert result.returncode == 2
     assert result.stdout.startswith(b"producer A: not closed; boots 1, segments 0, ")
     assert result.stdout.endswith(b"\n  it ends without being closed\n")
+
+
+def test_compacted_journals(journals: Path, tmp_path: Path) -> None:
+    before = json_of(succeeded(reliamsg("journal", "verify", journals, "--json")))
+    every = rows(succeeded(reliamsg("journal", "cat", journals)))
+    keys = tmp_path / "keys"
+    keys.write_text(f"auditor {'61' * 32}\n")
+    keys.chmod(0o600)
+    succeeded(reliamsg("journal", "compact", journals, "--keys", keys))
+    assert rows(succeeded(reliamsg("journal", "cat", journals))) == every, "the segments are there"
+    said = succeeded(
+        reliamsg("journal", "compact", journals, "--keys", keys, "--archive", tmp_path / "archive")
+    )
+    assert said.count(b": nothing new since the checkpoint; segments ") == 4
+    assert not list(journals.rglob("*.ndjson"))
+    after = json_of(succeeded(reliamsg("journal", "verify", journals, "--json")))
+    assert {**after, "checkpoints": 0} == before
+    assert (after["checkpoints"], after["checkpoint_signatures"]) == (4, "not checked")
+    text = succeeded(reliamsg("journal", "verify", journals, "--checkpoint-keys", keys)).decode()
+    assert text.endswith("checkpoints: 4, their signatures checked\n")
+    merged = rows(succeeded(reliamsg("journal", "cat", journals)))
+    assert {row["lsn"] for row in merged if row["client"] == "A"} <= {
+        row["lsn"] for row in every if row["client"] == "A"
+    }
+    one = next(journals.glob("role=producer/client=A/checkpoint-*"))
+    alone = rows(succeeded(reliamsg("journal", "cat", one)))
+    assert alone == [row for row in merged if row["client"] == "A"]
+    assert json_of(succeeded(reliamsg("journal", "verify", one, "--json")))["chains"][0]["client"] == "A"
+    keys.write_text(f"auditor {'62' * 32}\n")
+    result = reliamsg("journal", "verify", journals, "--checkpoint-keys", keys)
+    assert result.returncode == 2
+    assert result.stdout.count(b": its signature is wrong\n") == 4
+    one.write_bytes(one.read_bytes() + b"\n")
+    result = reliamsg("journal", "cat", journals)
+    assert result.returncode == 65
+    assert f"{one.name}: edited or damaged".encode() in result.stderr

@@ -2561,8 +2561,8 @@ MUTANTS = (
     Mutant(
         "open-journal-proven-to-its-last-change",
         "checker/journals.py",
-        "        return max(idle, tip.wall_us)\n",
-        "        return max(max(row.wall_us, row.wall_last_us) for row in rows)\n",
+        "last.changed_us if self.finished or self.to_the_end else last.begun_us)\n",
+        "last.changed_us)\n",
         "P9: complete through a time by which rows began that have not arrived",
         ByTest(
             "checker/test_until.py::test_an_open_journal_is_proven_to_the_beginning_of_its_last_row",
@@ -2594,8 +2594,8 @@ MUTANTS = (
     Mutant(
         "head-of-an-earlier-row-proves",
         "checker/journals.py",
-        "if (head.boot, head.lsn) == (tip.boot, tip.lsn)), default=0\n",
-        "if head.boot == tip.boot), default=0\n",
+        "if (head.boot, head.lsn) == tip), default=0)\n",
+        "if head.boot == last.name), default=0)\n",
         "P9: a head from before the journal's last row proves the time up to it, although rows may follow",
         ByTest(
             "checker/test_until.py::test_a_head_proves_the_time_until_which_nothing_had_followed",
@@ -3502,6 +3502,84 @@ MUTANTS = (
             "spoilt/test_spoilt.py::test_every_judge_gives_the_verdict_that_it_deserves"
             "[boots: the last of group archive is gone]",
             "assert found == expected.found",
+        ),
+    ),
+    Mutant(
+        "checkpoint-hides-a-fork",
+        "audit/compacted.py",
+        "        damaged += [Damaged(path, name, owner, why) for name, path in sorted(paths.items())]\n",
+        "",
+        "P8: segments of a copy from before a checkpoint's end are neither judged nor reported",
+        ByTest(
+            "audit/test_checkpoints.py::TestForks::test_before_a_checkpoint_whose_segments_are_gone[False-0]",
+            "assert by_audit == by_checker",
+        ),
+    ),
+    Mutant(
+        "checkpoint-hides-a-fork-from-the-checker",
+        "checker/checkpoints.py",
+        '        [f"{line}: {why}" for line in lines],\n',
+        "        [],\n",
+        "P8: the checker ignores segments of a copy from before a checkpoint's end",
+        ByTest(
+            "audit/test_checkpoints.py::TestForks::test_before_a_checkpoint_whose_segments_are_gone[False-1]",
+            "assert by_audit == by_checker",
+        ),
+    ),
+    Mutant(
+        "checkpoint-covers-a-hole",
+        "audit/compaction.py",
+        "            if header.first_lsn != end + 1:\n",
+        "            if header.first_lsn <= end:\n",
+        "P8: a checkpoint claims rows that were missing",
+        ByTest(
+            "audit/test_checkpoints.py::test_a_hole_is_never_covered",
+            'assert (done[owner].problem or "").endswith("are missing")',
+        ),
+    ),
+    Mutant(
+        "checkpoint-digest-not-checked",
+        "audit/checkpoint.py",
+        "    if hashlib.sha256(data).hexdigest() != name.digest:\n",
+        "    if not name.digest:\n",
+        "P8: an edited checkpoint is not recognized as such",
+        ByTest(
+            "audit/test_checkpoints.py::test_a_damaged_checkpoint_is_reported_and_segments_are_used_instead"
+            "[there-edited]",
+            "assert by_audit == by_checker",
+        ),
+    ),
+    Mutant(
+        "unsigned-checkpoint-accepted",
+        "audit/checkpoint.py",
+        '    if signature is None:\n        return "not signed"\n',
+        "    if signature is None:\n        return None\n",
+        "P8: a checkpoint that nobody signed is accepted although signatures are checked",
+        ByTest(
+            "audit/test_checkpoints.py::TestSignatures::test_none",
+            "assert by_audit == by_checker",
+        ),
+    ),
+    Mutant(
+        "checkpoint-signature-not-verified",
+        "checker/checkpoints.py",
+        '    if not keys.verifies(signature.key, bytes.fromhex(signature.hmac), [b"reliamsg checkpoint 1", header]):\n',
+        "    if not signature.hmac:\n",
+        "P8: the checker accepts a checkpoint that somebody else signed",
+        ByTest(
+            "audit/test_checkpoints.py::TestSignatures::test_does_not_cover_other_content",
+            "assert by_audit == by_checker",
+        ),
+    ),
+    Mutant(
+        "state-shadows-a-checkpoint",
+        "audit/kept.py",
+        "            if owner in digests and not all(digests[owner].issuperset(each) for each in own)\n",
+        "            if owner not in digests\n",
+        "P8: with a state, the rows of a checkpoint that the state lacks are ignored",
+        ByTest(
+            "audit/test_checkpoints.py::TestState::test_a_checkpoint_covers_more_than_the_state",
+            "assert by_audit == by_checker",
         ),
     ),
 )

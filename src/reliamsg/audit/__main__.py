@@ -34,6 +34,7 @@ from reliamsg.audit.times import parse_time
 from reliamsg.audit.verdict import line, status, table
 from reliamsg.audit.windows import Baseline
 from reliamsg.errors import ConfigError
+from reliamsg.keys import read_key_ring
 from reliamsg.terminal import say, say_json, say_text
 from reliamsg.trust import make_trust
 
@@ -147,6 +148,12 @@ Exit codes:
     help="With --journal-keys, accept unsigned segments of a client (producer/NAME or group/NAME) up to this one."
     " Can be repeated.",
 )
+@click.option(
+    "--checkpoint-keys",
+    metavar="FILE",
+    help="A file of the auditor's keys, one per line: ID SECRET. Checkpoints that none of them signed count as damaged."
+    "  [default: signatures of checkpoints are not checked]",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the content of verdict.json instead of a table.")
 def _command(
     journals: str,
@@ -166,6 +173,7 @@ def _command(
     max_skew: float | None,
     journal_keys: str | None,
     unsigned_before: tuple[str, ...],
+    checkpoint_keys: str | None,
     as_json: bool,
 ) -> int:
     """Report the fate of every message from the clients' journals below JOURNALS (a directory or URL).
@@ -182,6 +190,7 @@ def _command(
         tolerance=tolerance,
         max_skew=max_skew,
         trust=make_trust(journal_keys, unsigned_before),
+        checkpoint_keys=None if checkpoint_keys is None else read_key_ring(checkpoint_keys),
     )
     parse_retired(retired)  # reports words of another form before Spark is started
     if "://" not in journals and not os.path.exists(journals):

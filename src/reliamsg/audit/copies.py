@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from pyspark.sql import SparkSession
 
+from reliamsg.audit.checkpoint import is_checkpoint
 from reliamsg.audit.lineage import Histories
 from reliamsg.audit.segment import Line, read_segment
 from reliamsg.audit.sources import Found, read_file
@@ -42,14 +43,20 @@ def _copies(spark: SparkSession, known: Histories, names: Sequence[str], found: 
         name: {
             (line.boot, line.lsn): (line.kind, line.first, line.last)
             for number in known.numbers[name] if number not in shared
+            if not is_checkpoint(known.paths[number])
             for line in _lines(spark, known.paths[number], found)
         }
         for name in names
     }  # fmt: skip
+    # The rows that a checkpoint covers are not read: nothing has all of them.
+    compacted = {
+        name for name in names
+        if any(is_checkpoint(known.paths[number]) for number in known.numbers[name] if number not in shared)
+    }  # fmt: skip
     kept: list[str] = []
     # The longest first; of two equal ones, the first by name stays.
-    for name in sorted(names, key=lambda name: (-len(rows[name]), name)):
-        if any(_is_older(rows[name], rows[other]) for other in kept):
+    for name in sorted(names, key=lambda name: (name not in compacted, -len(rows[name]), name)):
+        if name not in compacted and any(_is_older(rows[name], rows[other]) for other in kept):
             yield name
         else:
             kept.append(name)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from reliamsg.errors import ConfigError
+from reliamsg.keys import KeyRing
 from reliamsg.trust import Trust
 
 __all__ = ["Expect", "parse_expect"]
@@ -41,6 +42,8 @@ class Expect:
     """This machine's clock, in µs since 1970, beyond which nothing is proven; None: as it is."""
     trust: Trust | None = None
     """By which every segment and head must be signed by its client; None: signatures are not checked."""
+    checkpoint_keys: KeyRing | None = None
+    """Keys of which one must have signed each checkpoint; None: signatures of checkpoints are not checked."""
 
     @property
     def all_counts(self) -> bool:

@@ -18,7 +18,7 @@ from typing import Any
 from pyspark import RDD, StorageLevel
 from pyspark.sql import SparkSession
 
-from reliamsg.audit import verdict
+from reliamsg.audit import compacted, verdict
 from reliamsg.audit.accepted import Brief
 from reliamsg.audit.clients import Clients, StreamTraces, gather
 from reliamsg.audit.context import Context, Journal
@@ -113,22 +113,35 @@ class _Audit:
 
     def run(self, found: Found, started: float) -> dict[str, Any]:
         """Read, judge, and write the results; returns the content of ``verdict.json``."""
-        trust = self._rules.trust
-        plan = Plan(found, trust) if self._kept is None else self._kept.plan(found, trust)
-        folded = _fold(self._spark, plan).persist(StorageLevel.MEMORY_AND_DISK)
+        read = compacted.read_checkpoints(self._spark, found).persist(StorageLevel.MEMORY_AND_DISK)
         try:
-            return self._judge(folded, plan, started)
+            keys = self._rules.checkpoint_keys
+            checkpoints = compacted.check(read.filter(_is_no_record).collect(), keys)
+            plan = Plan(found, self._rules.trust)
+            if self._kept is not None:
+                own = {owner: [each.digests for each in every] for owner, every in checkpoints.valid.items()}
+                plan = self._kept.plan(found, own, self._rules.trust)
+            plan = plan.with_checkpoints(checkpoints)
+            folded = _fold(self._spark, plan).persist(StorageLevel.MEMORY_AND_DISK)
+            try:
+                records = folded.filter(_is_record).union(_records_of(self._spark, read, plan))
+                return self._judge(folded, records, plan, started)
+            finally:
+                folded.unpersist()
         finally:
-            folded.unpersist()
+            read.unpersist()
 
-    def _judge(self, folded: RDD[Any], plan: Plan, started: float) -> dict[str, Any]:
+    def _judge(self, folded: RDD[Any], records: RDD[Any], plan: Plan, started: float) -> dict[str, Any]:
+        """`folded`: what was read of segments and heads; `records`: all facts but those that are kept."""
         spark, kept, output, rules = self._spark, self._kept, self._output, self._rules
         placed, damaged, heads, duplicated = _parts(folded, plan)
-        known = histories(placed, damaged, heads)
+        known = histories(
+            placed, damaged, heads,
+            checkpoints=plan.checkpoints, signatures_checked=rules.checkpoint_keys is not None,
+        )  # fmt: skip
         check_retired(rules.retired, known.journals)
         older_copies(spark, known, plan.found)
         journals = {each.name: each.sketch() for each in known.journals}
-        records = folded.filter(_is_record)
         if kept is not None:
             records = records.union(kept_records(spark, kept, plan.placed))
         traces = _traces(spark, records, known, journals)
@@ -271,6 +284,12 @@ def _fold_remote(spark: SparkSession, found: Found, trust: Trust | None) -> RDD[
     return contents.mapPartitions(read).union(context.parallelize(empty, 1).mapPartitions(nothing))
 
 
+def _records_of(spark: SparkSession, read: RDD[Any], plan: Plan) -> RDD[Any]:
+    """The facts of the checkpoints that are used."""
+    numbers = spark.sparkContext.broadcast({each.number for each in plan.placed})
+    return read.filter(lambda each: _is_record(each) and each[0][1] in numbers.value)
+
+
 def _parts(folded: RDD[Any], plan: Plan) -> tuple[list[Placed], list[Damaged], list[StatedIdle], int]:
     """Parts, unusable files, heads, and the number of further copies of segments."""
     placed = list(plan.placed)
@@ -278,10 +297,11 @@ def _parts(folded: RDD[Any], plan: Plan) -> tuple[list[Placed], list[Damaged], l
         Damaged(path, path.rpartition("/")[2], owner_of(path), f"not a file: {what}")
         for path, what in plan.found.odd
     ]
+    damaged += plan.damaged
     collected = folded.filter(_is_no_record).collect()
     if plan.trust is not None:
         collected = list(_without_unsigned(collected, placed, plan.trust))
-    known: set[tuple[str, str, str]] = set()
+    known = {(each.part.role, each.part.client, digest) for each in placed for digest in each.part.digests}
     duplicated = plan.duplicated
     for each in sorted(
         (each for each in collected if isinstance(each, Placed)), key=lambda each: each.number

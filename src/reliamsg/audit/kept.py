@@ -16,7 +16,7 @@ import json
 import os
 import secrets
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,9 @@ import msgspec
 from filelock import FileLock, Timeout
 
 from reliamsg.audit.accepted import Acceptance, Acceptances
+from reliamsg.audit.compacted import Checkpoints, choose
 from reliamsg.audit.joining import Seam, follows, join_parts, seam_of
-from reliamsg.audit.lineage import Histories, Placed
+from reliamsg.audit.lineage import Damaged, Histories, Placed
 from reliamsg.audit.segment import is_head, owner_of, parse_segment_name
 from reliamsg.audit.signatures import is_trusted
 from reliamsg.audit.sources import File, Found
@@ -83,7 +84,21 @@ class Plan:
     placed: list[Placed] = field(default_factory=list)
     """The parts that are kept and stay valid."""
     duplicated: int = 0
-    """Further copies of segments that are kept."""
+    """Further copies of segments that are not read."""
+    damaged: list[Damaged] = field(default_factory=list)
+    """Checkpoints, and what can't be compared with them."""
+    checkpoints: int = 0
+    """The number of valid checkpoints."""
+
+    def with_checkpoints(self, checkpoints: Checkpoints) -> Plan:
+        """The plan for the clients of which nothing is kept that stays valid."""
+        kept = {(each.part.role, each.part.client) for each in self.placed}
+        valid = {owner: own for owner, own in checkpoints.valid.items() if owner not in kept}
+        found, used, damaged, duplicated = choose(self.found, valid)
+        return Plan(
+            found, self.trust, [*self.placed, *(each.placed() for each in used)], self.duplicated + duplicated,
+            [*checkpoints.damaged, *damaged], checkpoints.count,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,9 +169,15 @@ class Kept:
         """The parts that it has."""
         return list(self._placed)
 
-    def plan(self, found: Found, trust: Trust | None = None) -> Plan:
+    def plan(
+        self,
+        found: Found,
+        checkpoints: Mapping[tuple[str, str], Sequence[Collection[str]]],
+        trust: Trust | None = None,
+    ) -> Plan:
         """Divide what was found into what is kept and what has to be read: also what was kept without having been
-        verified against these keys, or although they no longer verify it."""
+        verified against these keys, or although they no longer verify it. `checkpoints`: by client, the digests that
+        each of its checkpoints lists. One that lists more than is kept takes the place of that."""
         kept: dict[tuple[str, str], list[Placed]] = defaultdict(list)
         for each in self._placed:
             kept[each.part.role, each.part.client].append(each)
@@ -171,7 +192,10 @@ class Kept:
             owner
             for owner, own in kept.items()
             if trust is not None and not is_trusted([each.part for each in own], trust)
-        }
+        } | {
+            owner for owner, own in checkpoints.items()
+            if owner in digests and not all(digests[owner].issuperset(each) for each in own)
+        }  # fmt: skip
         for file in found.files:
             owner, name = owner_of(file.path), None if is_head(file.name) else parse_segment_name(file.name)
             if owner is None and name is not None:

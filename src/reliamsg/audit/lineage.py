@@ -59,6 +59,10 @@ class Histories:
     """By number, the path of a part's last segment."""
     stray: list[str] = field(default_factory=list)
     """Lines about unusable files of clients that left nothing else."""
+    checkpoints: int = 0
+    """The number of valid checkpoints."""
+    signatures_checked: bool = False
+    """Whether valid checkpoints are signed by one of the auditor's keys."""
 
     @property
     def rows(self) -> int:
@@ -67,9 +71,14 @@ class Histories:
 
 
 def histories(
-    placed: Sequence[Placed], damaged: Sequence[Damaged], heads: Sequence[StatedIdle] = ()
+    placed: Sequence[Placed],
+    damaged: Sequence[Damaged],
+    heads: Sequence[StatedIdle] = (),
+    *,
+    checkpoints: int = 0,
+    signatures_checked: bool = False,
 ) -> Histories:
-    """Put parts into histories. Each segment may be in one part only."""
+    """Put parts into histories. Each segment may be in one part only. `checkpoints`: the number of valid ones."""
     by_client: dict[tuple[str, str], list[Placed]] = defaultdict(list)
     for each in placed:
         by_client[each.part.role, each.part.client].append(each)
@@ -90,7 +99,8 @@ def histories(
         for role, client in sorted(stated.keys() - by_client.keys())
         for boot in sorted({head.boot for head in stated[role, client]})
     ]
-    found = Histories([], {}, {each.number: each.path for each in placed}, stray)
+    paths = {each.number: each.path for each in placed}
+    found = Histories([], {}, paths, stray, checkpoints, signatures_checked)
     for (role, client), own in sorted(by_client.items()):
         every = lines(own)
         boots = {opening.boot for each in own for opening in each.part.openings}

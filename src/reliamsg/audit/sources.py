@@ -13,10 +13,11 @@ from urllib.parse import unquote, urlsplit
 
 from pyspark.sql import SparkSession
 
+from reliamsg.audit.checkpoint import MAX_BYTES, is_checkpoint
 from reliamsg.audit.segment import is_head, owner_of, parse_segment_name
 from reliamsg.files import irregular, read_regular, special_kind
 
-__all__ = ["Chunk", "File", "Found", "bundles", "chunks", "find", "read_file"]
+__all__ = ["Chunk", "File", "Found", "bundles", "chunks", "find", "read_checkpoint_file", "read_file"]
 
 SUFFIX = ".ndjson"
 
@@ -44,6 +45,7 @@ class Found:
     """Whether every process of this machine can read them by their paths."""
     place: str = ""
     """The directory or URL, as given."""
+    checkpoints: list[File] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +87,11 @@ def _local_path(journals: str | os.PathLike[str]) -> str | None:
 
 def _find_local(root: str) -> Found:
     if not os.path.isdir(root):
-        return Found([File(os.path.abspath(root), os.path.getsize(root))] if root.endswith(SUFFIX) else [])
-    files = []
+        file = File(os.path.abspath(root), os.path.getsize(root))
+        return Found(
+            [file] if root.endswith(SUFFIX) else [], checkpoints=[file] if is_checkpoint(file.path) else []
+        )
+    files, checkpoints = [], []
     for directory, names, entries in os.walk(root):
         names[:] = [name for name in names if not name.startswith((".", "_"))]
         for name in entries:
@@ -95,9 +100,14 @@ def _find_local(root: str) -> Found:
                 state = os.lstat(path)
                 if special_kind(state.st_mode) is None:
                     files.append(File(os.path.abspath(path), state.st_size))
+            elif is_checkpoint(os.path.abspath(path)):
+                state = os.lstat(path)
+                if special_kind(state.st_mode) is None:
+                    checkpoints.append(File(os.path.abspath(path), state.st_size))
     heads = [odd for odd in irregular(root, (".json",)) if is_head(os.path.basename(odd[0]))]
-    odd = sorted({*irregular(root, (SUFFIX,)), *heads})
-    return Found(files, [(os.path.abspath(path), what) for path, what in odd])
+    others = [odd for odd in irregular(root, (".parquet",)) if is_checkpoint(os.path.abspath(odd[0]))]
+    odd = sorted({*irregular(root, (SUFFIX,)), *heads, *others})
+    return Found(files, [(os.path.abspath(path), what) for path, what in odd], checkpoints=checkpoints)
 
 
 def _find_remote(spark: SparkSession, url: str) -> Found:
@@ -109,7 +119,7 @@ def _find_remote(spark: SparkSession, url: str) -> Found:
     roots = system.globStatus(root)
     if not roots:
         raise FileNotFoundError(f"{url}: there are no such journals")
-    files = []
+    files, checkpoints = [], []
     for status in roots:
         base = status.getPath().toString()
         found = system.listFiles(status.getPath(), True)
@@ -120,12 +130,19 @@ def _find_remote(spark: SparkSession, url: str) -> Found:
             hidden = any(part.startswith((".", "_")) for part in below.split("/"))
             if (path.endswith(SUFFIX) or is_head(path.rpartition("/")[2])) and not hidden:
                 files.append(File(path, each.getLen()))
-    return Found(files, local=False)
+            elif is_checkpoint(path) and not hidden:
+                checkpoints.append(File(path, each.getLen()))
+    return Found(files, local=False, checkpoints=checkpoints)
 
 
 def read_file(path: str) -> bytes:
     """The content of a local file."""
     return read_regular(path)
+
+
+def read_checkpoint_file(path: str) -> bytes:
+    """The content of a local checkpoint; of one that is too large, a beginning that is also too large."""
+    return read_regular(path, MAX_BYTES + 1)
 
 
 def chunks(files: Iterable[File], most_bytes: int) -> list[Chunk]:

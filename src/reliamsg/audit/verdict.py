@@ -160,6 +160,8 @@ def compose(
             "missing": lines["missing"],
             "duplicated": duplicated,
             "signatures_checked": proof.signatures_checked,
+            "checkpoints": known.checkpoints,
+            "checkpoint_signatures": "checked" if known.signatures_checked else "not checked",
             "broken": sorted(line for kind in EVIDENCE if kind != "missing" for line in lines[kind])[
                 :MAX_FINDINGS
             ],
@@ -304,6 +306,10 @@ def table(verdict: Mapping[str, Any], limit: int = 20) -> str:
         f"  {hop}: " + ", ".join(f"{name} {seconds:.6g} s" for name, seconds in quantiles.items())
         for hop, quantiles in verdict["latency"].items()
     ]
+    if evidence["checkpoints"]:
+        lines.append(
+            f"  checkpoints {evidence['checkpoints']:,}, their signatures {evidence['checkpoint_signatures']}"
+        )
     lines += _days(verdict["days"])
     others = [f"  {f['severity']}: {f['text']}" for f in verdict["findings"] if f["kind"] not in EVIDENCE]
     lacking = [f"  evidence: {line}" for line in (*evidence["missing"], *evidence["broken"])]

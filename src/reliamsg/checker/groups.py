@@ -191,7 +191,7 @@ def gather_group(
     )
     for chain in chains:
         for boot in chain.boots:
-            facts.rows[boot.name] = max(boot.rows[-1].lsn, facts.rows.get(boot.name, 0))
+            facts.rows[boot.name] = max(boot.last_lsn, facts.rows.get(boot.name, 0))
     findings: list[Finding] = []
     readers: list[_ChainReader] = []
     begun: dict[Stream, Position] = {}

@@ -9,23 +9,32 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from reliamsg.checker.checkpoints import (
+    Choice,
+    Covered,
+    End,
+    check_checkpoint,
+    choose,
+    claims_to_be_checkpoint,
+)
 from reliamsg.checker.lineage import Piece, lines, misfits, rows_of
 from reliamsg.checker.segments import Sound, check_head, check_segment, claims_to_be_segment, owner_by_path
 from reliamsg.checker.signatures import FOREIGN_KEY, NOT_SIGNED, WRONG
 from reliamsg.checker.spans import Spans
 from reliamsg.errors import JournalTargetError, StoreCorrupt
-from reliamsg.export.target import SUFFIX, DirectoryTarget, Target, open_target
+from reliamsg.export.target import SUFFIX, DirectoryTarget, Target, is_checkpoint_name, open_target
 from reliamsg.files import irregular, read_regular, special_kind
+from reliamsg.keys import KeyRing
 from reliamsg.store.database import reading
 from reliamsg.store.head import Head, boot_of_head
 from reliamsg.store.journal import JournalRow, read_journal
-from reliamsg.store.segment import SegmentError
+from reliamsg.store.segment import Name, SegmentError, parse_name
 from reliamsg.trust import Trust
 
 __all__ = [
@@ -50,6 +59,26 @@ class Boot:
     opened: dict[str, Any]
     """The detail of its ``opened`` row."""
     rows: Sequence[JournalRow]
+    end: End | None = None
+    """The end of those rows that a checkpoint covers, of which the last may have become part of others."""
+
+    @property
+    def last_lsn(self) -> int:
+        """The number of its last row."""
+        return max(self.rows[-1].lsn, 0 if self.end is None else self.end.last_lsn)
+
+    @property
+    def begun_us(self) -> int:
+        """The time at which its last row began."""
+        if self.end is not None and self.end.last_lsn > self.rows[-1].lsn:
+            return self.end.begun_us
+        return self.rows[-1].wall_us
+
+    @property
+    def changed_us(self) -> int:
+        """The latest time in any row."""
+        times = (max(row.wall_us, row.wall_last_us) for row in self.rows)
+        return max(0 if self.end is None else self.end.changed_us, *times)
 
     @cached_property
     def closed(self) -> bool:
@@ -85,19 +114,33 @@ class Chain:
     """Whether a head of the client names a later row of this chain, or a boot that no piece has."""
     gone: bool = False
     """Whether its client was declared as retired, and the journals bear it out: no row can follow."""
+    covered: Covered | None = None
+    """The checkpoint with which it begins."""
 
     @cached_property
     def boots(self) -> Sequence[Boot]:
         """The rows by opening, in order."""
+        ends = {} if self.covered is None else self.covered.ends
         return [
-            Boot(rows[0].boot, (rows[0].detail or {}) if rows[0].kind == "opened" else {}, rows)
+            Boot(
+                rows[0].boot, (rows[0].detail or {}) if rows[0].kind == "opened" else {}, rows,
+                ends.get((rows[0].boot, rows[0].lsn)),
+            )
             for rows in _split(self.rows)
-        ]
+        ]  # fmt: skip
+
+    @property
+    def row_count(self) -> int:
+        """The number of rows, each that a checkpoint covers included."""
+        if self.covered is None:
+            return len(self.rows)
+        return self.covered.last_lsn + sum(row.lsn > self.covered.last_lsn for row in self.rows)
 
     @cached_property
     def broken(self) -> Sequence[str]:
         """Why rows may be missing; empty if none is."""
-        return [*self.problems, *_problems_of(self.rows), *self.further]
+        whole = 0 if self.covered is None else self.covered.last_lsn
+        return [*self.problems, *_problems_of(self.rows, whole), *self.further]
 
     @property
     def retired(self) -> bool:
@@ -133,18 +176,14 @@ class Chain:
         began after it, and everything that began by then is there. The last boot of a closed file is there to its end.
         Nothing follows in a retired file. A head states when nothing had followed its row.
         """
-        rows = self.boots[-1].rows if self.boots else ()
-        if not rows:
+        if not self.boots:
             return 0
         if self.retired:
             return FOREVER_US
-        tip = rows[-1]
-        idle = max(
-            (head.wall_us for head in self.heads if (head.boot, head.lsn) == (tip.boot, tip.lsn)), default=0
-        )
-        if self.finished or self.to_the_end:
-            return max(idle, *(max(row.wall_us, row.wall_last_us) for row in rows))
-        return max(idle, tip.wall_us)
+        last = self.boots[-1]
+        tip = last.name, last.last_lsn
+        idle = max((head.wall_us for head in self.heads if (head.boot, head.lsn) == tip), default=0)
+        return max(idle, last.changed_us if self.finished or self.to_the_end else last.begun_us)
 
     def reaches(self, wall_us: int | None) -> bool:
         """Whether everything that follows is later than that time, by the client's clock."""
@@ -161,14 +200,18 @@ def _split(rows: Iterable[JournalRow]) -> list[list[JournalRow]]:
     return found
 
 
-def _problems_of(rows: Sequence[JournalRow]) -> list[str]:
-    """Rows that are missing or out of place, according to the rows themselves."""
+def _problems_of(rows: Sequence[JournalRow], whole: int = 0) -> list[str]:
+    """Rows that are missing or out of place, according to the rows themselves. Up to `whole`, none is missing."""
     if not rows:
         return ["it holds no row"]
     truncated, found = _truncated(rows)
     expected, boot = 1, None
     known: set[str] = set()
     for row in rows:
+        if row.lsn <= whole:
+            expected = row.lsn
+        elif expected <= whole:
+            expected = whole + 1
         if row.lsn > expected:
             missing = truncated.lacking(expected, row.lsn - 1)
             found += [f"rows {first} to {last} are missing" for first, last in missing]
@@ -223,6 +266,8 @@ class Found:
     """Further copies of segments that were found already."""
     others: Sequence[str] = ()
     """Paths of files that end in ``.ndjson`` and are not segments."""
+    checkpoints: int = 0
+    """The number of valid checkpoints."""
 
     def not_signed_by(self, role: str, client: str) -> list[str]:
         """The lines about segments and heads of a client that it has not signed."""
@@ -236,14 +281,17 @@ class Found:
         return [line for line in own if line.endswith((NOT_SIGNED, FOREIGN_KEY, WRONG))]
 
 
-def collect(directory: str | os.PathLike[str], trust: Trust | None = None) -> Found:
-    """Read every outbox and inbox (``*.db``) and every segment below `directory`.
+def collect(
+    directory: str | os.PathLike[str], trust: Trust | None = None, checkpoint_keys: KeyRing | None = None
+) -> Found:
+    """Read every outbox and inbox (``*.db``), every segment and every checkpoint below `directory`. With
+    `checkpoint_keys`, a checkpoint that none of them signed is damaged.
 
     Skips databases of other kinds. Does not follow symbolic links: they are problems, as is anything that is not a
     regular file. With `trust`, signatures are checked, and outboxes and inboxes are problems, since they have none.
     """
     root = Path(directory)
-    collected = _Collected(trust)
+    collected = _Collected(trust, checkpoint_keys)
     # Files before segments: what leaves a running client's file meanwhile is then found twice, rather than never.
     for path in sorted(root.rglob("*.db")):
         if path.is_symlink() or not path.is_file() or is_other_database(path):
@@ -256,30 +304,35 @@ def collect(directory: str | os.PathLike[str], trust: Trust | None = None) -> Fo
     known = [*collected.problems, *(text for each in collected.clients.values() for text in each.damaged)]
     collected.problems += [
         f"{path}: not a file: {what}"
-        for path, what in irregular(root, (SUFFIX, ".db"))
-        if not any(os.path.basename(path) in text for text in known)
+        for path, what in irregular(root, (SUFFIX, ".db", ".parquet"))
+        if (not path.endswith(".parquet") or claims_to_be_checkpoint(path))
+        and not any(os.path.basename(path) in text for text in known)
     ]
     return collected.found()
 
 
-def collect_path(path: str | os.PathLike[str], trust: Trust | None = None) -> Found:
-    """What :func:`collect` finds in a directory; or the segments below an fsspec URL; or the journal of one file.
+def collect_path(
+    path: str | os.PathLike[str], trust: Trust | None = None, checkpoint_keys: KeyRing | None = None
+) -> Found:
+    """What :func:`collect` finds in a directory; or the segments and checkpoints below an fsspec URL; or the journal of
+    one file.
 
     Raises :class:`JournalTargetError` if it can't be read, :class:`ConfigError` if there is no package for a URL,
     and :class:`StoreCorrupt` for a file that is neither a segment nor an outbox or inbox.
     """
     text = os.fspath(path)
-    collected = _Collected(trust)
-    if text.endswith(SUFFIX):
-        parent, _, name = text.rpartition("/")
+    collected = _Collected(trust, checkpoint_keys)
+    parent, _, name = text.rpartition("/")
+    if text.endswith(SUFFIX) or is_checkpoint_name(name):
         place = open_target(parent or ("/" if text.startswith("/") else "."))
-        collected.add_segment(f"{parent}/{name}" if parent else name, place.read(name))
+        add = collected.add_segment if text.endswith(SUFFIX) else collected.add_checkpoint
+        add(f"{parent}/{name}" if parent else name, place.read(name))
         return collected.found()
     place = open_target(path)
     if not isinstance(place, DirectoryTarget):
         collected.add_segments(place, place.shown.rstrip("/"))
     elif Path(place.shown).is_dir():
-        return collect(place.shown, trust)
+        return collect(place.shown, trust, checkpoint_keys)
     else:
         collected.add_file(place.shown)
     return collected.found()
@@ -314,11 +367,17 @@ class _Client:
     """Unsigned segments, of which an operator may accept some."""
     unsigned_heads: list[tuple[str, Head]] = field(default_factory=list)
     """With their paths."""
+    checkpoints: list[Covered] = field(default_factory=list)
+    choice: list[Choice] = field(default_factory=list)
+    """One at most: which of its checkpoints is used."""
 
     def chains(self, role: Role, name: str) -> list[Chain]:
         """Its chains: several if its file was copied or restored at some time."""
-        files = {id(file.piece): file for file in self.files}
-        every = lines([*self.segments.values(), *(file.piece for file in self.files)])
+        used = self.choice[0].used if self.choice else None
+        beginning = [] if used is None else [_piece_of(used)]
+        own = self.files if used is None else list(_behind(used, self.files))
+        files = {id(file.piece): file for file in own}
+        every = lines([*beginning, *self.segments.values(), *(file.piece for file in own)])
         boots = {row.boot for line in every for piece in line for row in piece.rows}
         found = []
         for number, line in enumerate(every):
@@ -346,11 +405,47 @@ class _Client:
         return found
 
 
+def _piece_of(used: Covered) -> Piece:
+    return Piece(used.path, used.digests[-1], None, 1, used.rows, used.old_lsn, used)
+
+
+def _behind(used: Covered, files: Iterable[_File]) -> Iterator[_File]:
+    """What files hold behind a checkpoint. Not their rows that it covers, and not copies that end before it."""
+    for file in files:
+        piece = file.piece
+        if piece.first_lsn > used.last_lsn:
+            yield file
+            continue
+        covered = [row for row in piece.rows if row.lsn <= used.last_lsn]
+        rest = [row for row in piece.rows if row.lsn > used.last_lsn]
+        problems = file.problems
+        if not all(_is_covered(used, row) for row in covered):
+            problems = (
+                *problems,
+                f"it forks off before the end of {used.name}, so its rows can't be compared",
+            )
+        elif covered and not rest and covered[-1].lsn < used.last_lsn:
+            continue
+        yield replace(
+            file,
+            piece=replace(piece, parent=used.digests[-1], first_lsn=used.last_lsn + 1, rows=rest),
+            problems=problems,
+        )
+
+
+def _is_covered(used: Covered, row: JournalRow) -> bool:
+    return any(
+        boot == row.boot and first <= row.lsn <= end.last_lsn for (boot, first), end in used.ends.items()
+    )
+
+
 class _Collected:
     """The findings so far."""
 
-    def __init__(self, trust: Trust | None) -> None:
+    def __init__(self, trust: Trust | None = None, checkpoint_keys: KeyRing | None = None) -> None:
         self._trust = trust
+        self._keys = checkpoint_keys
+        self._checkpoints = 0
         self.clients: dict[tuple[Role, str], _Client] = {}
         self.problems: list[str] = []
         self._duplicated = 0
@@ -366,8 +461,19 @@ class _Collected:
 
     def add_segments(self, place: Target, root: str) -> None:
         """Add all segments at a target; `root` is shown before their paths."""
-        for path in place.paths(heads=True):
+        paths = list(place.paths(heads=True))
+        for path in paths:
             full = f"{root}/{path}"
+            if is_checkpoint_name(path.rpartition("/")[2]) and claims_to_be_checkpoint(full):
+                try:
+                    self.add_checkpoint(full, place.read(path))
+                except (JournalTargetError, OSError) as error:
+                    self._add_damaged(full, f"it can't be read: {error}")
+        unread = self._choose([f"{root}/{path}" for path in paths])
+        for path in paths:
+            full = f"{root}/{path}"
+            if full in unread or is_checkpoint_name(path.rpartition("/")[2]):
+                continue
             is_head = boot_of_head(path.rpartition("/")[2]) is not None
             try:
                 if isinstance(place, DirectoryTarget) and (what := special_kind(os.lstat(full).st_mode)):
@@ -383,6 +489,32 @@ class _Collected:
                 self._add_head(full, data)
             else:
                 self.add_segment(full, data)
+
+    def add_checkpoint(self, path: str, data: bytes) -> None:
+        """Add a checkpoint, damaged or not."""
+        try:
+            found = check_checkpoint(path, data, self._keys)
+        except SegmentError as error:
+            self._add_damaged(path, str(error))
+        else:
+            self._checkpoints += 1
+            self._client(cast(Role, found.role), found.client).checkpoints.append(found)
+
+    def _choose(self, paths: Iterable[str]) -> set[str]:
+        """Choose each client's checkpoint; returns the paths of segments that are not read."""
+        segments: dict[tuple[str, str], list[tuple[str, Name]]] = {}
+        for path in paths:
+            owner, name = owner_by_path(path), parse_name(path.rpartition("/")[2])
+            if owner is not None and name is not None:
+                segments.setdefault(owner, []).append((path, name))
+        unread: set[str] = set()
+        for owner, client in self.clients.items():
+            choice = choose(client.checkpoints, segments.get(owner, []))
+            client.choice[:] = [choice]
+            client.damaged.extend(choice.problems)
+            self._duplicated += choice.duplicated
+            unread |= choice.unread
+        return unread
 
     def _add_head(self, path: str, data: bytes) -> None:
         try:
@@ -410,8 +542,10 @@ class _Collected:
 
     def _add_sound(self, segment: Sound) -> None:
         header = segment.header
-        known = self._client(header.role, header.client).segments
-        if segment.digest in known:
+        client = self._client(header.role, header.client)
+        known = client.segments
+        used = client.choice[0].used if client.choice else None
+        if segment.digest in known or (used is not None and segment.digest in used.digests):
             self._duplicated += 1
         else:
             known[segment.digest] = Piece(
@@ -449,6 +583,9 @@ class _Collected:
             self._judge_unsigned(role, name, client)
         chains: list[Chain] = []
         problems = list(self.problems)
+        for client in self.clients.values():
+            if client.checkpoints and not client.choice:
+                client.choice.append(choose(client.checkpoints, []))
         for (role, name), client in sorted(self.clients.items()):
             own = client.chains(role, name)
             chains += own
@@ -457,7 +594,7 @@ class _Collected:
                     f"head-{head.boot}.json: there is no segment of this client" for head in client.heads
                 ]
                 problems += [f"{role} {name}: {line}" for line in (*client.damaged, *dict.fromkeys(alone))]
-        return Found(chains, problems, self._duplicated, self._others)
+        return Found(chains, problems, self._duplicated, self._others, self._checkpoints)
 
     def _client(self, role: Role, name: str) -> _Client:
         return self.clients.setdefault((role, name), _Client())
@@ -474,8 +611,8 @@ class _Collected:
 
 def _heads_of(line: Sequence[Piece], heads: Iterable[Head]) -> tuple[Head, ...]:
     """The heads of a client that belong to this line."""
-    digests = {piece.digest for piece in line}
-    boots = {piece.rows[0].boot for piece in line if piece.rows}
+    digests = {digest for piece in line for digest in piece.digests}
+    boots = {boot for piece in line for boot in piece.boots}
     own = {head for head in heads if head.digest in digests or head.boot in boots}
     return tuple(sorted(own, key=lambda head: (head.lsn, head.wall_us, head.boot)))
 
@@ -537,10 +674,10 @@ def _chain(end_of_line: _File, before: list[Piece], problems: list[str], alone: 
     end = rows[-1].lsn if rows else 0
     chain = Chain(
         end_of_line.role, end_of_line.client, source, rows, (*problems, *end_of_line.problems, *misfits(line)),
-        to_the_end=last.digest is None, segments=sum(piece.digest is not None for piece in line),
-        old_lsn=max(piece.old_lsn for piece in line),
+        to_the_end=last.digest is None, segments=sum(len(piece.digests) for piece in line),
+        old_lsn=max(piece.old_lsn for piece in line), covered=line[0].covered,
     )  # fmt: skip
-    if last.last_lsn > end:
+    if last.covered is None and last.last_lsn > end:
         chain = replace(chain, further=(f"rows {end + 1} to {last.last_lsn} are missing",))
     return chain
 
@@ -548,7 +685,7 @@ def _chain(end_of_line: _File, before: list[Piece], problems: list[str], alone: 
 def merge_copies(chains: Iterable[Chain]) -> list[Chain]:
     """The chains without those that are an older state of another one, such as a backup beside its original."""
     kept: list[Chain] = []
-    for chain in sorted(chains, key=lambda c: (c.role, c.client, -len(c.rows), not c.to_the_end)):
+    for chain in sorted(chains, key=lambda c: (c.role, c.client, -c.row_count, not c.to_the_end)):
         if not any(_is_older_copy(chain, other) for other in kept):
             kept.append(chain)
     return kept

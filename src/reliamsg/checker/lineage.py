@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from reliamsg.checker.checkpoints import Covered
 from reliamsg.store.journal import JournalRow
 
 __all__ = ["Piece", "lines", "misfits", "rows_of"]
@@ -31,9 +32,27 @@ class Piece:
     rows: Sequence[JournalRow]
     old_lsn: int = 0
     """Rows up to this one are of version 1 of the format."""
+    covered: Covered | None = None
+    """If it is a checkpoint: what that covers. `digest` is then that of the last segment."""
+
+    @property
+    def digests(self) -> Sequence[str]:
+        """Those of its segments."""
+        if self.covered is not None:
+            return self.covered.digests
+        return [] if self.digest is None else [self.digest]
+
+    @property
+    def boots(self) -> set[str]:
+        """The boots of its rows; of a segment or file, that of the first."""
+        if self.covered is not None:
+            return {boot for boot, _ in self.covered.ends}
+        return {self.rows[0].boot} if self.rows else set()
 
     @property
     def last_lsn(self) -> int:
+        if self.covered is not None:
+            return self.covered.last_lsn
         return self.rows[-1].lsn if self.rows else self.first_lsn - 1
 
 

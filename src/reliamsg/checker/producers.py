@@ -145,7 +145,7 @@ def gather_producer(
     for chain in chains:
         for boot in chain.boots:
             name = boot.rows[0].incarnation
-            facts.rows[name] = max(boot.rows[-1].lsn, facts.rows.get(name, 0))
+            facts.rows[name] = max(boot.last_lsn, facts.rows.get(name, 0))
     findings: list[Finding] = []
     seen: set[tuple[str, int, Key]] = set()
     for chain in chains:

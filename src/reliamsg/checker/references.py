@@ -51,7 +51,7 @@ class _Inboxes:
         self.later &= reaches
         self.broken |= bool(chain.broken)
         for boot in chain.boots:
-            self._rows[boot.name] = max(boot.rows[-1].lsn, self._rows.get(boot.name, 0))
+            self._rows[boot.name] = max(boot.last_lsn, self._rows.get(boot.name, 0))
         if reaches or not chain.finished:
             self._growing.update(boot.name for boot in chain.boots[-1:])
 
@@ -106,7 +106,7 @@ class _Journals:
                 self.last[key] = max(row.last, self.last.get(key, 0))
         for boot in chain.boots:
             name = boot.rows[0].incarnation
-            self._rows[name] = max(boot.rows[-1].lsn, self._rows.get(name, 0))
+            self._rows[name] = max(boot.last_lsn, self._rows.get(name, 0))
         end, later = max(own_epochs, default=0), chain.reaches(until_us)
         if later:
             self._later_from = end if self._later_from is None else min(end, self._later_from)

@@ -358,6 +358,9 @@ class Report:
     """Further copies of segments that were found already."""
     signatures_checked: bool = False
     """Whether segments and heads had to be signed by their clients."""
+    checkpoints: int = 0
+    """Valid checkpoints."""
+    checkpoint_signatures_checked: bool = False
     unverified: int = 0
     """Messages, once per group, whose content could not be compared with the published content."""
     rows: int = 0
@@ -392,6 +395,8 @@ class Report:
                 "missing": [str(f) for f in self.of_kind("missing")],
                 "duplicated": self.duplicated,
                 "signatures_checked": self.signatures_checked,
+                "checkpoints": self.checkpoints,
+                "checkpoint_signatures": "checked" if self.checkpoint_signatures_checked else "not checked",
                 "unverified": self.unverified,
                 "broken": [str(f) for f in self.findings if f.kind in ("broken", "skewed", *DEMANDS)],
             },
@@ -437,6 +442,9 @@ class Report:
             f"  {hop}: " + ", ".join(f"{name} {seconds:.6g} s" for name, seconds in quantiles.items())
             for hop, quantiles in sorted(self.latency.items())
         ]
+        if self.checkpoints:
+            checked = "checked" if self.checkpoint_signatures_checked else "not checked"
+            lines.append(f"  checkpoints {self.checkpoints:,}, their signatures {checked}")
         for kind in KINDS:
             found = self.of_kind(kind)
             lines += [f"  {finding.severity}: {finding}" for finding in found[:limit]]

@@ -94,7 +94,7 @@ def find_cuts(chains: Iterable[Chain]) -> dict[str, list[Cut]]:
     for chain in chains:
         for boot in chain.boots if chain.role == "producer" else ():
             opening = chain.client, boot.rows[0].incarnation
-            known[opening] = max(boot.rows[-1].lsn, known.get(opening, 0))
+            known[opening] = max(boot.last_lsn, known.get(opening, 0))
     heard = _heard_of(chains, known)
     passed = set(_passed(chains))
     entered: dict[str, list[list[int]]] = {}

@@ -31,6 +31,7 @@ from reliamsg.checker.retired import check_retired, retire
 from reliamsg.checker.sites import count_sites
 from reliamsg.checker.spans import Key, SpanMap, Spans
 from reliamsg.checker.through import accounted_by, demands_at, find_through
+from reliamsg.keys import KeyRing
 from reliamsg.message import Stream
 from reliamsg.store.journal import JournalRow
 from reliamsg.trust import Trust
@@ -68,6 +69,8 @@ class Expect:
     """Seconds that a client's clock may be ahead of, or behind, another one's; None: no limit."""
     now_us: int | None = None
     """This machine's clock, in µs since 1970, beyond which nothing is proven. None: as it is."""
+    checkpoint_keys: KeyRing | None = None
+    """Keys of which one must have signed each checkpoint. None: signatures of checkpoints are not checked."""
     drained_by_us: int | None = None
     """Wall clock, in µs since 1970: when everything must have drained. Only for clients on one machine, because it is
     compared with their clocks."""
@@ -96,11 +99,12 @@ def check_directory(path: str | os.PathLike[str], expect: Expect | None = None) 
         raise NotADirectoryError(f"{path}: there is no such directory")
     started = time.perf_counter()
     expect = expect or Expect()
-    found = collect(path, expect.trust)
+    found = collect(path, expect.trust, expect.checkpoint_keys)
     logs, others = _read_logs(found.others)
     report = _check(found.chains, logs, expect, (*found.problems, *others))
     return replace(
         report, duplicated=found.duplicated, signatures_checked=expect.trust is not None,
+        checkpoints=found.checkpoints, checkpoint_signatures_checked=expect.checkpoint_keys is not None,
         seconds=time.perf_counter() - started,
     )  # fmt: skip
 
@@ -174,7 +178,7 @@ def _check(
         clients=len(chains),
         logs=apps.count,
         unverified=sum(each.spans.count for each in unverified),
-        rows=sum(len(chain.rows) for chain in chains),
+        rows=sum(chain.row_count for chain in chains),
         seconds=time.perf_counter() - started,
         through=through,
         all_counts=expect.drained or expect.until_us is not None,

@@ -32,7 +32,12 @@ def mixed_times(chain: Chain) -> list[tuple[int, int]]:
     in them follow rows that began later. Sorted and disjoint."""
     found: list[tuple[int, int]] = []
     latest = 0
+    covered = chain.covered
+    if covered is not None:
+        found += covered.mixed
     for row in chain.rows:
+        if covered is not None and row.lsn > covered.last_lsn:
+            latest = max(latest, covered.latest_us)
         if row.kind == "clock_step":
             found += _step(row)
         if row.wall_us < latest:

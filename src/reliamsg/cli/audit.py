@@ -14,7 +14,7 @@ import click
 
 from reliamsg.cli.status import Failure, Status
 
-__all__ = ["audit", "missing"]
+__all__ = ["audit", "execute", "missing"]
 
 
 @click.command(
@@ -30,13 +30,13 @@ def audit(arguments: tuple[str, ...]) -> None:
     accepts an incident, do not.
     """
     if arguments[:1] in (("show",), ("accept",)):
-        _execute(f"reliamsg.audit.{arguments[0]}", arguments[1:])
+        execute(f"reliamsg.audit.{arguments[0]}", arguments[1:])
     if lacking := missing():
         raise Failure(Status.UNAVAILABLE, lacking)
-    _execute("reliamsg.audit", arguments)
+    execute("reliamsg.audit", arguments)
 
 
-def _execute(module: str, arguments: Sequence[str]) -> NoReturn:
+def execute(module: str, arguments: Sequence[str]) -> NoReturn:
     """Become the program in a module, which is not imported here."""
     sys.stdout.flush()
     sys.stderr.flush()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from reliamsg.cli.options import journal_key_option, journal_keys_options, json_option
+from reliamsg.cli.audit import execute
+from reliamsg.cli.options import KeysType, journal_key_option, journal_keys_options, json_option
 from reliamsg.cli.status import SEE_EXIT_CODES, Failure, Status, counted, one_line
 from reliamsg.config import is_remote
 from reliamsg.files import irregular
@@ -20,6 +22,7 @@ from reliamsg.trust import make_trust
 
 if TYPE_CHECKING:
     from reliamsg.checker.journals import Chain, Found
+    from reliamsg.export.target import Target
     from reliamsg.keys import KeyRing
     from reliamsg.store.journal import JournalRow
 
@@ -86,6 +89,22 @@ def retire(file: str, target: str | None, abandon: bool, journal_key: KeyRing | 
     return Status.OK
 
 
+@journal.command(
+    "compact",
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def compact(arguments: tuple[str, ...]) -> None:
+    """Write checkpoints, which stand for segments that may then be archived or deleted.
+
+    Requires pyarrow, which the extra `audit` installs.
+    """
+    if importlib.util.find_spec("pyarrow") is None:
+        raise Failure(Status.UNAVAILABLE, "a compaction needs pyarrow: pip install 'reliamsg[audit]'")
+    execute("reliamsg.audit.compact", arguments)
+
+
 @journal.command(epilog=SEE_EXIT_CODES)
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
 @click.option("--kind", "kinds", multiple=True, help="Only rows of this kind. Can be repeated.")
@@ -93,8 +112,9 @@ def retire(file: str, target: str | None, abandon: bool, journal_key: KeyRing | 
 def cat(paths: tuple[str, ...], kinds: tuple[str, ...], client: str | None) -> int:
     """Print the rows of journals, one JSON object per line.
 
-    PATH is an outbox or inbox (even while its owner runs), a segment, a directory or an fsspec URL. Files are read in
-    the order of their names. Damaged files are reported on standard error; rows of a damaged segment are not printed.
+    PATH is an outbox or inbox (even while its owner runs), a segment, a checkpoint, a directory or an fsspec URL. Of a
+    checkpoint whose segments are gone, rows that continued each other are printed as one. Files are read in the order
+    of their names. Damaged files are reported on standard error; rows of a damaged segment are not printed.
     """
     encode = msgspec.json.Encoder().encode
     damaged = 0
@@ -120,18 +140,31 @@ def cat(paths: tuple[str, ...], kinds: tuple[str, ...], client: str | None) -> i
 @journal.command(epilog=SEE_EXIT_CODES)
 @click.argument("path", metavar="PATH")
 @journal_keys_options
+@click.option(
+    "--checkpoint-keys",
+    type=KeysType(),
+    help="A file of the auditor's keys, one per line: ID SECRET. Checkpoints that none of them signed count as damaged."
+    "  [default: signatures of checkpoints are not checked]",
+)
 @json_option
-def verify(path: str, journal_keys: str | None, unsigned_before: tuple[str, ...], as_json: bool) -> int:
+def verify(
+    path: str,
+    journal_keys: str | None,
+    unsigned_before: tuple[str, ...],
+    checkpoint_keys: KeyRing | None,
+    as_json: bool,
+) -> int:
     """Verify that journals are complete and unchanged, and with --journal-keys, that their clients wrote them.
 
-    PATH is an outbox or inbox (even while its owner runs), a segment, a directory or an fsspec URL. The exit code is 2
-    if rows are missing, a file is damaged, a journal is not closed, or there are no journals.
+    PATH is an outbox or inbox (even while its owner runs), a segment, a checkpoint, a directory or an fsspec URL.
+    Segments that a checkpoint covers are not read. The exit code is 2 if rows are missing, a file is damaged, a journal
+    is not closed, or there are no journals.
     """
     from reliamsg.checker.journals import collect_path, merge_copies
 
     trust = make_trust(journal_keys, unsigned_before)
     _check_there(path)
-    found = collect_path(path, trust)
+    found = collect_path(path, trust, checkpoint_keys)
     found = replace(found, chains=merge_copies(found.chains))
     sound = bool(found.chains) and not found.problems and all(chain.sound for chain in found.chains)
     if as_json:
@@ -142,6 +175,8 @@ def verify(path: str, journal_keys: str | None, unsigned_before: tuple[str, ...]
                 "problems": found.problems,
                 "duplicated": found.duplicated,
                 "signatures_checked": trust is not None,
+                "checkpoints": found.checkpoints,
+                "checkpoint_signatures": _signatures(checkpoint_keys),
             }
         )
     else:
@@ -149,7 +184,13 @@ def verify(path: str, journal_keys: str | None, unsigned_before: tuple[str, ...]
         say(
             "signatures were checked" if trust is not None else "signatures were not checked (--journal-keys)"
         )
+        if found.checkpoints:
+            say(f"checkpoints: {found.checkpoints}, their signatures {_signatures(checkpoint_keys)}")
     return Status.OK if sound else Status.UNKNOWN
+
+
+def _signatures(checkpoint_keys: KeyRing | None) -> str:
+    return "not checked" if checkpoint_keys is None else "checked"
 
 
 class _Damaged(Exception):
@@ -162,15 +203,17 @@ def _check_there(path: str) -> None:
 
 
 def _sources(path: str) -> Iterator[tuple[str, bytes | _Damaged | None]]:
-    """Files by name: segments with their content, outboxes and inboxes with None, unreadable files with the error."""
+    """Files by name: segments and checkpoints with their content, outboxes and inboxes with None, unreadable files with
+    the error."""
+    from reliamsg.checker.checkpoints import claims_to_be_checkpoint
     from reliamsg.checker.journals import is_other_database
     from reliamsg.checker.segments import claims_to_be_segment
     from reliamsg.errors import JournalTargetError
-    from reliamsg.export.target import SUFFIX, DirectoryTarget, open_target
+    from reliamsg.export.target import SUFFIX, DirectoryTarget, is_checkpoint_name, open_target
 
     _check_there(path)
-    if path.endswith(SUFFIX):
-        parent, _, name = path.rpartition("/")
+    parent, _, name = path.rpartition("/")
+    if path.endswith(SUFFIX) or is_checkpoint_name(name):
         yield path, open_target(parent or ("/" if path.startswith("/") else ".")).read(name)
         return
     place = open_target(path)
@@ -184,8 +227,13 @@ def _sources(path: str) -> Iterator[tuple[str, bytes | _Damaged | None]]:
                 yield str(file), None
         for odd, what in irregular(root, (".db",)):
             yield odd, _Damaged(f"{odd}: not a file: {what}")
-    for name in place.paths():
-        full = f"{place.shown.rstrip('/')}/{name}"
+    top = place.shown.rstrip("/")
+    names = [name for name in place.paths(heads=True) if not name.endswith(".json")]
+    unneeded = _unneeded(place, top, names)
+    for name in names:
+        full = f"{top}/{name}"
+        if full in unneeded:
+            continue
         try:
             data = place.read(name)
         except JournalTargetError as error:
@@ -193,12 +241,43 @@ def _sources(path: str) -> Iterator[tuple[str, bytes | _Damaged | None]]:
                 raise
             yield full, _Damaged(str(error))
             continue
-        if claims_to_be_segment(full, data):
+        if claims_to_be_checkpoint(full) or (name.endswith(SUFFIX) and claims_to_be_segment(full, data)):
             yield full, data
+
+
+def _unneeded(place: Target, top: str, names: Sequence[str]) -> set[str]:
+    """Paths of checkpoints whose segments are there, and of segments that other checkpoints list."""
+    from reliamsg.checker.checkpoints import check_checkpoint, claims_to_be_checkpoint
+    from reliamsg.checker.segments import owner_by_path
+    from reliamsg.errors import JournalTargetError
+    from reliamsg.store.segment import SegmentError, parse_name
+
+    segments: dict[tuple[tuple[str, str] | None, str], list[str]] = {}
+    found = []
+    for path in (f"{top}/{name}" for name in names):
+        segment = parse_name(path.rpartition("/")[2])
+        if segment is not None:
+            segments.setdefault((owner_by_path(path), segment.digest), []).append(path)
+        elif claims_to_be_checkpoint(path):
+            try:
+                found.append(check_checkpoint(path, place.read(path.removeprefix(f"{top}/"))))
+            except (JournalTargetError, SegmentError):
+                continue  # reported when it is its turn
+    unneeded: set[str] = set()
+    listed: set[tuple[tuple[str, str], str]] = set()
+    for each in sorted(found, key=lambda each: -each.last_lsn):
+        own = {((each.role, each.client), digest) for digest in each.digests}
+        if own <= segments.keys() or own <= listed:
+            unneeded.add(each.path)
+            continue
+        listed |= own
+        unneeded.update(path for digest in own for path in segments.get(digest, ()))
+    return unneeded
 
 
 def _rows(path: str, data: bytes | _Damaged | None) -> tuple[str, str, Sequence[JournalRow], str]:
     """The role, client and rows of a file, and the error if it is only readable in part."""
+    from reliamsg.checker.checkpoints import check_checkpoint, claims_to_be_checkpoint
     from reliamsg.checker.journals import read_chain
     from reliamsg.checker.segments import check_segment
     from reliamsg.errors import StoreCorrupt
@@ -211,6 +290,9 @@ def _rows(path: str, data: bytes | _Damaged | None) -> tuple[str, str, Sequence[
             chain = read_chain(path)
             unread = next((text for text in chain.broken if "can't be read" in text), "")
             return chain.role, chain.client, chain.rows, f"{path}: {unread}" if unread else ""
+        if claims_to_be_checkpoint(path):
+            covered = check_checkpoint(path, data)
+            return covered.role, covered.client, covered.rows, ""
         segment = check_segment(path, data)
     except SegmentError as error:
         raise _Damaged(f"{path}: {error}") from None
@@ -232,7 +314,7 @@ def _chain_as_dict(chain: Chain) -> dict[str, Any]:
         "source": chain.source,
         "boots": len(chain.boots),
         "segments": chain.segments,
-        "rows": len(chain.rows),
+        "rows": chain.row_count,
         "first_us": chain.rows[0].wall_us if chain.rows else None,
         "last_us": max((row.wall_last_us for row in chain.rows), default=None),
         "sound": chain.sound,

@@ -22,7 +22,7 @@ from reliamsg.errors import ConfigError, JournalTargetError
 from reliamsg.files import create_private, make_directories, read_regular
 from reliamsg.store.head import boot_of_head
 
-__all__ = ["DirectoryTarget", "RemoteTarget", "Target", "open_target"]
+__all__ = ["DirectoryTarget", "RemoteTarget", "Target", "is_checkpoint_name", "open_target"]
 
 SUFFIX = ".ndjson"
 
@@ -61,7 +61,7 @@ class Target(ABC):
     @abstractmethod
     def paths(self, *, heads: bool = False) -> Iterator[str]:
         """The relative paths of all files that end in ``.ndjson``, sorted, without hidden files and directories. With
-        `heads`, also those of heads."""
+        `heads`, also those of heads and checkpoints."""
 
     @abstractmethod
     def read(self, path: str) -> bytes:
@@ -364,7 +364,14 @@ def _secrets(url: str) -> list[str]:
 
 
 def _listed(name: str, heads: bool) -> bool:
-    return (name.endswith(SUFFIX) and not name.startswith(".")) or (heads and boot_of_head(name) is not None)
+    if name.endswith(SUFFIX) and not name.startswith("."):
+        return True
+    return heads and (boot_of_head(name) is not None or is_checkpoint_name(name))
+
+
+def is_checkpoint_name(name: str) -> bool:
+    """Whether a file may be a checkpoint, judging by its name."""
+    return name.startswith("checkpoint-") and name.endswith(".parquet")
 
 
 def _reraise(error: OSError) -> None:
