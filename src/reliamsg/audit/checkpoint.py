@@ -403,7 +403,7 @@ def _fits(value: Any) -> bool:
 def _part(header: _Header, client: _Client) -> Part:
     latencies: dict[tuple[str, str], dict[int, int]] = {}
     for kind, site, bucket, count in client.latencies:
-        if kind not in ("enqueued", "confirmed", "delivered"):
+        if kind not in ("enqueued", "confirmed", "delivered", "acknowledged"):
             raise ValueError
         latencies.setdefault((kind, site), {})[bucket] = count
     return Part(
@@ -412,5 +412,5 @@ def _part(header: _Header, client: _Client) -> Part:
         [(stream, msgspec.convert(msgspec.to_builtins(fact), Fact)) for stream, fact in client.rows],
         client.newest, client.identified, client.referred, client.own, client.producers, client.groups,
         {(group, boot): lsn for group, boot, lsn in client.settled}, client.opened, client.topics, latencies,
-        client.least_us, client.latest_us, client.mixed,
+        client.least_us, client.latest_us, client.mixed, {""},
     )  # fmt: skip

@@ -344,7 +344,7 @@ def _with_latencies(
     """The rows, of which the first of each kind, and site, has the latencies of all."""
     sums: dict[tuple[str, str], dict[int, int]] = {}
     for kind, site, bucket, count in latencies:
-        if kind not in ("enqueued", "confirmed", "delivered"):
+        if kind not in ("enqueued", "confirmed", "delivered", "acknowledged"):
             raise ValueError
         sums.setdefault((kind, site), {})[bucket] = count
     found = []
