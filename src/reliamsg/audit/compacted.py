@@ -23,6 +23,7 @@ from reliamsg.keys import KeyRing
 
 __all__ = ["Checked", "Checkpoints", "check", "choose", "read_checkpoints"]
 
+UNVERIFIED = "whether segments in it were signed is unknown: --journal-keys needs --checkpoint-keys"
 FIRST = 1 << 61
 """The number of the first checkpoint's part; those of segments are lower, those that are kept negative."""
 
@@ -112,11 +113,14 @@ def _read(number: int, path: str, data: bytes) -> Iterator[tuple[tuple[StreamNam
     yield Checked(number, path, None, found.part, len(found.facts), found.header, found.signature)
 
 
-def check(every: Iterable[Checked], keys: KeyRing | None) -> Checkpoints:
-    """Separate the valid ones from the others."""
+def check(every: Iterable[Checked], keys: KeyRing | None, *, required: bool = False) -> Checkpoints:
+    """Separate the valid ones from the others. `required`: without keys, none is valid, since segments that nobody has
+    verified could hide in them."""
     found = Checkpoints()
     for each in sorted(every, key=lambda each: each.path):
         problem = each.problem or signature_problem(each.header, each.signature, keys)
+        if problem is None and keys is None and required:
+            problem = UNVERIFIED
         if problem is not None or each.part is None:
             found.damaged.append(Damaged(each.path, each.name, owner_of(each.path), problem or ""))
         else:

@@ -116,7 +116,9 @@ class _Audit:
         read = compacted.read_checkpoints(self._spark, found).persist(StorageLevel.MEMORY_AND_DISK)
         try:
             keys = self._rules.checkpoint_keys
-            checkpoints = compacted.check(read.filter(_is_no_record).collect(), keys)
+            checkpoints = compacted.check(
+                read.filter(_is_no_record).collect(), keys, required=self._rules.trust is not None
+            )
             plan = Plan(found, self._rules.trust)
             if self._kept is not None:
                 own = {owner: [each.digests for each in every] for owner, every in checkpoints.valid.items()}

@@ -21,12 +21,14 @@ from reliamsg.keys import KeyRing
 from reliamsg.store.journal import JournalRow
 from reliamsg.store.segment import Name, SegmentError
 
-__all__ = ["Choice", "Covered", "End", "check_checkpoint", "choose", "claims_to_be_checkpoint"]
+__all__ = ["UNVERIFIED", "Choice", "Covered", "End", "check_checkpoint", "choose", "claims_to_be_checkpoint"]
 
 FORMAT, VERSION = "reliamsg.checkpoint", 1
 MAX_BYTES = 1024**3
 """Of a checkpoint, and of its content: larger ones are not read."""
 _NAME = re.compile(r"checkpoint-(?P<last>[0-9]{20})-(?P<digest>[0-9a-f]{64})\.parquet")
+UNVERIFIED = "whether segments in it were signed is unknown: --journal-keys needs --checkpoint-keys"
+"""Why a checkpoint is not used where segments must be signed by their clients, and the auditor's keys are not given."""
 _DAMAGED = "its content is damaged"
 _FIELDS = "its fields are damaged"
 _WRONG = (ValueError, TypeError, RecursionError, OverflowError)

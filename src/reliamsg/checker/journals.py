@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from reliamsg.checker.checkpoints import (
+    UNVERIFIED,
     Choice,
     Covered,
     End,
@@ -494,6 +495,8 @@ class _Collected:
         """Add a checkpoint, damaged or not."""
         try:
             found = check_checkpoint(path, data, self._keys)
+            if self._keys is None and self._trust is not None:
+                raise SegmentError(UNVERIFIED)
         except SegmentError as error:
             self._add_damaged(path, str(error))
         else:
