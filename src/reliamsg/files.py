@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import secrets
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["create_private", "irregular", "make_directories", "read_regular", "special_kind"]
+__all__ = ["create_private", "irregular", "make_directories", "read_regular", "replace_file", "special_kind"]
 
 _KINDS = (
     (stat.S_ISLNK, "a symbolic link, which is not followed"),
@@ -84,3 +85,21 @@ def create_private(path: str | os.PathLike[str]) -> int:
     with contextlib.suppress(PermissionError):  # a file system without modes
         os.fchmod(descriptor, 0o600)
     return descriptor
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Write a file durably, as a whole, in the place of another one of its name. Raises :class:`OSError`."""
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with open(aside, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

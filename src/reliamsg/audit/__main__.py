@@ -28,6 +28,7 @@ from reliamsg.audit.hook import Hook
 from reliamsg.audit.job import audit
 from reliamsg.audit.kept import read_audited
 from reliamsg.audit.output import Output
+from reliamsg.audit.program import IO, SOFTWARE, UNAVAILABLE, USAGE, fail, run_command
 from reliamsg.audit.retired import parse_retired
 from reliamsg.audit.session import make_session
 from reliamsg.audit.times import parse_time
@@ -35,12 +36,11 @@ from reliamsg.audit.verdict import line, status, table
 from reliamsg.audit.windows import Baseline
 from reliamsg.errors import ConfigError
 from reliamsg.keys import read_key_ring
-from reliamsg.terminal import say, say_json, say_text
+from reliamsg.terminal import say_json, say_text
 from reliamsg.trust import make_trust
 
 __all__ = ["main"]
 
-_USAGE, _NO_INPUT, _UNAVAILABLE, _SOFTWARE, _IO, _INTERRUPTED = 64, 66, 69, 70, 74, 130
 _QUIET = {"spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
 _EPILOG = """\b
 Exit codes:
@@ -248,18 +248,18 @@ def _follow(run: Callable[[], dict[str, Any]], interval: float, as_json: bool) -
     stopped = threading.Event()
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, lambda *_: stopped.set())
-    code, said = _IO, None
+    code, said = IO, None
     while True:
         started = time.monotonic()
         try:
             found = run()
         except OSError as error:  # a full disk, or journals that can't be reached, need not last
-            code = _say(str(error), _IO)
+            code = fail(str(error), IO)
         except (Py4JError, PySparkException) as error:
             said_of_it, code = _failure(error)
-            if code != _IO:
+            if code != IO:
                 raise
-            _say(said_of_it, code)
+            fail(said_of_it, code)
         else:
             code = status(found)
             news = {name: value for name, value in found.items() if name != "seconds"}
@@ -314,33 +314,14 @@ class _Unavailable(Exception):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command with `arguments` (default: ``sys.argv``) and return its exit code."""
     try:
-        result = _command.main(
-            None if arguments is None else list(arguments), prog_name="reliamsg audit", standalone_mode=False
-        )
-        sys.stdout.flush()
-    except (click.Abort, KeyboardInterrupt):
-        return _INTERRUPTED
-    except click.ClickException as error:
-        return _say(f"{error.format_message()} (try 'reliamsg audit --help')", _USAGE)
-    except ConfigError as error:
-        return _say(str(error), _USAGE)
-    except FileNotFoundError as error:
-        return _say(str(error), _NO_INPUT)
+        return run_command(_command, "reliamsg audit", arguments)
     except _Unavailable as error:
-        return _say(str(error), _UNAVAILABLE)
-    except OSError as error:
-        return _say(str(error), _IO)
+        return fail(str(error), UNAVAILABLE)
     except (MemoryError, Py4JError, PySparkException) as error:
-        return _say(*_failure(error))
+        return fail(*_failure(error))
     except Exception:  # noqa: BLE001  (Python would exit with 1, which means violated or lost)
         say_text(traceback.format_exc().rstrip(), err=True)
-        return _say("internal error: see above", _SOFTWARE)
-    return result if isinstance(result, int) else 0
-
-
-def _say(text: str, code: int) -> int:
-    say(f"reliamsg: {' '.join(text.split())}", err=True)
-    return code
+        return fail("internal error: see above", SOFTWARE)
 
 
 def _failure(error: Exception) -> tuple[str, int]:
@@ -350,10 +331,10 @@ def _failure(error: Exception) -> tuple[str, int]:
     found = raised[0] if raised else text.strip().partition("\n")[0]
     name, _, said = found.partition(": ")
     if name.endswith(".ConfigError"):
-        return said, _USAGE
+        return said, USAGE
     if name in ("OSError", "PermissionError", "FileNotFoundError"):
-        return said, _IO
-    return f"internal error: {found}", _SOFTWARE
+        return said, IO
+    return f"internal error: {found}", SOFTWARE
 
 
 if __name__ == "__main__":

@@ -12,13 +12,11 @@ import click
 
 from reliamsg.audit.accepted import Acceptance, Brief
 from reliamsg.audit.kept import read_acceptances, read_audited, remove_acceptance, write_acceptance
+from reliamsg.audit.program import run_command
 from reliamsg.audit.times import as_time
-from reliamsg.errors import ConfigError
 from reliamsg.terminal import say
 
 __all__ = ["main"]
-
-_USAGE, _NO_INPUT, _IO, _INTERRUPTED = 64, 66, 74, 130
 
 
 @click.command("audit accept", context_settings={"help_option_names": ["-h", "--help"]})
@@ -93,27 +91,7 @@ def _operator() -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command with `arguments` (default: ``sys.argv``) and return its exit code."""
-    try:
-        _command.main(
-            None if arguments is None else list(arguments), prog_name="reliamsg audit accept", standalone_mode=False
-        )  # fmt: skip
-        sys.stdout.flush()
-    except (click.Abort, KeyboardInterrupt):
-        return _INTERRUPTED
-    except click.ClickException as error:
-        return _fail(f"{error.format_message()} (try 'reliamsg audit accept --help')", _USAGE)
-    except ConfigError as error:
-        return _fail(str(error), _USAGE)
-    except FileNotFoundError as error:
-        return _fail(str(error), _NO_INPUT)
-    except OSError as error:
-        return _fail(str(error), _IO)
-    return 0
-
-
-def _fail(text: str, code: int) -> int:
-    say(f"reliamsg: {' '.join(text.split())}", err=True)
-    return code
+    return run_command(_command, "reliamsg audit accept", arguments)
 
 
 if __name__ == "__main__":

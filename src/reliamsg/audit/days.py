@@ -34,10 +34,11 @@ def days_of(facts: Mapping[str, Sequence[Fact]], journals: Mapping[str, Journal]
         for fact in rows:
             if fact.kind not in _NAMES or fact.first > fact.last:
                 continue
-            for each in _by_day(fact) if histories[client] == 1 else unfold(fact):
-                if histories[client] == 1:
+            if histories[client] == 1:
+                for each in _by_day(fact):
                     _count(found, each)
-                    continue
+                continue
+            for each in unfold(fact):
                 key = (*client, each.boot, each.lsn)
                 known = shared.get(key)
                 if known is None or known.last < each.last:

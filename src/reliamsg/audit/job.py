@@ -164,8 +164,8 @@ class _Audit:
         if output is not None:
             output.finish(spark, result, total, clients, known, judged)
             judged.unpersist()
-        incidents, _ = verdict.briefs(total, verdict.evidence_of(total, clients, known, proof))
         if kept is not None:
+            incidents, _ = verdict.briefs(total, verdict.evidence_of(total, clients, known, proof))
             unreported = self._report(result, incidents, kept.audited)
             audited = Audited(proof.through.us, incidents, unreported)
             keep(spark, kept, records, storable(known, placed), audited)

@@ -33,7 +33,7 @@ from reliamsg.audit.signatures import is_trusted
 from reliamsg.audit.sources import File, Found
 from reliamsg.audit.windows import Audited
 from reliamsg.errors import ConfigError
-from reliamsg.files import make_directories
+from reliamsg.files import make_directories, replace_file
 from reliamsg.trust import Trust
 
 __all__ = [
@@ -251,7 +251,8 @@ class Kept:
         return msgspec.msgpack.decode(_verified(self._path, file), type=list[Placed])
 
     def _write(self, name: str, data: bytes) -> KeptFile:
-        return KeptFile(name, _write(self._path, name, data), parts=name.startswith("parts-"))
+        replace_file(self._path / name, data)
+        return KeptFile(name, hashlib.sha256(data).hexdigest(), parts=name.startswith("parts-"))
 
 
 def _read_manifest(directory: Path) -> _Manifest:
@@ -310,7 +311,7 @@ def read_acceptances(directory: Path) -> Acceptances:
 def write_acceptance(directory: Path, acceptance: Acceptance) -> None:
     """Keep an acceptance, in the place of an earlier one of the same incident."""
     data = msgspec.json.format(msgspec.json.encode(acceptance)) + b"\n"
-    _write(directory, f"{_ACCEPTED}{acceptance.incident.id}.json", data)
+    replace_file(directory / f"{_ACCEPTED}{acceptance.incident.id}.json", data)
 
 
 def remove_acceptance(directory: Path, incident: str) -> bool:
@@ -410,22 +411,6 @@ def read_facts(directory: str, file: KeptFile, numbers: Container[int]) -> Itera
         for producer, topic, part, number, data in zip(producers, topics, parts, own, facts, strict=True):
             if number in numbers:
                 yield ((producer, topic, part), number), data
-
-
-def _write(directory: Path, name: str, data: bytes) -> str:
-    """Write a file durably, replacing another one of its name; returns its SHA-256."""
-    aside = directory / f".{name}.{secrets.token_hex(4)}"
-    with open(aside, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(aside, directory / name)
-    opened = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
-    return hashlib.sha256(data).hexdigest()
 
 
 def _verified(directory: Path, file: KeptFile) -> bytes:

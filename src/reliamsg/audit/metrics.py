@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
@@ -12,6 +11,8 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric, StateSetMetricFamily
 from prometheus_client.openmetrics.exposition import generate_latest
+
+from reliamsg.files import replace_file
 
 __all__ = ["as_openmetrics", "write_metrics"]
 
@@ -36,13 +37,7 @@ def as_openmetrics(verdict: Mapping[str, Any], now: float) -> bytes:
 
 def write_metrics(path: str | os.PathLike[str], verdict: Mapping[str, Any], now: float) -> None:
     """Write them to a file, which is replaced as a whole. Raises :class:`OSError`."""
-    place = Path(path).absolute()
-    aside = place.with_name(f".{place.name}.{secrets.token_hex(4)}")
-    try:
-        aside.write_bytes(as_openmetrics(verdict, now))
-        os.replace(aside, place)
-    finally:
-        aside.unlink(missing_ok=True)
+    replace_file(Path(path).absolute(), as_openmetrics(verdict, now))
 
 
 class _Results:

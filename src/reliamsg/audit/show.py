@@ -12,14 +12,13 @@ import click
 
 from reliamsg.audit.incidents import stream_name
 from reliamsg.audit.kinds import KINDS
+from reliamsg.audit.program import NO_INPUT, UNAVAILABLE, fail, run_command
 from reliamsg.audit.spans import LAST
-from reliamsg.errors import ConfigError
 from reliamsg.terminal import printable, say, say_json
 
 __all__ = ["StreamNotFound", "main", "read_stream"]
 
 StreamName = tuple[str, str, int]
-_USAGE, _NO_INPUT, _UNAVAILABLE, _IO, _INTERRUPTED = 64, 66, 69, 74, 130
 _EPILOG = """\b
 Exit codes:
   0    the stream's ranges are printed, whatever their fates
@@ -258,30 +257,11 @@ def _said(each: dict[str, Any]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command with `arguments` (default: ``sys.argv``) and return its exit code."""
     try:
-        result = _command.main(
-            None if arguments is None else list(arguments),
-            prog_name="reliamsg audit show",
-            standalone_mode=False,
-        )
-        sys.stdout.flush()
-    except (click.Abort, KeyboardInterrupt):
-        return _INTERRUPTED
-    except click.ClickException as error:
-        return _fail(f"{error.format_message()} (try 'reliamsg audit show --help')", _USAGE)
-    except ConfigError as error:
-        return _fail(str(error), _USAGE)
-    except (FileNotFoundError, StreamNotFound) as error:
-        return _fail(str(error), _NO_INPUT)
+        return run_command(_command, "reliamsg audit show", arguments)
+    except StreamNotFound as error:
+        return fail(str(error), NO_INPUT)
     except ImportError:
-        return _fail("this needs pyarrow: pip install 'reliamsg[audit]'", _UNAVAILABLE)
-    except OSError as error:
-        return _fail(str(error), _IO)
-    return result if isinstance(result, int) else 0
-
-
-def _fail(text: str, code: int) -> int:
-    say(f"reliamsg: {' '.join(text.split())}", err=True)
-    return code
+        return fail("this needs pyarrow: pip install 'reliamsg[audit]'", UNAVAILABLE)
 
 
 if __name__ == "__main__":

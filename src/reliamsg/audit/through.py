@@ -154,9 +154,9 @@ def prove(
     return Proven(role, client, source, broken, ends, us, merged)
 
 
-Times = Mapping[int, Sequence[tuple[int, int, int]]]
-"""By epoch, ranges of a stream's messages and the times at which the rows began that enqueued them (µs since 1970).
-Ranges may overlap."""
+Times = Mapping[int, Sequence[tuple[int, int, int, int]]]
+"""By epoch, disjoint ranges of a stream's messages in ascending order, and the earliest and the latest time at which a
+row began that enqueued them (µs since 1970)."""
 
 
 def enqueue_times(epochs: Container[int], histories: Sequence[History]) -> Times:
@@ -166,28 +166,26 @@ def enqueue_times(epochs: Container[int], histories: Sequence[History]) -> Times
         for row in history.of_kind("enqueued"):
             if row.epoch in epochs:
                 found[row.epoch] += [(fact.first, fact.last, fact.wall_us) for fact in unfold(row.fact)]
-    return found
+    return {
+        epoch: [(first, last, min(marks), max(marks)) for first, last, marks in pieces(rows)]
+        for epoch, rows in found.items()
+    }
 
 
 def dated(incidents: Iterable[Incident], times: Times) -> list[Incident]:
     """Incidents of a stream, each with the times at which its messages were enqueued; without, if it is not about
     messages, or if any of them was not enqueued."""
-    steps: dict[int, list[tuple[int, int, int, int]]] = {}
     found = []
     for each in incidents:
-        epoch, first, last = each.epoch, each.first, each.last
-        if epoch is None or first is None or last is None:
-            found.append(each)
-            continue
-        if epoch not in steps:
-            steps[epoch] = [(*span, min(marks), max(marks)) for *span, marks in pieces(times.get(epoch, ()))]  # type: ignore[misc]
-        period = _period(steps[epoch], first, last)
+        period = None
+        if each.epoch is not None and each.first is not None and each.last is not None:
+            period = _period(times.get(each.epoch, ()), each.first, each.last)
         found.append(each if period is None else msgspec.structs.replace(each, enqueued_us=period))
     return found
 
 
 def _period(steps: Sequence[tuple[int, int, int, int]], first: int, last: int) -> tuple[int, int] | None:
-    """The earliest and latest time of disjoint, sorted ranges that together contain `first` to `last`."""
+    """The earliest and the latest time of the ranges that together contain `first` to `last`; None if they do not."""
     at = max(bisect_right(steps, first, key=itemgetter(0)) - 1, 0)
     end, earliest, latest = first - 1, FOREVER_US, 0
     while end < last and at < len(steps) and steps[at][0] <= end + 1:
@@ -201,46 +199,22 @@ def _period(steps: Sequence[tuple[int, int, int, int]], first: int, last: int) -
 def questions(findings: Iterable[Finding], times: Times) -> Open:
     """What the findings about a stream leave open. `times` include the epochs of all of them; the time of messages that
     were not enqueued is unknown."""
-    by_epoch: dict[int, list[Finding]] = defaultdict(list)
     undated = False
+    least: int | None = None
+    first: list[Finding] = []
     for each in findings:
         if KINDS[each.kind][0] != "unknown":
             continue
-        if each.epoch is None or each.first is None or each.last is None or each.last >= LAST:
+        period = None
+        if each.epoch is not None and each.first is not None and each.last is not None and each.last < LAST:
+            period = _period(times.get(each.epoch, ()), each.first, each.last)
+        if period is None:
             undated = True
-        else:
-            by_epoch[each.epoch].append(each)
-    least: int | None = None
-    first: list[Finding] = []
-    for epoch, own_findings in by_epoch.items():
-        for each, since in _since(own_findings, times.get(epoch, ())):
-            if since is None:
-                undated = True
-            elif least is None or since < least:
-                least, first = since, [each]
-            elif since == least:
-                first.append(each)
+        elif least is None or period[0] < least:
+            least, first = period[0], [each]
+        elif period[0] == least:
+            first.append(each)
     return Open(None if least is None else Question(least, first[:_MAX_HOLDS]), undated)
-
-
-def _since(
-    findings: Iterable[Finding], rows: Iterable[tuple[int, int, int]]
-) -> Iterator[tuple[Finding, int | None]]:
-    """For each finding, when its first message was enqueued; None if any was not."""
-    steps = [
-        (first, last, min(marks)) for first, last, marks in pieces(rows)
-    ]  # disjoint, each with the earliest row about it
-    starts = [first for first, _, _ in steps]
-    for each in findings:
-        first, last = each.first or 0, each.last or 0
-        at = max(bisect_right(starts, first) - 1, 0)
-        end, least = first - 1, None
-        while at < len(steps) and steps[at][0] <= end + 1 and end < last:
-            if steps[at][1] > end:
-                end = steps[at][1]
-                least = steps[at][2] if least is None else min(least, steps[at][2])
-            at += 1
-        yield each, least if end >= last else None
 
 
 def enqueued_by(times: Sequence[int], histories: Sequence[History], until_us: int | None) -> list[int]:

@@ -181,9 +181,10 @@ def verify(
         )
     else:
         say(*_lines(found))
-        say(
-            "signatures were checked" if trust is not None else "signatures were not checked (--journal-keys)"
-        )
+        if trust is not None:
+            say("signatures were checked")
+        elif any(chain.segments for chain in found.chains):  # files have no signatures
+            say("signatures were not checked (--journal-keys)")
         if found.checkpoints:
             say(f"checkpoints: {found.checkpoints}, their signatures {_signatures(checkpoint_keys)}")
     return Status.OK if sound else Status.UNKNOWN
