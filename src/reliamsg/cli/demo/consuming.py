@@ -6,9 +6,13 @@ Exits on SIGTERM.
 
 from __future__ import annotations
 
+import json
+import os
 import signal
 import sys
+import threading
 import time
+from pathlib import Path
 
 from reliamsg.checker.applog import AppLog
 from reliamsg.cli.demo.plan import PRODUCERS, TOPIC, Plan
@@ -16,6 +20,7 @@ from reliamsg.consumer.api import Consumer
 from reliamsg.message import Message
 
 _PREFETCH = 4
+_HEARD_SECONDS = 0.25
 
 
 def main(plan: Plan, group: str) -> None:
@@ -29,6 +34,7 @@ def main(plan: Plan, group: str) -> None:
             on_late=log.late,
         )
         signal.signal(signal.SIGTERM, lambda *_: consumer.stop())
+        threading.Thread(target=_tell_heard, args=(consumer, plan.heard(group)), daemon=True).start()
 
         def handle(messages: list[Message]) -> None:
             for message in messages:
@@ -38,6 +44,16 @@ def main(plan: Plan, group: str) -> None:
 
         consumer.run(handle, batch=plan.chunk, workers=len(PRODUCERS))
         consumer.close()
+
+
+def _tell_heard(consumer: Consumer, path: Path) -> None:
+    """Keep writing how far the producers' journals go, as far as the consumer has heard."""
+    aside = path.with_suffix(".new")
+    while True:
+        heard = {name: known.lsn for name, known in consumer.status().producers.items()}
+        aside.write_text(json.dumps(heard))
+        os.replace(aside, path)
+        time.sleep(_HEARD_SECONDS)
 
 
 if __name__ == "__main__":

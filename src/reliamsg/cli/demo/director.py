@@ -37,8 +37,8 @@ kill."""
 _SETTLED_BY_SECONDS = 5.0
 """After this time it is taken to be included."""
 
-_ANNOUNCED_SECONDS = 2.0
-"""Producers answer a new consumer, and it has tried to reach dc1 since, within this time."""
+_TRIED_SECONDS = 2.0
+"""Consumers try to reach dc1 at least every 0.5 s."""
 
 
 @dataclass
@@ -151,8 +151,9 @@ class Run:
         return at_stake
 
     def _lose_consumer(self) -> int:
-        """Kill the first group's consumer while it is consuming, and restart it. When this returns, it reads dc2, and
-        the producers have answered it. What they have announced by then proves what dc1 lost."""
+        """Kill the first group's consumer while it is consuming, and restart it. When this returns, it reads dc2, both
+        groups have heard from the producers of all that dc1 confirmed, and have tried to reach dc1 since. This proves
+        what dc1 lost."""
         group = GROUPS[0]
         self._ended.add(group)
         self._child(group).kill()
@@ -162,6 +163,7 @@ class Run:
         self.on_event(
             f"SIGKILL to the consumer of {group}: {unacknowledged:,} messages handled, not yet acknowledged"
         )
+        self.plan.heard(group).unlink(missing_ok=True)
         self._start("consuming", group, group)
         self.on_event(f"consumer of {group} starts again")
         self._wait(
@@ -169,7 +171,8 @@ class Run:
             60.0,
             f"the consumer of {group} reads dc2",
         )
-        self._pause(_ANNOUNCED_SECONDS)
+        self._wait(lambda: self.watch.announced("dc1"), 60.0, "the groups hear what dc1 had confirmed")
+        self._pause(_TRIED_SECONDS)
         return unacknowledged
 
     def _return_site(self) -> dict[str, int]:

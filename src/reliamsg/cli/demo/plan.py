@@ -93,6 +93,10 @@ class Plan:
     def delivered(self, group: str) -> Path:
         return self.evidence / f"{group}.delivered.ndjson"
 
+    def heard(self, group: str) -> Path:
+        """What the group's consumer has heard of the producers: by name, how far their journals go."""
+        return Path(self.directory) / "output" / f"{group}.heard.json"
+
     @property
     def plain_published(self) -> Path:
         return self.control / "published.ndjson"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -98,6 +99,8 @@ class Watch:
         self.boots = dict.fromkeys(GROUPS, "")
         """By group, its consumer's last start."""
         self._confirmed: dict[str, SpanMap] = {}
+        self._confirmed_row: dict[tuple[str, str], int] = {}
+        """By producer and site, the last row of the producer's journal with a confirm of the site."""
         self._arrived: dict[tuple[str, str], SpanMap] = {}
         self._logs = {name: Growing(plan.published(name)) for name in PRODUCERS}
         self._plain_logs = [Growing(plan.plain_published), Growing(plan.plain_delivered)]
@@ -111,7 +114,8 @@ class Watch:
                 self.plain.add(record)
         self._confirmed = {site: SpanMap() for site in SITES}
         for producer in PRODUCERS:
-            self._read(self._plan.outbox(producer), {"confirmed": self._confirmed})
+            rows = self._read(self._plan.outbox(producer), {"confirmed": self._confirmed})
+            self._confirmed_row |= {(producer, row.site): row.lsn for row in rows if row.kind == "confirmed"}
         for group in GROUPS:
             arrived = {site: SpanMap() for site in SITES}
             acknowledged = {"": SpanMap()}
@@ -142,6 +146,20 @@ class Watch:
     def confirmed(self) -> dict[str, int]:
         """For each site, the number of confirmed messages."""
         return {site: total(spans.values()) for site, spans in self._confirmed.items()}
+
+    def announced(self, site: str) -> bool:
+        """Whether the consumers of all groups have heard from the producers of everything that `site` confirmed."""
+        return all(
+            self._heard(group).get(producer, 0) >= self._confirmed_row.get((producer, site), 0)
+            for group in GROUPS
+            for producer in PRODUCERS
+        )
+
+    def _heard(self, group: str) -> dict[str, int]:
+        """By producer, how far its journal goes, as far as the group's consumer has heard since it started."""
+        path = self._plan.heard(group)
+        heard: dict[str, int] = json.loads(path.read_bytes()) if path.exists() else {}
+        return heard
 
     def queued(self, site: str) -> dict[str, int]:
         """For each group, the number of messages that `site` has confirmed and not delivered to it."""
