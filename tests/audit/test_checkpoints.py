@@ -33,6 +33,7 @@ from reliamsg.checker import checkpoints as format_of_checker
 from reliamsg.errors import ConfigError
 from reliamsg.keys import KeyRing
 from reliamsg.store.segment import decode, encode
+from reliamsg.trust import Trust, make_trust
 from tests.audit.equality import shared
 from tests.audit.generated import journals
 from tests.audit.local_spark import local_spark
@@ -51,24 +52,26 @@ def place(tmp_path: Path) -> Path:
 
 
 def judged(
-    place: Path, keys: KeyRing | None = None, state: Path | None = None
+    place: Path, keys: KeyRing | None = None, state: Path | None = None, trust: Trust | None = None
 ) -> tuple[dict[str, Any], list[str]]:
     """The verdict and the broken evidence, on which both programs agree."""
-    rules = Expect(drained=True, now_us=2**60, checkpoint_keys=keys)
+    rules = Expect(drained=True, now_us=2**60, checkpoint_keys=keys, trust=trust)
     found = shown(audit(local_spark(1), place, state=state, expect=rules, baseline=Baseline()))
-    plain = check_directory(place, PlainExpect(drained=True, now_us=2**60, checkpoint_keys=keys)).as_dict()
+    plain = check_directory(
+        place, PlainExpect(drained=True, now_us=2**60, checkpoint_keys=keys, trust=trust)
+    ).as_dict()
     by_audit, by_checker = shared(found), shared(plain)
     assert by_audit == by_checker, {
         name: (value, by_checker[name]) for name, value in by_audit.items() if by_checker[name] != value
     }
-    for name in ("checkpoints", "checkpoint_signatures"):
+    for name in ("checkpoints", "checkpoint_signatures_checked"):
         assert found["evidence"][name] == plain["evidence"][name]
     return found, by_audit["broken"]
 
 
 def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether two verdicts differ only in the number of checkpoints."""
-    names = ("checkpoints", "checkpoint_signatures")
+    names = ("checkpoints", "checkpoint_signatures_checked")
     evidence = [
         {name: value for name, value in each["evidence"].items() if name not in names}
         for each in (one, other)
@@ -236,9 +239,25 @@ class TestSignatures:
         found, _ = judged(place, KEYS)
         assert same(before, found)
         assert same(before, unchecked)
-        assert unchecked["evidence"]["checkpoint_signatures"] == "not checked"
-        assert found["evidence"]["checkpoint_signatures"] == "checked"
+        assert unchecked["evidence"]["checkpoint_signatures_checked"] is False
+        assert found["evidence"]["checkpoint_signatures_checked"] is True
         assert found["evidence"]["checkpoints"] == len(list(place.rglob("*.parquet")))
+
+    def test_those_of_clients_can_be_hidden_by_a_checkpoint(self, place: Path, tmp_path: Path) -> None:
+        """Nobody can see whether the segments in it were signed, unless the auditor vouches for that."""
+        (tmp_path / "keys").touch(mode=0o600)
+        (tmp_path / "keys").write_text("producer/p k " + "6b" * 16 + "\n")
+        trust = make_trust(str(tmp_path / "keys"), [])
+        before, _ = judged(place)
+        archived(place, KEYS)
+        found, broken = judged(place, trust=trust)
+        assert found["verdict"] == "unknown"
+        words = "whether segments in it were signed is unknown: --journal-keys needs --checkpoint-keys"
+        assert [line for line in broken if line.endswith(f"{one_of(place).name}: {words}")]
+        assert found["evidence"]["checkpoints"] == 0
+        found, _ = judged(place, KEYS, trust=trust)
+        assert found["verdict"] == before["verdict"] == "complete"
+        assert found["messages"] == before["messages"]
 
     def test_none(self, place: Path) -> None:
         archived(place)
@@ -349,6 +368,32 @@ class TestForks:
         for path in place.rglob("checkpoint-*"):
             path.unlink()
         assert same(found, judged(place)[0])
+
+    @pytest.mark.parametrize("state", [False, True])
+    def test_outside_of_the_directory_of_a_client_whose_segments_are_gone(
+        self, place: Path, tmp_path: Path, state: bool
+    ) -> None:
+        fork = self.a_fork(place, 1)
+        archived(place)
+        kept = tmp_path / "state" if state else None
+        before, _ = judged(place, state=kept)
+        shutil.copyfile(fork, place / fork.name)
+        found, broken = judged(place, state=kept)
+        (line,) = broken
+        assert "and is not in the client's directory" in line
+        assert found["verdict"] == "unknown"
+        assert found["messages"]["enqueued"] == before["messages"]["enqueued"]
+
+    def test_a_client_with_a_segment_elsewhere_is_left_out(self, place: Path) -> None:
+        fork = self.a_fork(place, 1)
+        shutil.copyfile(fork, place / fork.name)
+        done = {(each.role, each.client): each for each in compact(place, archive=place.with_name("archive"))}
+        assert "outside of the client's directory" in (done[client_of(fork)].problem or "")
+        assert sum(each.problem is None for each in done.values()) == len(done) - 1
+        copied = next(place.glob("role=*/client=*/**/*.ndjson"))
+        (place / fork.name).unlink()
+        shutil.copyfile(copied, place / copied.name)
+        assert all(each.problem is None for each in compact(place))
 
     def test_a_client_with_a_fork_is_left_out(self, place: Path) -> None:
         fork = self.a_fork(place, 1)

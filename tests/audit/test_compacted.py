@@ -23,7 +23,7 @@ from tests.audit.test_increments import expectation, made, with_forks
 from tests.audit.test_kept import in_pieces, moved, shown
 from tests.chance import examples
 
-COUNTED = ("checkpoints", "checkpoint_signatures")
+COUNTED = ("checkpoints", "checkpoint_signatures_checked")
 
 
 def audited(place: Path, expect: Expect, seed: int, state: Path | None = None) -> dict[str, Any]:

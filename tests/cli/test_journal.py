@@ -199,7 +199,7 @@ def test_compacted_journals(journals: Path, tmp_path: Path) -> None:
     assert not list(journals.rglob("*.ndjson"))
     after = json_of(succeeded(reliamsg("journal", "verify", journals, "--json")))
     assert {**after, "checkpoints": 0} == before
-    assert (after["checkpoints"], after["checkpoint_signatures"]) == (4, "not checked")
+    assert (after["checkpoints"], after["checkpoint_signatures_checked"]) == (4, False)
     text = succeeded(reliamsg("journal", "verify", journals, "--checkpoint-keys", keys)).decode()
     assert text.endswith("checkpoints: 4, their signatures checked\n")
     merged = rows(succeeded(reliamsg("journal", "cat", journals)))

@@ -13,6 +13,7 @@ import sys
 import unicodedata
 from collections.abc import Iterator
 from contextlib import closing
+from importlib import import_module
 from pathlib import Path
 
 import click
@@ -215,6 +216,8 @@ def test_an_export_stays_below_its_directory(boot: str, tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("*.ndjson"))
 
 
+OTHER_PROGRAMS = (("audit",), ("journal", "compact"))
+"""Commands that replace the process with another program."""
 RUNNING = ("demo", "lab")
 """Commands that run with little more than names."""
 
@@ -231,7 +234,7 @@ def leaves(
 
 @pytest.mark.parametrize(
     ("path", "command"),
-    [(p, c) for p, c in leaves(root) if p != ("audit",)],
+    [(p, c) for p, c in leaves(root) if p not in OTHER_PROGRAMS],
     ids=lambda x: " ".join(x) if isinstance(x, tuple) else "",
 )
 def test_arguments_of_strangers(path: tuple[str, ...], command: click.Command, tmp_path: Path) -> None:
@@ -250,6 +253,26 @@ def test_arguments_of_strangers(path: tuple[str, ...], command: click.Command, t
         ):
             check(*path, parameter.opts[0], text)
             check(*path, parameter.opts[0], f"{text}={text}://{text}@{text}")
+
+
+@pytest.mark.parametrize("program", ["accept", "compact", "show"])
+def test_arguments_of_strangers_for_programs_of_the_audit(
+    program: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = import_module(f"reliamsg.audit.{program}")
+    text = EVIL.replace("\0", "")
+    for arguments in (
+        [f"--{text}"],
+        [text],
+        [text, text],
+        [text, text, text],
+        [str(tmp_path), text],
+    ):
+        assert module.main(arguments) != 0
+        out, err = capsys.readouterr()
+        assert not forbidden(out)
+        assert not forbidden(err)
+        assert err
 
 
 def test_logs_of_strangers(capfd: pytest.CaptureFixture[str]) -> None:
@@ -308,7 +331,7 @@ def test_reports_of_the_checker_and_the_audit() -> None:
             {"role": EVIL, "client": EVIL, "offset": {"role": EVIL, "client": EVIL, "least_s": 1.0, "most_s": None}}
         ],
         "messages": {**counts, "delivered": {EVIL: 1}}, "streams": 1, "sites": {EVIL: site},
-        "evidence": {"clients": 1, "missing": [EVIL], "signatures_checked": True, "broken": [EVIL]},
+        "evidence": {"clients": 1, "missing": [EVIL], "signatures_checked": True, "broken": [EVIL], "checkpoints": 0},
         "latency": {EVIL: {EVIL: 1.0}},
         "findings": [{"severity": EVIL, "kind": EVIL, "text": EVIL}], "rows": 1, "seconds": 1.0,
         "days": 2 * [{"day": EVIL, "enqueued": 1, "declared_gaps": 0, "repaired": 0}],

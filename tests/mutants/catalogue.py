@@ -3550,6 +3550,17 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "checkpoint-hides-unsigned-segments",
+        "audit/job.py",
+        "required=self._rules.trust is not None",
+        "required=False",
+        "P8: with keys of clients, segments that nobody signed count if a checkpoint lists them",
+        ByTest(
+            "audit/test_checkpoints.py::TestSignatures::test_those_of_clients_can_be_hidden_by_a_checkpoint",
+            "assert by_audit == by_checker",
+        ),
+    ),
+    Mutant(
         "unsigned-checkpoint-accepted",
         "audit/checkpoint.py",
         '    if signature is None:\n        return "not signed"\n',

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from pyspark.sql import SparkSession
 
+from reliamsg.audit.compaction import compact
 from reliamsg.audit.expect import Expect as AuditExpect
 from reliamsg.audit.job import audit
 from reliamsg.checker import Expect, check_directory
@@ -70,6 +71,17 @@ def followed(journals: Journals, rules: Rules, place: Path, dice: random.Random)
     return _kept(journals, rules, place, dice, [*_cut(paths, 2, dice), []])
 
 
+def compacted(journals: Journals, rules: Rules, place: Path, dice: random.Random) -> Verdict:
+    """An audit of checkpoints, with the segments that they cover in an archive, and of what has none. Clients whose
+    journals are damaged or forked get none."""
+    paths = sorted(journals.files())
+    for _ in _arrivals(journals, place, [paths]):
+        pass
+    for _ in compact(place / "journals", archive=place / "archive"):
+        pass
+    return _audited(_spark(dice), rules, place)
+
+
 def _kept(
     journals: Journals, rules: Rules, place: Path, dice: random.Random, pieces: Sequence[Sequence[str]]
 ) -> Verdict:
@@ -84,6 +96,7 @@ WAYS: Mapping[str, Way] = {
     "audit": by_audit,
     "increments": in_increments,
     "follow": followed,
+    "compacted": compacted,
 }
 
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import click
 
 from reliamsg.audit.compaction import Compacted, compact
-from reliamsg.errors import ConfigError
+from reliamsg.audit.program import UNAVAILABLE, fail, run_command
 from reliamsg.keys import KeyRing, read_key_ring
 from reliamsg.terminal import say, say_json
 
 __all__ = ["main"]
 
-_OK, _LEFT_OUT, _USAGE, _NO_INPUT, _UNAVAILABLE, _IO, _INTERRUPTED = 0, 2, 64, 66, 69, 74, 130
+_OK, _LEFT_OUT = 0, 2
 _EPILOG = """\b
 Exit codes:
   0    every client has a checkpoint of all its segments
@@ -60,7 +60,7 @@ def _command(
     whose file was copied, is left out and reported.
     """
     if importlib.util.find_spec("pyarrow") is None:
-        return _fail("a compaction needs pyarrow: pip install 'reliamsg[audit]'", _UNAVAILABLE)
+        return fail("a compaction needs pyarrow: pip install 'reliamsg[audit]'", UNAVAILABLE)
     if not Path(directory).is_dir():
         raise FileNotFoundError(f"{directory}: no such directory")
     if key is not None and keys is None:
@@ -77,11 +77,11 @@ def _command(
             _show(found)
     missing = sorted(set(clients) - known)
     for name in missing:
-        _fail(f"{directory}: there are no segments of {name}", _LEFT_OUT)
+        fail(f"{directory}: there are no segments of {name}", _LEFT_OUT)
     if missing or not known:
         code = _LEFT_OUT
     if not known and not missing:
-        return _fail(f"{directory}: there are no segments", _LEFT_OUT)
+        return fail(f"{directory}: there are no segments", _LEFT_OUT)
     return code
 
 
@@ -104,27 +104,7 @@ def _show(found: Compacted) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command with `arguments` (default: ``sys.argv``) and return its exit code."""
-    try:
-        code = _command.main(
-            None if arguments is None else list(arguments), prog_name="reliamsg journal compact", standalone_mode=False
-        )  # fmt: skip
-        sys.stdout.flush()
-    except (click.Abort, KeyboardInterrupt):
-        return _INTERRUPTED
-    except click.ClickException as error:
-        return _fail(f"{error.format_message()} (try 'reliamsg journal compact --help')", _USAGE)
-    except ConfigError as error:
-        return _fail(str(error), _USAGE)
-    except FileNotFoundError as error:
-        return _fail(str(error), _NO_INPUT)
-    except OSError as error:
-        return _fail(str(error), _IO)
-    return code if isinstance(code, int) else _OK
-
-
-def _fail(text: str, code: int) -> int:
-    say(f"reliamsg: {' '.join(text.split())}", err=True)
-    return code
+    return run_command(_command, "reliamsg journal compact", arguments)
 
 
 if __name__ == "__main__":

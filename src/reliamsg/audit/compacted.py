@@ -21,7 +21,7 @@ from reliamsg.audit.segment import SegmentName, is_head, owner_of, parse_segment
 from reliamsg.audit.sources import File, Found, read_checkpoint_file
 from reliamsg.keys import KeyRing
 
-__all__ = ["Checked", "Checkpoints", "check", "choose", "read_checkpoints"]
+__all__ = ["Checked", "Checkpoints", "check", "choose", "outside", "read_checkpoints"]
 
 UNVERIFIED = "whether segments in it were signed is unknown: --journal-keys needs --checkpoint-keys"
 FIRST = 1 << 61
@@ -126,6 +126,14 @@ def check(every: Iterable[Checked], keys: KeyRing | None, *, required: bool = Fa
         else:
             found.valid.setdefault((each.part.role, each.part.client), []).append(each)
     return found
+
+
+def outside(checkpoint: str) -> str:
+    """Why a segment is not used that is of a client with a checkpoint, but not in the client's directory."""
+    return (
+        f"it forks off before the end of {checkpoint}, and is not in the client's directory, so its rows aren't"
+        " compared"
+    )
 
 
 def choose(

@@ -68,6 +68,8 @@ class _Files:
     segments: list[str] = field(default_factory=list)
     checkpoints: list[str] = field(default_factory=list)
     odd: list[str] = field(default_factory=list)
+    strays: list[str] = field(default_factory=list)
+    """Segments of the client that are outside of its directory."""
 
 
 class _LeftOut(Exception):
@@ -108,6 +110,7 @@ def compact(
 
 def _find(root: Path) -> dict[tuple[str, str], _Files]:
     found: dict[tuple[str, str], _Files] = {}
+    homeless: list[str] = []
     for directory, names, entries in os.walk(root):
         names[:] = [name for name in names if not name.startswith((".", "_"))]
         for name in entries:
@@ -115,8 +118,11 @@ def _find(root: Path) -> dict[tuple[str, str], _Files]:
             owner = owner_of(path)
             if name.startswith(_ASIDE):
                 os.unlink(path)  # of a compaction that was killed: this one has the lock
-            elif owner is None or name.startswith((".", "_")):
+            elif name.startswith((".", "_")):
                 continue
+            elif owner is None:
+                if parse_segment_name(name) is not None:
+                    homeless.append(path)
             elif name.endswith(SUFFIX):
                 found.setdefault(owner, _Files()).segments.append(path)
             elif is_checkpoint(path):
@@ -125,6 +131,11 @@ def _find(root: Path) -> dict[tuple[str, str], _Files]:
         owner = owner_of(path)
         if owner is not None and owner in found:
             found[owner].odd.append(f"{os.path.basename(path)}: not a file: {what}")
+    for path in set(homeless).difference(path for path, _ in irregular(root, (SUFFIX,))):
+        stray = read_segment(path, read_regular(path))
+        header = None if stray is None or stray.problem is not None else stray.header
+        if header is not None and (header.role, header.client) in found:
+            found[header.role, header.client].strays.append(path)
     return found
 
 
@@ -214,7 +225,16 @@ class _Client:
                 )
                 raise _LeftOut(f"{file} {what}")
             starts[name.first_lsn] = path
-        return [path for _, path in sorted(starts.items())]
+        new = [path for _, path in sorted(starts.items())]
+        listed = {os.path.basename(path) for path in new}
+        for path in sorted(self._files.strays):
+            file = os.path.basename(path)
+            name = parse_segment_name(file)
+            if file not in listed and name is not None and name.digest not in covered:
+                raise _LeftOut(
+                    f"{file}: it is outside of the client's directory, and may be from a copy of its file"
+                )
+        return new
 
     def _fold(self, base: Checkpoint | None, paths: Sequence[str]) -> Checkpoint:
         """A checkpoint of another one and the segments behind it."""

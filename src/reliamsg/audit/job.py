@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 
 from reliamsg.audit import compacted, verdict
 from reliamsg.audit.accepted import Brief
+from reliamsg.audit.checkpoint import is_checkpoint
 from reliamsg.audit.clients import Clients, StreamTraces, gather
 from reliamsg.audit.context import Context, Journal
 from reliamsg.audit.copies import older_copies
@@ -139,7 +140,7 @@ class _Audit:
         placed, damaged, heads, duplicated = _parts(folded, plan)
         known = histories(
             placed, damaged, heads,
-            checkpoints=plan.checkpoints, signatures_checked=rules.checkpoint_keys is not None,
+            checkpoints=plan.checkpoints, checkpoint_signatures_checked=rules.checkpoint_keys is not None,
         )  # fmt: skip
         check_retired(rules.retired, known.journals)
         older_copies(spark, known, plan.found)
@@ -300,6 +301,7 @@ def _parts(folded: RDD[Any], plan: Plan) -> tuple[list[Placed], list[Damaged], l
         for path, what in plan.found.odd
     ]
     damaged += plan.damaged
+    checkpoints = {(each.part.role, each.part.client): each for each in placed if is_checkpoint(each.path)}
     collected = folded.filter(_is_no_record).collect()
     if plan.trust is not None:
         collected = list(_without_unsigned(collected, placed, plan.trust))
@@ -311,6 +313,11 @@ def _parts(folded: RDD[Any], plan: Plan) -> tuple[list[Placed], list[Damaged], l
         digests = {(each.part.role, each.part.client, digest) for digest in each.part.digests}
         if digests <= known:
             duplicated += len(digests)
+            continue
+        used = checkpoints.get((each.part.role, each.part.client))
+        if used is not None and each.part.first_lsn <= used.part.last_lsn:  # else it was compared before
+            why = compacted.outside(used.name)
+            damaged.append(Damaged(each.path, each.name, owner_of(each.path), why))
             continue
         known |= digests
         placed.append(each)

@@ -61,7 +61,7 @@ class Histories:
     """Lines about unusable files of clients that left nothing else."""
     checkpoints: int = 0
     """The number of valid checkpoints."""
-    signatures_checked: bool = False
+    checkpoint_signatures_checked: bool = False
     """Whether valid checkpoints are signed by one of the auditor's keys."""
 
     @property
@@ -76,7 +76,7 @@ def histories(
     heads: Sequence[StatedIdle] = (),
     *,
     checkpoints: int = 0,
-    signatures_checked: bool = False,
+    checkpoint_signatures_checked: bool = False,
 ) -> Histories:
     """Put parts into histories. Each segment may be in one part only. `checkpoints`: the number of valid ones."""
     by_client: dict[tuple[str, str], list[Placed]] = defaultdict(list)
@@ -100,7 +100,7 @@ def histories(
         for boot in sorted({head.boot for head in stated[role, client]})
     ]
     paths = {each.number: each.path for each in placed}
-    found = Histories([], {}, paths, stray, checkpoints, signatures_checked)
+    found = Histories([], {}, paths, stray, checkpoints, checkpoint_signatures_checked)
     for (role, client), own in sorted(by_client.items()):
         every = lines(own)
         boots = {opening.boot for each in own for opening in each.part.openings}

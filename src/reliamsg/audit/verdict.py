@@ -161,7 +161,7 @@ def compose(
             "duplicated": duplicated,
             "signatures_checked": proof.signatures_checked,
             "checkpoints": known.checkpoints,
-            "checkpoint_signatures": "checked" if known.signatures_checked else "not checked",
+            "checkpoint_signatures_checked": known.checkpoint_signatures_checked,
             "broken": sorted(line for kind in EVIDENCE if kind != "missing" for line in lines[kind])[
                 :MAX_FINDINGS
             ],
@@ -307,9 +307,8 @@ def table(verdict: Mapping[str, Any], limit: int = 20) -> str:
         for hop, quantiles in verdict["latency"].items()
     ]
     if evidence["checkpoints"]:
-        lines.append(
-            f"  checkpoints {evidence['checkpoints']:,}, their signatures {evidence['checkpoint_signatures']}"
-        )
+        checked = "checked" if evidence["checkpoint_signatures_checked"] else "not checked"
+        lines.append(f"  checkpoints {evidence['checkpoints']:,}, their signatures {checked}")
     lines += _days(verdict["days"])
     others = [f"  {f['severity']}: {f['text']}" for f in verdict["findings"] if f["kind"] not in EVIDENCE]
     lacking = [f"  evidence: {line}" for line in (*evidence["missing"], *evidence["broken"])]

@@ -550,6 +550,13 @@ class _Collected:
         used = client.choice[0].used if client.choice else None
         if segment.digest in known or (used is not None and segment.digest in used.digests):
             self._duplicated += 1
+        elif used is not None and header.first_lsn <= used.last_lsn:
+            # Those in the client's directory were compared before.
+            self._add_damaged(
+                segment.path,
+                f"it forks off before the end of {used.name}, and is not in the client's directory, so its rows"
+                " aren't compared",
+            )
         else:
             known[segment.digest] = Piece(
                 segment.path,

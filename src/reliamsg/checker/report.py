@@ -396,7 +396,7 @@ class Report:
                 "duplicated": self.duplicated,
                 "signatures_checked": self.signatures_checked,
                 "checkpoints": self.checkpoints,
-                "checkpoint_signatures": "checked" if self.checkpoint_signatures_checked else "not checked",
+                "checkpoint_signatures_checked": self.checkpoint_signatures_checked,
                 "unverified": self.unverified,
                 "broken": [str(f) for f in self.findings if f.kind in ("broken", "skewed", *DEMANDS)],
             },

@@ -176,7 +176,7 @@ def verify(
                 "duplicated": found.duplicated,
                 "signatures_checked": trust is not None,
                 "checkpoints": found.checkpoints,
-                "checkpoint_signatures": _signatures(checkpoint_keys),
+                "checkpoint_signatures_checked": checkpoint_keys is not None,
             }
         )
     else:
@@ -186,12 +186,9 @@ def verify(
         elif any(chain.segments for chain in found.chains):  # files have no signatures
             say("signatures were not checked (--journal-keys)")
         if found.checkpoints:
-            say(f"checkpoints: {found.checkpoints}, their signatures {_signatures(checkpoint_keys)}")
+            checked = "not checked" if checkpoint_keys is None else "checked"
+            say(f"checkpoints: {found.checkpoints}, their signatures {checked}")
     return Status.OK if sound else Status.UNKNOWN
-
-
-def _signatures(checkpoint_keys: KeyRing | None) -> str:
-    return "not checked" if checkpoint_keys is None else "checked"
 
 
 class _Damaged(Exception):
