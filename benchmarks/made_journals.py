@@ -2,7 +2,8 @@
 
 They are what clients journal that publish and consume in order over two sites: nine rows for each range of messages.
 Some streams are disturbed in ways that harm nobody (an outage of a site, repairs, redeliveries after a restart, copies
-that come late, a group that is added in the middle), and some have a planted fault.
+that come late, a group that is added in the middle), and some have a planted fault. If any is disturbed, a copy of the
+group's inbox was opened once elsewhere, so that its journal has two histories.
 """
 
 from __future__ import annotations
@@ -82,6 +83,19 @@ class _Client:
         self._boots += 1
         self._boot = hashlib.sha256(f"{self._role}/{self.name}/{self._boots}".encode()).hexdigest()[:16]
         self.row("opened", rest)
+
+    def fork(self, rest: str) -> int:
+        """A copy of the file is opened and closed elsewhere, and does nothing. Returns the number of its rows, with
+        those that it shares."""
+        self.flush()
+        here = self._boot, self._parent, self._first, self.lsn
+        self._boot = hashlib.sha256(f"{self._role}/{self.name}/copy".encode()).hexdigest()[:16]
+        self.row("opened", rest)
+        self.row("closed", f',"group":"{self.name}"')
+        self.flush()
+        rows = self.lsn
+        self._boot, self._parent, self._first, self.lsn = here
+        return rows
 
     def row(self, kind: str, rest: str) -> None:
         """Add a row; `rest` are its other fields as JSON, each after a comma."""
@@ -277,13 +291,13 @@ def write_journals(place: Path, traffic: Traffic) -> Truth:
                 number // traffic.producers % 100 if topic != "added" else number, traffic, kind, fault,
             )
         )  # fmt: skip
-    _run(streams, producers, group, added)
+    copied = _run(streams, producers, group, added)
     truth = Truth(traffic.streams * traffic.ranges * traffic.size)
     for stream in streams:
         truth.found += stream.truth()
     truth.delivered = truth.messages - sum(stream.undelivered for stream in streams)
     truth.delivered += sum(traffic.size for stream in streams if stream.fault == "phantom")
-    truth.rows = sum(each.lsn for each in (group, *producers, *([added] if added else [])))
+    truth.rows = copied + sum(each.lsn for each in (group, *producers, *([added] if added else [])))
     truth.write(place / "truth.json")
     return truth
 
@@ -299,7 +313,8 @@ def _disturbed(traffic: Traffic) -> dict[int, tuple[str, str]]:
     return found
 
 
-def _run(streams: list[_Stream], producers: list[_Client], group: _Client, added: _Client | None) -> None:
+def _run(streams: list[_Stream], producers: list[_Client], group: _Client, added: _Client | None) -> int:
+    """Write all rows; returns the number of those in the history of a copy."""
     topics = sorted({stream.topic for stream in streams})
     named = json.dumps({topic: [GROUP] for topic in topics})
     for producer in producers:
@@ -313,9 +328,11 @@ def _run(streams: list[_Stream], producers: list[_Client], group: _Client, added
         added.boot(_opened(ADDED, ["added"], "latest"))
     for stream in streams:
         stream.begin()
-    middle = streams[0].traffic.ranges // 2
+    middle, copied = streams[0].traffic.ranges // 2, 0
     steps: list[Callable[[_Stream, int], Any]] = [_Stream.publish, _Stream.consume]
     for number in range(streams[0].traffic.ranges):
+        if number == middle and streams[0].traffic.disturbed:
+            copied = group.fork(opened)
         if number == middle and any(stream.disturbance == "restart" for stream in streams):
             group.boot(opened)
             for stream in streams:
@@ -330,6 +347,7 @@ def _run(streams: list[_Stream], producers: list[_Client], group: _Client, added
             "closed", f',"group":"{client.name}"' if client in (group, added) else ',"detail":{"pending":0}'
         )
         client.flush()
+    return copied
 
 
 def _opened(name: str, topics: list[str], begin: str) -> str:
