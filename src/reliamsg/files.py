@@ -64,6 +64,14 @@ def irregular(root: str | os.PathLike[str], suffixes: tuple[str, ...]) -> Iterat
     return iter(sorted(found))
 
 
+def empty_directories(root: str | os.PathLike[str]) -> Iterator[str]:
+    """The directories below another one that have no entry. Symbolic links are entries. Without hidden names."""
+    for directory, names, files in os.walk(root):
+        if not names and not files:
+            yield directory
+        names[:] = [name for name in names if not name.startswith(".")]
+
+
 def make_directories(path: Path) -> None:
     """Create a directory and its missing parents, with mode 0700 regardless of the umask."""
     missing = []

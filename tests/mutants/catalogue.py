@@ -3550,6 +3550,28 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "emptied-client-not-noticed",
+        "audit/sources.py",
+        "emptied={owner for owner in empty if owner is not None}",
+        "emptied=set()",
+        "P8: a client whose whole journal was removed is not missed",
+        ByTest(
+            "audit/test_emptied.py::test_of_a_client_that_nobody_names[-group]",
+            "assert shared(found) == shared(plain)",
+        ),
+    ),
+    Mutant(
+        "emptied-client-not-noticed-by-the-checker",
+        "checker/journals.py",
+        "emptied={owner for owner in empty if owner is not None}",
+        "emptied=set()",
+        "P8: the checker does not miss a client whose whole journal was removed",
+        ByTest(
+            "audit/test_emptied.py::test_of_a_client_that_nobody_names[-group]",
+            "assert shared(found) == shared(plain)",
+        ),
+    ),
+    Mutant(
         "checkpoint-hides-unsigned-segments",
         "audit/job.py",
         "required=self._rules.trust is not None",

@@ -108,13 +108,22 @@ def gather(
     expect: Expect,
     traces: StreamTraces,
     acceptances: Acceptances | None = None,
+    emptied: Iterable[tuple[str, str]] = (),
 ) -> Clients:
-    """Read all journals. `acceptances` are for the judges of streams."""
-    return _Gatherer(journals, expect, traces).gather(acceptances or Acceptances())
+    """Read all journals. `acceptances` are for the judges of streams. `emptied`: role and name of clients whose
+    directories are there and empty, so that they must have had journals."""
+    return _Gatherer(journals, expect, traces, emptied).gather(acceptances or Acceptances())
 
 
 class _Gatherer:
-    def __init__(self, journals: Sequence[JournalParts], expect: Expect, traces: StreamTraces) -> None:
+    def __init__(
+        self,
+        journals: Sequence[JournalParts],
+        expect: Expect,
+        traces: StreamTraces,
+        emptied: Iterable[tuple[str, str]],
+    ) -> None:
+        self._emptied = set(emptied)
         self._journals = sorted(journals, key=lambda each: (each.role, each.client, each.name))
         self._expect, self._traces = expect, traces
         self._openings = {each.name: each.openings for each in self._journals}
@@ -518,8 +527,8 @@ class _Gatherer:
     def _missing(
         self, named: Mapping[str, set[str]], producers: Mapping[str, object], groups: Mapping[str, object]
     ) -> Iterator[str]:
-        wanted = set(self._expect.producers)
-        spoke: set[str] = set()
+        wanted = {*self._expect.producers, *(name for role, name in self._emptied if role == "producer")}
+        spoke = {name for role, name in self._emptied if role == "group"}
         published: set[str] = set()
         for each in self._journals:
             for part in each.parts:

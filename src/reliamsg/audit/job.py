@@ -148,7 +148,7 @@ class _Audit:
         if kept is not None:
             records = records.union(kept_records(spark, kept, plan.placed))
         traces = _traces(spark, records, known, journals)
-        clients = gather(known.journals, rules, traces, self._scope.acceptances)
+        clients = gather(known.journals, rules, traces, self._scope.acceptances, plan.found.emptied)
         streams = _Streams(spark, records, _count(placed), known.numbers, clients.context)
         judged = streams.judge(tables=output is not None)
         if output is not None:

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from reliamsg.audit.checkpoint import MAX_BYTES, is_checkpoint
 from reliamsg.audit.segment import is_head, owner_of, parse_segment_name
-from reliamsg.files import irregular, read_regular, special_kind
+from reliamsg.files import empty_directories, irregular, read_regular, special_kind
 
 __all__ = ["Chunk", "File", "Found", "bundles", "chunks", "find", "read_checkpoint_file", "read_file"]
 
@@ -46,6 +46,8 @@ class Found:
     place: str = ""
     """The directory or URL, as given."""
     checkpoints: list[File] = field(default_factory=list)
+    emptied: set[tuple[str, str]] = field(default_factory=set)
+    """Role and name of clients that have an empty directory. Known of local directories only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,11 @@ def _find_local(root: str) -> Found:
     heads = [odd for odd in irregular(root, (".json",)) if is_head(os.path.basename(odd[0]))]
     others = [odd for odd in irregular(root, (".parquet",)) if is_checkpoint(os.path.abspath(odd[0]))]
     odd = sorted({*irregular(root, (SUFFIX,)), *heads, *others})
-    return Found(files, [(os.path.abspath(path), what) for path, what in odd], checkpoints=checkpoints)
+    empty = {owner_of(f"{os.path.abspath(directory)}/") for directory in empty_directories(root)}
+    return Found(
+        files, [(os.path.abspath(path), what) for path, what in odd], checkpoints=checkpoints,
+        emptied={owner for owner in empty if owner is not None},
+    )  # fmt: skip
 
 
 def _find_remote(spark: SparkSession, url: str) -> Found:

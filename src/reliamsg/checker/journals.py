@@ -30,7 +30,7 @@ from reliamsg.checker.signatures import FOREIGN_KEY, NOT_SIGNED, WRONG
 from reliamsg.checker.spans import Spans
 from reliamsg.errors import JournalTargetError, StoreCorrupt
 from reliamsg.export.target import SUFFIX, DirectoryTarget, Target, is_checkpoint_name, open_target
-from reliamsg.files import irregular, read_regular, special_kind
+from reliamsg.files import empty_directories, irregular, read_regular, special_kind
 from reliamsg.keys import KeyRing
 from reliamsg.store.database import reading
 from reliamsg.store.head import Head, boot_of_head
@@ -269,6 +269,8 @@ class Found:
     """Paths of files that end in ``.ndjson`` and are not segments."""
     checkpoints: int = 0
     """The number of valid checkpoints."""
+    emptied: Set[tuple[str, str]] = frozenset()
+    """Role and name of clients that have an empty directory."""
 
     def not_signed_by(self, role: str, client: str) -> list[str]:
         """The lines about segments and heads of a client that it has not signed."""
@@ -309,7 +311,8 @@ def collect(
         if (not path.endswith(".parquet") or claims_to_be_checkpoint(path))
         and not any(os.path.basename(path) in text for text in known)
     ]
-    return collected.found()
+    empty = {owner_by_path(f"{os.path.abspath(each)}/") for each in empty_directories(root)}
+    return replace(collected.found(), emptied={owner for owner in empty if owner is not None})
 
 
 def collect_path(

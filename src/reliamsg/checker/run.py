@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -101,7 +101,7 @@ def check_directory(path: str | os.PathLike[str], expect: Expect | None = None) 
     expect = expect or Expect()
     found = collect(path, expect.trust, expect.checkpoint_keys)
     logs, others = _read_logs(found.others)
-    report = _check(found.chains, logs, expect, (*found.problems, *others))
+    report = _check(found.chains, logs, expect, (*found.problems, *others), found.emptied)
     return replace(
         report, duplicated=found.duplicated, signatures_checked=expect.trust is not None,
         checkpoints=found.checkpoints, checkpoint_signatures_checked=expect.checkpoint_keys is not None,
@@ -131,9 +131,13 @@ def check(
 
 
 def _check(
-    journals: Iterable[Chain], applogs: Iterable[ApplicationLog], expect: Expect, problems: Iterable[str]
+    journals: Iterable[Chain],
+    applogs: Iterable[ApplicationLog],
+    expect: Expect,
+    problems: Iterable[str],
+    emptied: Collection[tuple[str, str]] = (),
 ) -> Report:
-    """`problems`: lines about unusable files."""
+    """`problems`: lines about unusable files. `emptied`: role and name of clients whose directories are empty."""
     started = time.perf_counter()
     every = list(journals)
     check_retired(expect.retired, every)
@@ -145,7 +149,7 @@ def _check(
     wrong, compared = compare_contents(chains, contested)
     findings += wrong
     named = _named_groups(clients, expect)
-    findings += _check_evidence(chains, clients, named, apps, expect)
+    findings += _check_evidence(chains, clients, named, apps, expect, emptied)
     accounts = account(clients.producers, clients.groups, named, contested, expect.drained, find_cuts(chains))
     findings += accounts.findings
     findings += _check_drained(chains, expect)
@@ -236,7 +240,12 @@ def _named_groups(clients: _Clients, expect: Expect) -> dict[str, set[str]]:
 
 
 def _check_evidence(
-    chains: list[Chain], clients: _Clients, named: dict[str, set[str]], apps: Applications, expect: Expect
+    chains: list[Chain],
+    clients: _Clients,
+    named: dict[str, set[str]],
+    apps: Applications,
+    expect: Expect,
+    emptied: Collection[tuple[str, str]],
 ) -> list[Finding]:
     """Evidence that is missing, and evidence that is not reliable."""
     findings: list[Finding] = []
@@ -247,16 +256,16 @@ def _check_evidence(
         findings += [Finding("broken", f"{name}: {problem}") for problem in chain.broken]
         if expect.drained and not (chain.broken or chain.finished):
             findings.append(Finding("unclosed", f"{name}: {KINDS['unclosed'][1]}"))
-    expected_producers = set(expect.producers)
+    expected_producers = {*expect.producers, *(name for role, name in emptied if role == "producer")}
     for chain in chains:
         expected_producers |= producers_named_in(chain)
     if chains:
         expected_producers |= apps.publishers
     missing_producers = expected_producers - set(clients.producers)
     findings += [Finding("missing", f"no journal of producer {name}") for name in sorted(missing_producers)]
-    groups = set().union(*named.values(), *map(groups_named_in, chains)) | (
-        set(apps.groups) if chains else set()
-    )
+    groups = {name for role, name in emptied if role == "group"}
+    groups |= set().union(*named.values(), *map(groups_named_in, chains))
+    groups |= set(apps.groups) if chains else set()
     findings += [
         Finding("missing", f"no journal of group {name}") for name in sorted(groups - set(clients.groups))
     ]

@@ -165,7 +165,12 @@ def verify(
     trust = make_trust(journal_keys, unsigned_before)
     _check_there(path)
     found = collect_path(path, trust, checkpoint_keys)
-    found = replace(found, chains=merge_copies(found.chains))
+    gone = found.emptied - {(chain.role, chain.client) for chain in found.chains}
+    found = replace(
+        found,
+        chains=merge_copies(found.chains),
+        problems=[*found.problems, *(f"no journal of {role} {name}" for role, name in sorted(gone))],
+    )
     sound = bool(found.chains) and not found.problems and all(chain.sound for chain in found.chains)
     if as_json:
         say_json(
