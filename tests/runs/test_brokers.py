@@ -151,7 +151,9 @@ POLICIES = {
 }
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(
+    "policy", ["drop-head", pytest.param("time-to-live", marks=pytest.mark.full), "reject-publish"]
+)
 def test_a_queue_that_drops(
     policy: str, tmp_path: Path, rabbit: RabbitNode, paths: Paths, unique: str, size: Size[int]
 ) -> None:
@@ -261,6 +263,7 @@ def test_losses_at_both_sites_are_reported(
     assert (report.verdict, counts["declared_gaps"], counts["lost"]) == ("lost", 17, 0), report.text()
 
 
+@pytest.mark.full  # at small size: tests/transport/test_amqp_bindings.py
 def test_only_the_groups_know_their_queues(
     tmp_path: Path, rabbit: RabbitNode, paths: Paths, unique: str, size: Size[int]
 ) -> None:

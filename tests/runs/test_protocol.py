@@ -38,7 +38,7 @@ def test_duplicated_and_reordered(
     seeded: random.Random,
 ) -> None:
     """At both sites, a bridge between producer and consumer shuffles and repeats everything."""
-    messages = size(6_000, 60_000)
+    messages = size(3_000, 60_000)
     other = make_mosquitto(name="dc2")
     rabbit.ctl("add_vhost", unique)
     rabbit.ctl("set_permissions", "-p", unique, "guest", ".*", ".*", ".*")
