@@ -28,6 +28,7 @@ T = TypeVar("T")
 Size = Callable[[T, T], T]
 
 
+@pytest.mark.full  # at small size: test_all_packets_dropped
 def test_brokers_stopped(
     tmp_path: Path,
     make_rabbit: Callable[..., RabbitNode],
@@ -54,6 +55,7 @@ def test_brokers_stopped(
             assert {row.site for row in t.rows(app, "disconnected")} == {"dc1", "dc2"}
 
 
+@pytest.mark.full  # at small size: test_a_blocked_broker_is_a_state_and_not_a_failure
 def test_out_of_memory(
     tmp_path: Path, rabbit: RabbitNode, shared_mosquitto: Mosquitto, paths: Paths, unique: str
 ) -> None:
