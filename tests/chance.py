@@ -33,10 +33,11 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("reliamsg")
 
 
-def examples(count: int) -> int:
-    """This many of Hypothesis' examples, and ten times as many with ``--full``, for a test that needs a different
-    number than most: ``@settings(max_examples=examples(30))``."""
-    return count * settings().max_examples // _EXAMPLES
+def examples(count: int, full: int | None = None) -> int:
+    """This many of Hypothesis' examples, and `full` with ``--full``, or ten times as many, for a test that needs a
+    different number than most: ``@settings(max_examples=examples(30))``."""
+    factor = settings().max_examples // _EXAMPLES
+    return full if full is not None and factor > 1 else count * factor
 
 
 @pytest.fixture

@@ -74,11 +74,21 @@ def test_the_status_follows_the_verdict(verdict: str, expected: int) -> None:
         ([".", "--unsigned-before", f"producer/p@{'0' * 64}"], 64, "--unsigned-before needs --journal-keys"),
     ],
 )
-def test_mistakes_are_one_line(arguments: list[str], code: int, says: str) -> None:
-    done = audit(*arguments)
-    assert done.returncode == code
+def test_mistakes_are_one_line(
+    arguments: list[str], code: int, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == code
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert says in said.err
+    assert len(said.err.splitlines()) == 1
+
+
+def test_a_mistake_ends_the_process_with_that_code_and_line() -> None:
+    done = audit("absent")
+    assert done.returncode == 66
     assert done.stdout == ""
-    assert says in done.stderr
+    assert "absent: no such directory" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 

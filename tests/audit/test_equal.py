@@ -76,7 +76,7 @@ def _culprit(judged: Universe, found: Sequence[tuple[str, object, object, object
 
 
 @settings(
-    max_examples=examples(10),
+    max_examples=examples(4, full=100),
     deadline=None,
     phases=[Phase.explicit, Phase.generate],  # a smaller universe shows nothing more, and takes as long
     suppress_health_check=list(HealthCheck),

@@ -80,7 +80,7 @@ def _write(place: Path, seed: int, tag: str, client: int, left: frozenset[int]) 
     return made
 
 
-@settings(max_examples=examples(10), deadline=None)
+@settings(max_examples=examples(4, full=100), deadline=None)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_by_the_plain_checker(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
     place = tmp_path_factory.mktemp("journals")

@@ -29,6 +29,7 @@ from reliamsg.trust import ClientKeys, Owner, Trust, make_trust, read_client_key
 from tests.audit.equality import shared
 from tests.audit.local_spark import local_spark
 from tests.audit.mutilated import rewritten
+from tests.patience import patient
 from tests.signed import key_of, keys_file, secret_of, trust_in
 
 TILL, LEDGER, OTHER = ("producer", "till"), ("group", "ledger"), ("producer", "other")
@@ -69,7 +70,7 @@ def run(place: Path, key_id: str | None, *, first: bool = True, messages: int = 
         for number in range(messages):
             for producer in producers:
                 producer.publish("sales", b"%d" % number)
-                message = consumer.get(timeout=30)
+                message = consumer.get(timeout=patient(30))
                 assert message is not None
                 message.ack(durable=True)
         for producer in producers:

@@ -73,7 +73,7 @@ def _times(chains: list[Chain]) -> list[int]:
     return sorted(row.wall_us for chain in chains for row in chain.rows)
 
 
-@settings(max_examples=examples(300), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(100, full=3_000), deadline=None, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**32 - 1), mode=st.sampled_from(["", "drained", "until"]))
 def test_both_judges_prove_the_same(seed: int, mode: str) -> None:
     chains = unfinished(seed)
@@ -89,7 +89,7 @@ def test_both_judges_prove_the_same(seed: int, mode: str) -> None:
     assert not found, f"unfinished({seed}), until {until_us}"
 
 
-@settings(max_examples=examples(300), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(100, full=3_000), deadline=None, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**32 - 1))
 def test_the_time_is_the_greatest_at_which_everything_is_complete(seed: int) -> None:
     """Asked for that time, the verdict is complete; asked for the next microsecond, it is not."""
@@ -105,7 +105,7 @@ def test_the_time_is_the_greatest_at_which_everything_is_complete(seed: int) -> 
     assert after.verdict == "unknown", after.text()
 
 
-@settings(max_examples=examples(300), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(100, full=3_000), deadline=None, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**32 - 1))
 def test_rows_that_have_not_arrived_never_make_it_later(seed: int) -> None:
     """Nor does any loss or violation appear that is none with all rows."""

@@ -11,6 +11,7 @@ from typing import Any
 from reliamsg.checker.journals import Chain
 from tests.audit.fleet import Writer, renamed, soup, sum_of
 from tests.audit.planted import MORE, PLANTS, chains_of
+from tests.chance import examples
 from tests.checker import test_random_mutants
 from tests.checker.controlled import SCENARIOS
 from tests.checker.histories import make
@@ -18,7 +19,7 @@ from tests.checker.test_random_mutants import MUTANTS
 
 __all__ = ["SOUND", "all_chains", "of_scenario", "wild"]
 
-SOUPS, HISTORIES = 300, 60
+SOUPS, HISTORIES = examples(120, full=300), examples(36, full=60)
 SOUND = ("lost", "corrupt")
 """Plants whose journals also exist without the plant."""
 

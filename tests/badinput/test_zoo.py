@@ -17,6 +17,7 @@ import pytest
 from reliamsg import Consumer, JournalExport, KeyRing, MessageId, Producer, Quorum, Receipt, Site
 from reliamsg.errors import ConfigError, ReliamsgError
 from reliamsg.testing import MemoryNetwork, inject
+from tests.patience import patient
 
 Call = Callable[[dict[str, Any]], object]
 
@@ -168,7 +169,7 @@ def test_constructors(here: Path, network: MemoryNetwork, which: str, wrong: Any
             assert set(here.iterdir()) == before, f"{name}: a refusal leaves nothing"
     left = {t for t in threading.enumerate() if t.is_alive() and t.name.startswith("reliamsg")} - threads
     for thread in left:
-        thread.join(5)
+        thread.join(patient(5))
     assert not [t for t in left if t.is_alive()]
 
 

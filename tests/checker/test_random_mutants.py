@@ -110,7 +110,7 @@ MUTANTS: dict[str, set[Verdict]] = {
 }
 
 
-@settings(max_examples=examples(200))
+@settings(max_examples=examples(100, full=2_000))
 @given(seed=st.integers(0, 2**32), name=st.sampled_from(sorted(MUTANTS)))
 def test_spoilt_history_is_convicted(seed: int, name: str) -> None:
     history = make(seed, logs=False)

@@ -22,6 +22,7 @@ from reliamsg.store.segment import SegmentError, decode, digest_of, encode, pars
 from reliamsg.testing import MemoryNetwork
 from tests.checker.histories import make
 from tests.checker.test_files import save_all
+from tests.patience import patient
 
 ROWS = 5
 """Maximum rows in a segment."""
@@ -414,7 +415,7 @@ def test_real_clients(tmp_path: Path) -> None:
         report = check_directory(tmp_path, Expect(drained=True))
         assert report.verdict == "unknown", "no client has closed"
         assert {finding.kind for finding in report.findings} <= {"unclosed", "pending"}, report.text()
-        producer.flush(10.0)
+        producer.flush(patient(10))
     for directory in (tmp_path, target):
         report = check_directory(directory, Expect(drained=True))
         assert report.verdict == "complete", report.text()

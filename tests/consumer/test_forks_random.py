@@ -18,6 +18,7 @@ from reliamsg.consumer.deliveries import GapItem
 from reliamsg.message import Prev
 from reliamsg.store.database import open_readonly
 from reliamsg.store.journal import read_journal
+from tests.chance import examples
 from tests.consumer.test_random import History, Place
 from tests.consumer.tools import Bench, body_of, send
 
@@ -95,7 +96,7 @@ class Forked(History):
         assert [str(found) for found in report.findings if found.severity == "violated"] == []
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(examples(20, full=40)))
 def test_random_forks(tmp_path: Path, seed: int) -> None:
     print(f"seed {seed}")
     history = Forked(seed, tmp_path / "inbox.db")

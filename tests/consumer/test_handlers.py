@@ -17,7 +17,7 @@ import pytest
 from reliamsg import Consumer, Producer
 from reliamsg.errors import ConfigError
 from reliamsg.testing import MemoryNetwork, inject
-from tests.patience import wait_for
+from tests.patience import patient, wait_for
 
 
 async def coroutine(*_: object) -> None:
@@ -98,7 +98,7 @@ def test_functions_whose_body_would_not_run_are_refused(
         receipt = producer.publish("t", b"1")
         with pytest.raises(ConfigError, match="callback"):
             receipt.add_done_callback(function)
-        message = consumer.get(timeout=10)
+        message = consumer.get(timeout=patient(10))
         assert message is not None
         assert message.body == b"1"
 
@@ -171,8 +171,8 @@ def test_on_gap_that_returns_what_nobody_runs(network: MemoryNetwork, tmp_path: 
     ):  # fmt: skip
         first = producer.publish("t", b"1")
         assert first.id is not None
-        first.wait(10)
-        message = consumer.get(timeout=10)
+        first.wait(patient(10))
+        message = consumer.get(timeout=patient(10))
         assert message is not None
         message.ack()
         network["dc1"].down()

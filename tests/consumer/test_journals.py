@@ -21,6 +21,7 @@ from reliamsg.store.journal import JournalRow, read_journal
 from reliamsg.testing import MemoryNetwork
 from reliamsg.wire.data import CONTENT_TYPE, Origin, Records, encode
 from tests.consumer.tools import TOPIC, Bench, send, seqs
+from tests.patience import patient
 from tests.runs.harness import SiteSpec, run_in, wait_for
 
 
@@ -167,7 +168,7 @@ def test_producers_journal_the_row_by_which_a_group_had_settled(tmp_path: Path) 
             producer.publish_many("sales", [b"x"] * 10)
             with Consumer("ledger", network.sites, topics=["sales"], inbox=inbox) as consumer:
                 for _ in range(10):
-                    message = consumer.get(30)
+                    message = consumer.get(patient(30))
                     assert message is not None
                     message.ack()
             wait_for(lambda end=end: end in {row.last for row in rows(outbox, "consumed")}, 30, "reported")
@@ -257,16 +258,16 @@ def test_what_was_removed_names_the_row_by_which_its_producer_said_so(tmp_path: 
     network = MemoryNetwork("dc1")
     outbox, inbox = tmp_path / "outbox.db", tmp_path / "inbox.db"
     with Producer("till", network.sites, outbox=outbox, groups={"sales": ["ledger"]}) as producer:
-        producer.publish("sales", b"kept").wait(30)
+        producer.publish("sales", b"kept").wait(patient(30))
         network["dc1"].down()
         gone = producer.publish("sales", b"removed")
         assert gone.id is not None
         producer.remove(gone.id)
         network["dc1"].up()
-        producer.publish("sales", b"kept").wait(30)
+        producer.publish("sales", b"kept").wait(patient(30))
         with Consumer("ledger", network.sites, topics=["sales"], inbox=inbox, gap_timeout=20.0) as consumer:
             for _ in range(2):
-                message = consumer.get(30)
+                message = consumer.get(patient(30))
                 assert message is not None
                 message.ack()
     (declared,) = rows(inbox, "declared")

@@ -16,6 +16,7 @@ from reliamsg.consumer.deliveries import GapItem
 from reliamsg.message import Prev
 from reliamsg.store.database import open_readonly
 from reliamsg.store.journal import read_journal
+from tests.chance import examples
 from tests.consumer.tools import Bench, body_of, frame
 
 Place = tuple[int, int]
@@ -177,7 +178,7 @@ class History:
 
 
 @pytest.mark.parametrize("lossy", [False, True])
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(examples(15, full=30)))
 def test_random_history(tmp_path: Path, seed: int, lossy: bool) -> None:
     print(f"seed {seed}, lossy {lossy}")
     history = History(seed, tmp_path / "inbox.db", lossy=lossy)

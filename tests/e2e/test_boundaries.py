@@ -9,7 +9,7 @@ from pathlib import Path
 from reliamsg import Consumer, Producer, Site
 from reliamsg.consumer import commits
 from reliamsg.testing import MemoryNetwork
-from tests.patience import wait_for
+from tests.patience import patient, wait_for
 
 TOPICS = ("t0", "t1")
 
@@ -34,7 +34,7 @@ def test_a_slow_consumer_gets_everything_from_sites_with_different_frame_limits(
             got: Counter[str] = Counter()
             stored = 0
             while got.total() < rows * size:
-                message = consumer.get(timeout=10)
+                message = consumer.get(timeout=patient(10))
                 assert message is not None, f"stuck after {got}"
                 got[message.topic] += 1
                 assert message.seq == got[message.topic]
@@ -83,7 +83,7 @@ def test_a_batch_partly_removed_at_one_site_is_delivered_from_the_other(tmp_path
             time.sleep(0.3)
             got: Counter[str] = Counter()
             while got != {"t": 110, "x": 40}:
-                message = consumer.get(timeout=10)
+                message = consumer.get(timeout=patient(10))
                 assert message is not None, f"stuck after {got}"
                 got[message.topic] += 1
                 assert message.seq == got[message.topic]

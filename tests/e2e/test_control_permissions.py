@@ -12,7 +12,7 @@ from reliamsg import Consumer, Message, Producer, Site
 from reliamsg.lab.brokers.mosquitto import Mosquitto
 from reliamsg.lab.brokers.rabbitmq import RabbitNode
 from reliamsg.wire.address import producer_address
-from tests.patience import wait_for
+from tests.patience import patient, wait_for
 
 GROUP, TOPIC = "billing", "orders"
 ALLOWED = [
@@ -79,9 +79,9 @@ def test_a_newcomer_whose_name_is_refused(kind: str, tmp_path: Path, request: py
                     lambda: refused in consumer.status().sites["dc1"].refused_addresses, "it is found", 60.0
                 )
             for _ in range(20):
-                good.publish(TOPIC, b"more").wait(20, until="consumed")
+                good.publish(TOPIC, b"more").wait(patient(20), until="consumed")
         assert consumer.status().role == "active"
         assert got["good"] == list(range(1, 22))
         assert not lost
         consumer.stop()
-        thread.join(20)
+        thread.join(patient(20))

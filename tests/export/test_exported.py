@@ -150,7 +150,7 @@ class Exporting(RuleBasedStateMachine):
 
 
 Exporting.TestCase.settings = settings(
-    max_examples=examples(60),
+    max_examples=examples(30, full=600),
     stateful_step_count=30,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

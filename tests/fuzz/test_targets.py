@@ -6,9 +6,10 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.chance import examples
 from tests.fuzz.all import TARGETS
 from tests.fuzz.amplify import AMPLIFIED
 from tests.fuzz.target import Target
@@ -70,6 +71,7 @@ def test_anything_at_all(target: Target) -> None:
 
 @every_target
 def test_damaged_inputs(target: Target) -> None:
+    @settings(max_examples=examples(40, full=1_000))
     @given(damaged(target))
     def some(data: bytes) -> None:
         target(data)

@@ -35,7 +35,7 @@ def test_gap_at_the_head_of_a_long_backlog(
 def first_after(tmp_path: Path, rabbit: RabbitNode, unique: str, size: Callable[[T, T], T]) -> float:
     """Seconds until the first message arrives of a backlog that lacks its first batch; then all of it must arrive."""
     tmp_path.mkdir()
-    messages = size(20_000, 200_000)
+    messages = size(10_000, 200_000)
     queue = group_queue(unique, 0, unique)
     sites = [("dc1", rabbit.url, {"backoff_max": 1.0})]
     with run_in(tmp_path / "run") as run:

@@ -18,7 +18,7 @@ MOST_MB = 32
 def test_both_sites_away(
     tmp_path: Path, rabbit: RabbitNode, make_mosquitto: Callable[..., Mosquitto], size: Callable[[T, T], T]
 ) -> None:
-    rate, seconds, each = size(1_000, 4_000), size(8, 60), size(10_000, 500)
+    rate, seconds, each = size(500, 4_000), size(8, 60), size(20_000, 500)
     messages = rate * (seconds + 4)
     mosquitto = make_mosquitto(name="dc2")
     with TcpProxy("127.0.0.1", rabbit.port) as one, TcpProxy("127.0.0.1", mosquitto.port) as two:

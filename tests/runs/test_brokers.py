@@ -28,6 +28,7 @@ T = TypeVar("T")
 Size = Callable[[T, T], T]
 
 
+@pytest.mark.full  # at small size: test_all_packets_dropped
 def test_brokers_stopped(
     tmp_path: Path,
     make_rabbit: Callable[..., RabbitNode],
@@ -54,6 +55,7 @@ def test_brokers_stopped(
             assert {row.site for row in t.rows(app, "disconnected")} == {"dc1", "dc2"}
 
 
+@pytest.mark.full  # at small size: test_a_blocked_broker_is_a_state_and_not_a_failure
 def test_out_of_memory(
     tmp_path: Path, rabbit: RabbitNode, shared_mosquitto: Mosquitto, paths: Paths, unique: str
 ) -> None:
@@ -151,7 +153,9 @@ POLICIES = {
 }
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(
+    "policy", ["drop-head", pytest.param("time-to-live", marks=pytest.mark.full), "reject-publish"]
+)
 def test_a_queue_that_drops(
     policy: str, tmp_path: Path, rabbit: RabbitNode, paths: Paths, unique: str, size: Size[int]
 ) -> None:
@@ -261,6 +265,7 @@ def test_losses_at_both_sites_are_reported(
     assert (report.verdict, counts["declared_gaps"], counts["lost"]) == ("lost", 17, 0), report.text()
 
 
+@pytest.mark.full  # at small size: tests/transport/test_amqp_bindings.py
 def test_only_the_groups_know_their_queues(
     tmp_path: Path, rabbit: RabbitNode, paths: Paths, unique: str, size: Size[int]
 ) -> None:

@@ -27,19 +27,23 @@ def mixed(rabbit: RabbitNode, make_mosquitto: Callable[..., Mosquitto]) -> list[
 
 
 @pytest.mark.parametrize("window", PRODUCER_WINDOWS)
-def test_producer_killed(window: str, tmp_path: Path, mixed: list[SiteSpec]) -> None:
+def test_producer_killed(
+    window: str, tmp_path: Path, mixed: list[SiteSpec], size: Callable[[T, T], T]
+) -> None:
     topic = f"crash-{window}"
     with run_in(tmp_path / "run") as run:
         consumer = run.consumer("auditors", mixed, [topic]).start()
         producer = run.producer("till", mixed, topic, ["auditors"], 4_000, rate=2_000, chunk=20)
-        for nth in (2, 7, 15):  # each time at another point of its life
+        for nth in size((2, 15), (2, 7, 15)):  # each time at another point of its life
             strike(run, producer, window, nth)
         producer.start().wait_ended(60)
         judge(run, producer, consumer)
 
 
 @pytest.mark.parametrize("window", CONSUMER_WINDOWS)
-def test_consumer_killed(window: str, tmp_path: Path, mixed: list[SiteSpec]) -> None:
+def test_consumer_killed(
+    window: str, tmp_path: Path, mixed: list[SiteSpec], size: Callable[[T, T], T]
+) -> None:
     topic = f"crash-{window}"
     with run_in(tmp_path / "run") as run:
         # It publishes as long as there is something to kill.
@@ -49,17 +53,16 @@ def test_consumer_killed(window: str, tmp_path: Path, mixed: list[SiteSpec]) -> 
         # Handling more slowly than publishing makes batches old enough to be persisted early.
         slow = 0.002 if window == "spill" else 0.0
         consumer = run.consumer("auditors", mixed, [topic], batch=20, delay=slow)
-        for nth in (2, 5, 9):
+        for nth in size((2, 9), (2, 5, 9)):
             strike(run, consumer, window, nth)
         consumer.start(delay=0.0)
         producer.stop(60)
         judge(run, producer, consumer)
 
 
-def test_kills_at_random_instants(
-    tmp_path: Path, mixed: list[SiteSpec], size: Callable[[T, T], T], seeded: random.Random
-) -> None:
-    kills = size(6, 20)
+@pytest.mark.full  # at small size, the instants above
+def test_kills_at_random_instants(tmp_path: Path, mixed: list[SiteSpec], seeded: random.Random) -> None:
+    kills = 20
     messages = 4_000 * kills // 2
     with run_in(tmp_path / "run") as run:
         producer = run.producer(

@@ -101,10 +101,11 @@ def test_resets_in_mid_frame(
             assert lost == {"dc1", "dc2"}, "no connection was reset"
 
 
-def test_flapping(tmp_path: Path, paths: Paths, unique: str, size: Size[int], seeded: random.Random) -> None:
+@pytest.mark.full  # at small size: test_everything_at_once
+def test_flapping(tmp_path: Path, paths: Paths, unique: str, seeded: random.Random) -> None:
     """Both sites alternate between up and down every second or so."""
     with run_in(tmp_path / "run") as run:
-        times = size(4, 40)
+        times = 40
         t = traffic(run, paths, unique, 1_000 * (times + 3))
         t.flows(300)
         for number in range(times):

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import paho.mqtt.client as mqtt
 import pika
+import pytest
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 from reliamsg import Consumer, Producer, Site
@@ -38,7 +39,7 @@ def test_duplicated_and_reordered(
     seeded: random.Random,
 ) -> None:
     """At both sites, a bridge between producer and consumer shuffles and repeats everything."""
-    messages = size(6_000, 60_000)
+    messages = size(3_000, 60_000)
     other = make_mosquitto(name="dc2")
     rabbit.ctl("add_vhost", unique)
     rabbit.ctl("set_permissions", "-p", unique, "guest", ".*", ".*", ".*")
@@ -73,6 +74,7 @@ def test_duplicated_and_reordered(
         rabbit.ctl("delete_vhost", unique)
 
 
+@pytest.mark.full  # at small size: test_restored.py and the simulator
 def test_wall_clocks_off_by_a_day(tmp_path: Path, paths: Paths, unique: str) -> None:
     """The producer's clock is a day late, or early, at each start; the consumer's jumps all the time."""
     with run_in(tmp_path / "run") as run:
@@ -95,6 +97,7 @@ def test_wall_clocks_off_by_a_day(tmp_path: Path, paths: Paths, unique: str) -> 
         assert stamps == sorted(stamps)
 
 
+@pytest.mark.full  # at small size: test_crash_windows.py
 def test_many_restarts(
     tmp_path: Path, paths: Paths, unique: str, size: Size[int], seeded: random.Random
 ) -> None:

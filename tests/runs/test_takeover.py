@@ -23,7 +23,12 @@ TAKEOVER_S = 4.0
 @pytest.mark.parametrize(
     "kind", [pytest.param("rabbitmq", marks=FULL), pytest.param("mosquitto", marks=FULL), "both"]
 )
-@pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+@pytest.mark.parametrize(
+    # At small size, tests/e2e/test_takeover.py has both.
+    "fault",
+    [pytest.param(signal.SIGKILL, marks=FULL), signal.SIGSTOP],
+    ids=["killed", "stopped"],
+)
 def test_takeover(
     fault: signal.Signals, kind: str, tmp_path: Path, rabbit: RabbitNode, shared_mosquitto: Mosquitto, unique: str,
     size: Callable[[T, T], T],

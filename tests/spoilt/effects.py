@@ -180,7 +180,8 @@ def _through(journals: Journals, effect: Effect, now_us: int, enqueued: set[Mess
 
 def _proven(client: Client, journals: Journals) -> int:
     """The time through which one journal is proven."""
-    last = [row for row in client.rows if row["boot"] == client.boots[-1]]
+    boot = client.boots[-1]
+    last = [row for row in client.rows if row["boot"] == boot]
     heads = [
         head["wall_us"]
         for head in journals.heads

@@ -11,7 +11,7 @@ import pytest
 
 from tests.audit.equality import shared
 from tests.spoilt.edits import Case
-from tests.spoilt.effects import Effect, expected_of, told
+from tests.spoilt.effects import Effect, Expected, expected_of, told
 from tests.spoilt.originals import finished, running
 from tests.spoilt.reader import Files, Journals
 from tests.spoilt.ways import Rules, Verdict, Way
@@ -37,9 +37,10 @@ def judged(case: Case, original: Files, ways: Mapping[str, Way], place: Path) ->
     drained = case.run == "finished" if effect.drained is None else effect.drained
     rules = Rules(drained, effect.until_us, effect.now_us or NOW_US)
     dice = random.Random(case.name)
+    expected = expected_of(journals, effect, rules.now_us, rules.drained)
     verdicts = {name: way(journals, rules, place / name, dice) for name, way in ways.items()}
     for name, verdict in verdicts.items():
-        check(name, verdict, journals, effect, rules)
+        check(name, verdict, effect, expected)
     first = shared(next(iter(verdicts.values())))
     for name, verdict in verdicts.items():
         own = shared(verdict)
@@ -48,9 +49,8 @@ def judged(case: Case, original: Files, ways: Mapping[str, Way], place: Path) ->
     return effect
 
 
-def check(way: str, verdict: Verdict, journals: Journals, effect: Effect, rules: Rules) -> None:
+def check(way: str, verdict: Verdict, effect: Effect, expected: Expected) -> None:
     """Compare everything in a verdict with what it has to be."""
-    expected = expected_of(journals, effect, rules.now_us, rules.drained)
     evidence = verdict["evidence"]
     matched("missing", evidence["missing"], effect.missing)
     matched("broken", evidence["broken"], effect.broken + effect.unclosed)

@@ -11,7 +11,7 @@ from tests.spoilt.catalogue import CASES
 from tests.spoilt.edits import Case
 from tests.spoilt.judging import judged, originals_of, params
 from tests.spoilt.reader import Files, Journals
-from tests.spoilt.ways import WAYS
+from tests.spoilt.ways import ways_for
 
 
 @pytest.fixture(scope="session")
@@ -21,9 +21,9 @@ def originals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Files]:
 
 @pytest.mark.parametrize("case", params(CASES))
 def test_every_judge_gives_the_verdict_that_it_deserves(
-    case: Case, originals: dict[str, Files], tmp_path: Path
+    case: Case, originals: dict[str, Files], tmp_path: Path, full: bool
 ) -> None:
-    judged(case, originals[case.run], WAYS, tmp_path)
+    judged(case, originals[case.run], ways_for(case.name, full), tmp_path)
 
 
 def test_there_are_many_and_not_all_are_unknown(originals: dict[str, Files], full: bool) -> None:
