@@ -205,6 +205,41 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "blocking-retry-not-blamed",
+        "protocol/sender/window.py",
+        "        return next(blocking, late)\n",
+        "        return late\n",
+        "P2: a retry that holds up all other batches of a site is repeated at once on each connection (P18)",
+        ByTest(
+            "protocol/test_window.py::TestUnanswered::test_a_row_behind_a_trial_that_blocks_is_not_blamed",
+            "[queue] = late(found, now + 30.0)",
+        ),
+    ),
+    Mutant(
+        "silenced-with-each-retry",
+        "protocol/sender/window.py",
+        "        if not flight.trial and self._answered_at <= flight.at:\n",
+        "        if self._answered_at <= flight.at:\n",
+        "P2: a batch that a site never answers is tried again with each answer to others, and holds them up (P18)",
+        ByTest(
+            "protocol/test_window.py::TestUnanswered::"
+            "test_what_was_parked_in_a_silence_is_tried_at_once_only_once",
+            'assert found.pull(now=now) == [4], "1 waits its time"',
+        ),
+    ),
+    Mutant(
+        "pause-after-a-holdup-never-grows",
+        "protocol/sender/window.py",
+        "            queue.holdups += 1\n",
+        "            queue.holdups = 1\n",
+        "P2: the more often a retry holds up others in vain, the larger its share of a site's time stays (P18)",
+        ByTest(
+            "protocol/test_window.py::TestUnanswered::"
+            "test_the_pause_is_in_proportion_to_the_time_that_the_trial_took_from_others",
+            "assert pauses == pytest.approx([30.0, 60.0, 120.0, 240.0, 240.0, 240.0])",
+        ),
+    ),
+    Mutant(
         "removed-rows-waited-for-after-restart",
         "producer/engine.py",
         "        shared.core.opened(shared.top, held)\n",

@@ -157,13 +157,30 @@ class TestTimeOuts:
             now = due
         assert waits == [30.0, 60.0, 120.0, 240.0, 240.0, 240.0]
         now = sent(found, now)
-        found.confirm(1, now=now + 200.0)
-        assert found.pull(now=now + 200.0) == [2]
-        assert found.window.next_deadline() == now + 230.0
-        found.confirm(2, now=now + 201.0)
+        found.confirm(1, now=now + 100.0)
+        assert found.pull(now=now + 100.0) == [2]
+        assert found.window.next_deadline() == now + 160.0
+        found.confirm(2, now=now + 101.0)
         found.rows += [FakeRow(3)]
         found.pull(now=now + 300.0)
         assert found.window.next_deadline() == now + 330.0
+
+    def test_the_next_rows_get_as_much_time_as_the_latest_confirm_took(self) -> None:
+        found = site(1, 1, 1)
+        found.pull(now=0.0)
+        late(found, 30.0)
+        found.pull(now=30.0)
+        assert found.window.next_deadline() == 90.0
+        found.confirm(1, now=75.0)
+        assert found.window.next_deadline() == 135.0, "45 s are more than one timeout"
+        found.confirm(2, 3, now=76.0)
+        found.rows += [FakeRow(4)]
+        found.pull(now=100.0)
+        assert found.window.next_deadline() == 160.0
+        found.confirm(4, now=101.0)
+        found.rows += [FakeRow(5)]
+        found.pull(now=200.0)
+        assert found.window.next_deadline() == 230.0
 
 
 def late(found: FakeSite, now: float) -> list[SendQueue]:
@@ -183,6 +200,15 @@ def sent(found: FakeSite, now: float) -> float:
         assert due > now
         now = due
     return now
+
+
+def blocked_by_one() -> tuple[FakeSite, float]:
+    """A site that has refused row 1 and confirmed row 2, and the time at which row 1 is retried."""
+    found = site(1, 2)
+    found.pull()
+    found.window.refuse(1, "returned", now=0.0)
+    found.confirm(2)
+    return found, found.window.queues[1].retry_at
 
 
 class TestUnanswered:
@@ -278,6 +304,97 @@ class TestUnanswered:
         found.confirm(5, now=now + 2.0)
         assert found.window.next_deadline() == now + 1.0 + 30.0
 
+    def test_a_row_behind_a_trial_that_blocks_is_not_blamed(self) -> None:
+        found, now = blocked_by_one()
+        found.rows += [FakeRow(3, 2), FakeRow(4, 3)]
+        assert found.pull(now=now) == [1, 3, 4]
+        [queue] = late(found, now + 30.0)
+        assert (queue.stream_id, queue.state, queue.reason) == (1, QueueState.PARKED, UNANSWERED)
+        assert found.pull(now=now + 30.0) == [3, 4], "the trial has to wait"
+        assert not found.window.is_overdue(now + 59.9)
+        assert found.window.is_overdue(now + 60.0), "no more patience than before"
+        found.confirm(3, 4, now=now + 31.0)
+        assert found.window.queues.keys() == {1}
+
+    def test_it_is_if_the_site_has_answered_something_that_was_sent_after_the_trial(self) -> None:
+        found, now = blocked_by_one()
+        found.rows += [FakeRow(3, 2), FakeRow(4, 3)]
+        found.pull(now=now)
+        found.confirm(3, now=now + 1.0)
+        assert late(found, now + 31.0) == [], "for the first time"
+        assert [number for number in found.pull(now=now + 31.0) if number != 1] == [4]
+
+    def test_an_answer_to_what_was_sent_before_the_trial_does_not_exonerate_it(self) -> None:
+        found, now = blocked_by_one()
+        found.rows.append(FakeRow(3, 2))
+        found.pull(now=now - 0.1)
+        assert found.pull(now=now) == [1]
+        found.confirm(3, now=now + 0.1)
+        found.rows.append(FakeRow(4, 2))
+        assert found.pull(now=now + 0.2) == [4]
+        assert [queue.stream_id for queue in late(found, now + 30.2)] == [1]
+
+    def test_a_row_that_was_sent_before_the_trial_is_blamed_itself(self) -> None:
+        found, now = blocked_by_one()
+        found.rows.append(FakeRow(3, 2))
+        found.pull(now=now - 0.1)
+        assert found.pull(now=now) == [1]
+        assert late(found, now + 29.9) == [], "for the first time"
+        assert found.pull(now=now + 29.9) == [1, 3]
+        assert found.window.next_deadline() == now + 89.9, "with more patience"
+
+    def test_the_pause_is_in_proportion_to_the_time_that_the_trial_took_from_others(self) -> None:
+        found, now = blocked_by_one()
+        pauses = []
+        for _ in range(6):
+            found.rows.append(FakeRow(len(found.rows) + 1, 2))
+            assert found.pull(now=now) == [1, len(found.rows)]
+            late(found, now + 30.0)
+            found.pull(now=now + 30.0)
+            found.confirm(len(found.rows), now=now + 30.1)
+            retried = sent(found, now + 30.1)
+            pauses.append(retried - now - 30.0)
+            found.window.disconnect(retried, asked=True)
+            found.window.connect(None)
+            now = retried
+        assert pauses == pytest.approx([30.0, 60.0, 120.0, 240.0, 240.0, 240.0])
+
+    def test_those_that_block_are_tried_one_at_a_time(self) -> None:
+        found = site(1, 2, 3, limits=SiteLimits(8, 1_000, 0.5))
+        found.pull()
+        for number in (1, 2):
+            found.window.refuse(number, "returned", now=0.0)
+        found.confirm(3)
+        found.rows.append(FakeRow(4, 3))
+        assert found.pull(now=0.5) == [1, 2, 4]
+        assert [queue.stream_id for queue in late(found, 1.0)] == [1]
+        found.rows.append(FakeRow(5, 3))
+        assert found.pull(now=1.0) == [2, 4, 5], "2 is not to blame"
+        assert [queue.stream_id for queue in late(found, 1.5)] == [2]
+        assert found.pull(now=1.5) == [4, 5]
+        found.confirm(4, 5, now=1.6)
+        assert sent(found, 1.6) == 2.0
+        assert found.pull(now=2.6) == [], "it is time for 2, but 1 is being tried"
+        assert found.window.in_flight.keys() == {1}
+        found.confirm(1, now=2.7)
+        assert found.pull(now=2.7) == [2]
+
+    def test_what_was_parked_in_a_silence_is_tried_at_once_only_once(self) -> None:
+        found = site(1, 2, limits=SiteLimits(1, 1_000, 30.0))
+        found.pull(now=0.0)
+        late(found, 30.0)
+        found.pull(now=30.0)
+        late(found, 90.0)
+        assert found.pull(now=90.0) == [2]
+        found.confirm(2, now=90.1)
+        found.rows += [FakeRow(3, 2), FakeRow(4, 2)]
+        assert found.pull(now=90.1) == [1, 3]
+        [queue] = late(found, found.window.next_deadline())
+        now = queue.retry_at - 0.5
+        assert found.pull(now=now) == [3]
+        found.confirm(3, now=now)
+        assert found.pull(now=now) == [4], "1 waits its time"
+
     def test_what_is_removed_does_not_show_that_a_site_answers(self) -> None:
         found = site(1, 2)
         found.pull(now=0.0)
@@ -312,6 +429,95 @@ class TestUnanswered:
                 found.window.connect(most)
         alive = {row.id for row in found.rows if row.stream_id not in dead}
         assert {n for first, last in found.window.confirmed for n in range(first, last + 1)} == alive
+
+
+class Line:
+    """A connection whose broker confirms in order. Confirms take `latency` seconds, and a batch of a stream in `dead`
+    gets none; with `blocks`, neither does anything behind it."""
+
+    def __init__(self, latency: float, dead: set[int], blocks: bool) -> None:
+        self.latency, self.dead, self.blocks = latency, dead, blocks
+        self._sent: list[tuple[float, int, int]] = []
+
+    def send(self, row: FakeRow, now: float) -> None:
+        if row.stream_id not in self.dead or self.blocks:
+            self._sent.append((now + self.latency, row.id, row.stream_id))
+
+    def next(self) -> float:
+        """When it confirms something next."""
+        return self._sent[0][0] if self._sent and self._sent[0][2] not in self.dead else inf
+
+    def confirmed(self) -> int:
+        return self._sent.pop(0)[1]
+
+    def drop(self) -> None:
+        self._sent.clear()
+
+
+def serve(found: FakeSite, line: Line, done: set[int], connecting: float = 0.0, now: float = 0.0) -> float:
+    """Serve a site until rows `done` are confirmed; returns the time. Connecting takes a while."""
+    connected_at = now
+    missing = {number for number in done if number not in found.window.confirmed}
+    while missing:
+        if now >= connected_at and not found.window.connected:
+            found.window.connect(None)
+        while numbers := found.pull(now):
+            for number in numbers:
+                line.send(found.rows[number - 1], now)
+        due = found.window.next_deadline() if found.window.connected else connected_at
+        if line.next() <= due:
+            now = max(now, line.next())
+            number = line.confirmed()
+            found.confirm(number, now=now)
+            missing.discard(number)
+            continue
+        assert due < inf
+        now = max(now, due)
+        if found.window.connected and found.window.is_overdue(now):
+            found.window.give_up(now)
+            found.window.disconnect(now, asked=True)
+            line.drop()
+            connected_at = now + connecting
+    return now
+
+
+class TestShares:
+    """P18: how much retries may cost others, and others a retry."""
+
+    @pytest.mark.parametrize("attempt", range(20))
+    def test_streams_that_block_a_site_take_a_bounded_share_of_the_time(
+        self, attempt: int, seeded: random.Random
+    ) -> None:
+        rng = seeded
+        timeout = rng.choice([0.5, 30.0])
+        limits = SiteLimits(rng.choice([1, 2, 16]), rng.choice([1, 25, 1_000]), timeout)
+        dead = set(range(rng.choice([1, 2, 5])))
+        streams = [*dead, *(rng.randrange(8) for _ in range(500))]
+        found = site(*streams, limits=limits)
+        alive = {row.id for row in found.rows if row.stream_id not in dead}
+        window = min(limits.batches, max(1, limits.bytes // 10))
+        latency = 0.4 * timeout
+        undisturbed = len(alive) / window * latency
+        # Until the first stream is parked, it takes 1 + 2 timeouts. If the next one follows before anything was answered,
+        # it takes 2 + 4, then 4 + 8; retries of those before it take as long. Then each is retried once at once.
+        noticing = len(dead) * 25 * timeout
+        took = serve(found, Line(latency, dead, blocks=True), alive)
+        assert took <= noticing + undisturbed * 2
+
+    @pytest.mark.parametrize("attempt", range(20))
+    def test_at_a_slow_site_a_retried_stream_gets_there(self, attempt: int, seeded: random.Random) -> None:
+        rng = seeded
+        timeout = rng.choice([0.5, 30.0])
+        limits = SiteLimits(rng.choice([1, 2, 16]), rng.choice([1, 25, 1_000]), timeout)
+        found = site(1, *(rng.randrange(2, 5) for _ in range(500)), limits=limits)
+        line = Line(rng.choice([1.5, 3.0, 6.0]) * timeout, set(), blocks=True)
+        if rng.random() < 0.5:
+            found.pull()
+            found.window.refuse(1, "returned", 0.0)
+            found.window.disconnect(0.0, asked=True)
+        took = serve(found, line, {1}, rng.choice([0.0, 0.1]) * timeout)
+        assert took < 400 * timeout
+        assert serve(found, line, {row.id for row in found.rows}, now=took) < 100_000 * timeout
 
 
 class TestParking:

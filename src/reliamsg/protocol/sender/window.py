@@ -11,7 +11,10 @@ States of a queue::
                 / unanswered           ▲                              │
                                        └─ refused/dropped/unanswered ─┘
 
-A retried row does not count against the window's limits: a broker may never answer it.
+A retried row, the *trial*, does not count against the window's limits: a broker may never answer it. It may also keep
+the broker from answering what is sent after it (P18). A trial that did so makes its queue a *blocker* until the stream
+is confirmed or refused: blockers are retried one at a time, and after pauses that grow with the time that they took
+from others.
 A parked stream whose rows have all been removed has nothing to retry, and rejoins the main queue at once.
 
 A stream also has a queue of its own, in any of these states, while one of its named groups is not proven to exist at
@@ -41,6 +44,9 @@ PARK_MAX_S = 30.0
 """The pause before a parked stream is retried starts at PARK_MIN_S and doubles up to PARK_MAX_S."""
 MAX_PATIENCE = 8
 """If reconnecting did not help, the confirm timeout is extended, up to this multiple."""
+MAX_CALM = 8
+"""After a trial that held up other rows, no blocker is retried for as long as they were held up. That doubles with each
+such trial of a stream, up to this multiple."""
 DROPS = 3
 """After this many dropped connections with the same first row, the row is sent alone. If the connection drops once
 more, its stream is parked."""
@@ -80,6 +86,7 @@ class SendQueue:
 
     __slots__ = (
         "attempts",
+        "holdups",
         "in_flight",
         "next",
         "proven",
@@ -98,6 +105,8 @@ class SendQueue:
         self.state = QueueState.FLOWING
         self.retry_at = 0.0
         self.attempts = 0
+        self.holdups = 0
+        """How many trials in a row held up other rows; the queue is a blocker if there was one."""
         self.reason = ""
         self.uncounted: RangeSet | None = None
         """Confirmed rows whose confirm does not count; None if confirms count."""
@@ -135,6 +144,8 @@ class InFlight:
     row: RowLike
     queue: SendQueue
     at: float
+    number: int
+    """It was sent before those with higher numbers."""
     trial: bool = False
     """It retries a parked stream, and does not count against the window's limits."""
 
@@ -171,16 +182,21 @@ class SiteWindow:
         """When the oldest regular row in flight became the oldest, if a confirm made it so."""
         self._retry_at = inf
         """The earliest time at which a parked queue is retried."""
+        self._calm_until = -inf
+        """No blocker is retried before this time."""
         self._suspect = 0
         self._drops = 0
         self._overdue: set[int] = set()
         """Rows that were overdue once without their streams being parked."""
-        self._answered = -inf
-        """When the latest row that the site confirmed or refused had been sent."""
+        self._sent = 0
+        """The number of the row that was sent last."""
+        self._answered = 0
+        """The highest number of a row that the site confirmed or refused."""
         self._answered_at = -inf
         """When the site last confirmed or refused a row."""
         self._silenced: set[int] = set()
-        """Streams that were parked while the site answered nothing, perhaps through no fault of theirs."""
+        """Streams that were parked while the site answered nothing, perhaps through no fault of theirs, and it still
+        does not."""
 
     @property
     def up(self) -> bool:
@@ -238,8 +254,7 @@ class SiteWindow:
     def block(self, reason: str | None, now: float) -> None:
         """The broker asked us to pause or, with None, to go on. Confirms are not overdue while it reads nothing."""
         if self.blocked is not None and reason is None:
-            self._oldest_at = now
-            for flight in self._trials.values():
+            for flight in self.in_flight.values():
                 flight.at = now
             self.due_at = min(self.due_at, now + self.limits.confirm_timeout)
         self.blocked = reason
@@ -265,15 +280,24 @@ class SiteWindow:
             return False
         self._retry_at = inf
         found = False
+        blockers = [queue for queue in self.queues.values() if queue.holdups]
         for queue in self.queues.values():
-            if queue.state is not QueueState.PARKED:
-                continue
-            if queue.retry_at <= now:
-                queue.state = QueueState.PROBING
-                found = True
-            else:
-                self._retry_at = min(self._retry_at, queue.retry_at)
+            if queue.state is QueueState.PARKED and not queue.holdups:
+                found |= self._retry_if_due(queue, queue.retry_at, now)
+        if blockers and not any(queue.state is QueueState.PROBING for queue in blockers):
+            parked = (queue for queue in blockers if queue.state is QueueState.PARKED)
+            first = min(parked, key=lambda queue: queue.retry_at, default=None)
+            if first is not None:
+                found |= self._retry_if_due(first, max(first.retry_at, self._calm_until), now)
         return found
+
+    def _retry_if_due(self, queue: SendQueue, at: float, now: float) -> bool:
+        """Have a parked queue retry if its time has come; returns whether it has."""
+        if at > now:
+            self._retry_at = min(self._retry_at, at)
+            return False
+        queue.state = QueueState.PROBING
+        return True
 
     def send(self, queue: SendQueue, rows: Sequence[R], now: float) -> list[R]:
         """Which of `rows`, the next ones of `queue`, are sent now. They are in flight, and the caller must send them.
@@ -296,7 +320,8 @@ class SiteWindow:
                 row.size > size and self._regular
             ):  # a row larger than the window is sent alone
                 break
-            flight = self.in_flight[row.id] = InFlight(row, queue, now, trial)
+            self._sent += 1
+            flight = self.in_flight[row.id] = InFlight(row, queue, now, self._sent, trial)
             queue.in_flight.add(row.id)
             if trial:
                 self._trials[row.id] = flight
@@ -345,6 +370,8 @@ class SiteWindow:
         for queue in back:
             assert queue.stream_id is not None  # the main queue is not among them
             del self.queues[queue.stream_id]
+            if queue.holdups:
+                self._retry_by(-inf)  # another blocker may be retried
         return back
 
     # -- answers --------------------------------------------------------------------------------------------
@@ -354,7 +381,7 @@ class SiteWindow:
         counted: dict[int, RowLike] = {}
         landed = self._complete(row_ids, now)
         for flight in landed:
-            self._answered = max(self._answered, flight.at)
+            self._answered = max(self._answered, flight.number)
             if not self.queues or flight.row.id in self.confirmed:
                 counted[flight.row.id] = flight.row
         if landed:
@@ -385,8 +412,9 @@ class SiteWindow:
         flight = self._land(row_id, now)
         if flight is None:
             return None
-        self._answered = max(self._answered, flight.at)
+        self._answered = max(self._answered, flight.number)
         self._answered_at = now
+        flight.queue.holdups = 0
         self._retry_silenced(now)
         queue = flight.queue
         if queue.state is QueueState.PARKED:
@@ -406,9 +434,12 @@ class SiteWindow:
         flight.queue.in_flight.discard(row_id)
         if flight.trial:
             del self._trials[row_id]
+            if flight.queue.holdups:
+                self._retry_by(now)  # another blocker may be retried
         else:
             if row_id == next(iter(self._regular)):
                 self._oldest_at = now
+                self._patience = min(self._patience, self._patience_for(now - flight.at))
             del self._regular[row_id]
             self.bytes -= flight.row.size
         self._overdue.discard(row_id)
@@ -423,15 +454,13 @@ class SiteWindow:
                 continue
             queue = flight.queue
             (self.confirmed if queue.uncounted is None else queue.uncounted).add(row_id, row_id)
-            if not self._regular:
-                self._patience = 1
             if row_id == self._suspect:
                 self._drops = 0
             if (
                 queue.state is QueueState.PROBING and not queue.in_flight
             ):  # else it was in flight before the retry
                 queue.state = QueueState.FLOWING
-                queue.attempts = 0
+                queue.attempts = queue.holdups = 0
             if queue.proven:
                 self._settle(queue)
             landed.append(flight)
@@ -443,6 +472,7 @@ class SiteWindow:
             queue = self.queues.get(stream_id)
             if queue is not None and queue.state is QueueState.PARKED:
                 queue.retry_at = min(queue.retry_at, now)
+                queue.holdups = 0
                 self._retry_by(now)
         self._silenced.clear()
 
@@ -503,29 +533,57 @@ class SiteWindow:
         return self.blocked is None and any(due <= now for due, _ in self._oldest())
 
     def give_up(self, now: float) -> list[SendQueue]:
-        """A confirm is overdue, and the caller is about to drop the connection. The next confirm gets more time:
-        otherwise a row that takes longer than the timeout would be sent again and again. Returns queues that are parked
-        because of it (P18)."""
+        """A confirm is overdue, and the caller is about to drop the connection. Unless this parks a stream, the next confirm
+        gets more time: otherwise a row that takes longer than the timeout would be sent again and again. Returns queues
+        that are parked (P18)."""
         late = [flight for due, flight in self._oldest() if due <= now]
+        causes = {flight.number: flight for flight in map(self._cause, late)}
         self.overdue_since = now
-        if not all(flight.trial for flight in late):  # the timeout of retried rows has its own backoff
+        parked = [queue for flight in causes.values() if (queue := self._park_late(flight, now)) is not None]
+        if not parked:
             self._patience = min(2 * self._patience, MAX_PATIENCE)
-        return [queue for flight in late if (queue := self._park_late(flight, now)) is not None]
+        return parked
+
+    def _cause(self, late: InFlight) -> InFlight:
+        """The likely cause of an overdue row: the first trial before it, if nothing that was sent after that trial has
+        been answered, and otherwise the row itself."""
+        if late.trial:
+            return late
+        blocking = (
+            trial for trial in self._trials.values() if self._answered < trial.number < late.number
+        )
+        return next(blocking, late)
 
     def _park_late(self, flight: InFlight, now: float) -> SendQueue | None:
         """Park the stream of an overdue row, if the row rather than the site is the likely cause."""
         row, queue = flight.row, flight.queue
-        if self._answered <= flight.at and not flight.trial and row.id not in self._overdue:
+        if self._answered < flight.number and not flight.trial and row.id not in self._overdue:
             self._overdue.add(row.id)
             return None
         self._overdue.discard(row.id)
-        if self._answered_at <= flight.at:
+        if not flight.trial and self._answered_at <= flight.at:
             self._silenced.add(row.stream_id)
         if queue is self.main:
             queue = self._separate(row.stream_id, row.id)
         elif queue.state is QueueState.PARKED:
             return None
+        self._calm_down(flight, now)
         return self._park(queue, row.id, UNANSWERED, now)
+
+    def _calm_down(self, flight: InFlight, now: float) -> None:
+        """If an overdue trial held up regular rows, pause before the next one that may do so."""
+        oldest = next(iter(self._regular.values()), None)
+        if flight.trial and oldest is not None and self._answered < flight.number < oldest.number:
+            queue = flight.queue
+            self._calm_until = now + (now - oldest.at) * min(2 ** min(queue.holdups, 10), MAX_CALM)
+            queue.holdups += 1
+
+    def _patience_for(self, seconds: float) -> int:
+        """How many confirm timeouts, rounded up to a power of two, make up this time."""
+        found = 1
+        while found < MAX_PATIENCE and found * self.limits.confirm_timeout < seconds:
+            found *= 2
+        return found
 
     def _oldest(self) -> list[tuple[float, InFlight]]:
         """The oldest regular row and the oldest retried row, each with the time when its confirm is overdue."""
