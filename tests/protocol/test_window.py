@@ -308,8 +308,8 @@ class TestUnanswered:
         found, now = blocked_by_one()
         found.rows += [FakeRow(3, 2), FakeRow(4, 3)]
         assert found.pull(now=now) == [1, 3, 4]
-        [queue] = late(found, now + 30.0)
-        assert (queue.stream_id, queue.state, queue.reason) == (1, QueueState.PARKED, UNANSWERED)
+        assert [queue.stream_id for queue in late(found, now + 30.0)] == [1]
+        assert (found.window.queues[1].state, found.window.queues[1].reason) == (QueueState.PARKED, UNANSWERED)
         assert found.pull(now=now + 30.0) == [3, 4], "the trial has to wait"
         assert not found.window.is_overdue(now + 59.9)
         assert found.window.is_overdue(now + 60.0), "no more patience than before"

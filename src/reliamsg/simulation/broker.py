@@ -23,7 +23,7 @@ from reliamsg.wire.control import is_control_frame
 
 __all__ = [
     "UNLIMITED", "Answered", "Blocked", "Broker", "BrokerEvent", "BrokerTraits", "ControlArrived", "Delivered",
-    "Drained", "Session",
+    "Drained", "Session", "Unanswered",
 ]  # fmt: skip
 
 UNLIMITED = 1 << 30
@@ -82,6 +82,15 @@ class Blocked(msgspec.Struct, frozen=True):
     reason: str | None
 
 
+@dataclass(frozen=True)
+class Unanswered:
+    """A topic for whose messages a broker neither stores nor confirms anything."""
+
+    topic: str
+    blocks: bool
+    """Nor does it for what follows such a message on the same connection."""
+
+
 BrokerEvent = Answered | Delivered | Drained | ControlArrived | Blocked
 
 
@@ -136,9 +145,10 @@ class Broker:
         self._inflight = UNLIMITED if traits.inflight is None or self.protocol == "amqp" else traits.inflight
         self._scheduler, self._faults, self._trace, self._traffic = scheduler, faults, trace, traffic
         self._random, self._hole = chance, hole
-        self._waiting_for_leader: list[tuple[Session, Outgoing]] = []
-        """What was published while its queues had no leader: connections stand, and nothing is stored, confirmed or
-        delivered."""
+        self.unanswered: Unanswered | None = None
+        self._held: list[tuple[Session, Outgoing]] = []
+        """What was published while its queues had no leader, or its topic was not answered: connections stand, and
+        nothing of it is stored or confirmed."""
         self._life = 0
 
     # -- sessions -------------------------------------------------------------------------------------------
@@ -198,8 +208,8 @@ class Broker:
         """A message arrived."""
         if session not in self.model.sessions:
             return
-        if not self.model.delivers:
-            self._waiting_for_leader.append((session, message))
+        if not self.model.delivers or self._is_held(session, message):
+            self._held.append((session, message))
             return
         self._traffic.published(self.name, message, orphaned=not session.connection.client.alive)
         copies, answer = self.model.publish(session, message)
@@ -220,6 +230,21 @@ class Broker:
             self._scheduler.after(answer.delay, session.post, answered)
         else:
             session.post(answered)
+
+    def _is_held(self, session: Session, message: Outgoing) -> bool:
+        """Whether a message waits behind others, or for as long as its topic is not answered."""
+        unanswered = self.unanswered
+        return unanswered is not None and (
+            message.topic == unanswered.topic
+            or (unanswered.blocks and any(each is session for each, _ in self._held))
+        )
+
+    def _release_held(self) -> None:
+        """Process again what was held."""
+        held, self._held = self._held, []
+        for session, message in held:
+            self.publish(session, message)
+        self.feed()
 
     def _store(self, copy: Copy) -> None:
         if self.model.store(copy):
@@ -331,7 +356,7 @@ class Broker:
     def go_down(self, reason: str) -> None:
         """Drop every connection, and accept no new one."""
         self.model.set_up(False)
-        self._waiting_for_leader.clear()
+        self._held.clear()
         self._life += 1
         for session in list(self.model.sessions):
             self._disconnect(session, reason)
@@ -379,10 +404,12 @@ class Broker:
     def set_leader(self, has_leader: bool) -> None:
         """Its quorum queues have a leader again, or lose it."""
         self.model.deliver(has_leader)
-        waiting, self._waiting_for_leader = self._waiting_for_leader, []
-        for session, message in waiting:
-            self.publish(session, message)
-        self.feed()
+        self._release_held()
+
+    def answer_all(self, but: Unanswered | None = None) -> None:
+        """From now on, answer everything again, or everything but this."""
+        self.unanswered = but
+        self._release_held()
 
     def block(self, reason: str | None) -> None:
         """Ask senders to stop, or (None) to resume."""

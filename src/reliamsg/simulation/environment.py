@@ -8,7 +8,7 @@ from functools import partial
 from typing import Protocol
 
 from reliamsg.config import Site
-from reliamsg.simulation.broker import Broker
+from reliamsg.simulation.broker import Broker, Unanswered
 from reliamsg.simulation.clock import Scheduler, WallClock
 from reliamsg.simulation.faults import Faults
 from reliamsg.simulation.mqtt import SECOND
@@ -22,6 +22,10 @@ INTERVAL_S = 0.25
 AWAY_S = (0.1, 8.0)
 SLOW_S = (2.0, 15.0)
 DAY_US = 86_400_000_000
+LASTS = 0.5
+"""How often a topic is unanswered until long after the last fault."""
+BLOCKS = 0.7
+"""How often an unanswered topic holds up what follows on the same connection."""
 SNAPSHOT = 0.1
 """The chance that a broker takes a snapshot at an opportunity."""
 CUTS = {"cut": ("up", "down"), "cut_up": ("up",), "cut_down": ("down",), "cut_control": ("up", "down")}
@@ -49,9 +53,13 @@ class EnvironmentFaults:
         self._scheduler.after(INTERVAL_S, self._act)
 
     def end(self) -> None:
-        """End all conditions, for good."""
+        """End all faults, for good, and all conditions but those that outlast them."""
         self._faults.end()
         self._conditions.end_all()
+
+    def end_lasting(self) -> None:
+        """End the conditions that outlasted all others."""
+        self._conditions.end_lasting()
 
     def _act(self) -> None:
         if not self._faults.over:
@@ -67,14 +75,26 @@ class Conditions:
         self._scheduler = scheduler
         self._ends: dict[object, Callable[[], object]] = {}
         """By condition, the function that ends it."""
+        self._lasting: dict[object, Callable[[], object]] = {}
+        """Those that end after all others."""
 
     def __contains__(self, condition: object) -> bool:
-        return condition in self._ends
+        return condition in self._ends or condition in self._lasting
 
     def last(self, condition: object, seconds: float, end: Callable[[], object]) -> None:
         """Start a condition that lasts `seconds` seconds; `end` ends it."""
         self._ends[condition] = end
         self._scheduler.after(seconds, self._over, condition, end)
+
+    def outlast(self, condition: object, end: Callable[[], object]) -> None:
+        """Start a condition that lasts until :meth:`end_lasting`."""
+        self._lasting[condition] = end
+
+    def end_lasting(self) -> None:
+        """End the conditions that outlasted all others."""
+        for end in list(self._lasting.values()):
+            end()
+        self._lasting.clear()
 
     def _over(self, condition: object, end: Callable[[], object]) -> None:
         if self._ends.get(condition) is end:
@@ -82,7 +102,7 @@ class Conditions:
             end()
 
     def end_all(self) -> None:
-        """End every condition now."""
+        """End every condition now, except those that outlast all others."""
         for end in list(self._ends.values()):
             end()
         self._ends.clear()
@@ -94,13 +114,14 @@ class BrokerFaults:
     def __init__(
         self,
         sites: Iterable[Site],
+        topics: Sequence[str],
         brokers: Mapping[str, Broker],
         faults: Faults,
         conditions: Conditions,
         trace: Trace,
         chance: random.Random,
     ) -> None:
-        self._sites, self._brokers = tuple(sites), brokers
+        self._sites, self._topics, self._brokers = tuple(sites), tuple(topics), brokers
         self._faults, self._conditions, self._trace, self._random = faults, conditions, trace, chance
 
     def act(self) -> None:
@@ -140,6 +161,8 @@ class BrokerFaults:
             faults.strikes("no_leader")
             broker.set_leader(False)
             self._last(broker, "no_leader", lambda: broker.set_leader(True))
+        if faults.bites("topic_unanswered") and ("topic_unanswered", broker.name) not in self._conditions:
+            self._leave_unanswered(broker)
         if faults.bites("over_send") and broker.protocol == "mqtt" and not broker.sends_all:
             self._note(broker, "sends everything ahead of acknowledgements")
             broker.send_all(True)
@@ -149,6 +172,18 @@ class BrokerFaults:
             self._note(broker, f"refuses address {address}")
             broker.refuse_address(address)
             self._last(broker, "address_refused", broker.allow_addresses)
+
+    def _leave_unanswered(self, broker: Broker) -> None:
+        chance = self._faults.at(broker.name).random("topic_unanswered")
+        lasts = chance.random() < LASTS
+        unanswered = Unanswered(chance.choice(self._topics), chance.random() < BLOCKS)
+        self._note(broker, f"answers nothing for {unanswered}{', and that lasts' if lasts else ''}")
+        self._faults.at(broker.name).strikes("topic_unanswered")
+        broker.answer_all(but=unanswered)
+        if lasts:
+            self._conditions.outlast(("topic_unanswered", broker.name), broker.answer_all)
+        else:
+            self._last(broker, "topic_unanswered", broker.answer_all)
 
     def _go_down(self, broker: Broker, name: str) -> None:
         faults = self._faults.at(broker.name)

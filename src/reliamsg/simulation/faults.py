@@ -36,6 +36,11 @@ FAULTS: dict[str, tuple[float, str]] = {
     "session_forgotten": (0.01, "a broker forgets one group's queue or session"),
     "two_sessions": (0.02, "a broker keeps the session of a dead reader beside its new one"),
     "no_leader": (0.01, "a broker's quorum queues have no leader for a while"),
+    "topic_unanswered": (
+        0.01,
+        "a broker answers nothing for one topic, or nothing that follows on the same connection either, for a while or"
+        " until others have got through after the last fault",
+    ),
     "blocked": (0.01, "a broker asks senders to stop for a while"),
     "login_refused": (0.01, "a broker refuses logins for a while"),
     "over_send": (0.02, "an MQTT broker sends more ahead of acknowledgements than its clients allow, for a while"),

@@ -281,6 +281,19 @@ class ProducerProcess(Process):
         """How many messages are not confirmed, as far as is known."""
         return 0 if self.engine is None else self.engine.pending()
 
+    def awaits_confirms(self, site: str, but: str) -> bool:
+        """Whether a site has still to confirm messages, except those of topic `but` and what may have to wait for groups
+        that are not proven there."""
+        if self.engine is None or not self.executor.alive:
+            return self.terminated_with is None
+        shared = self.engine.shared
+        window = shared.core.sites[site]
+        topics = {number: info.row.stream.topic for number, info in shared.streams.by_id.items()}
+        return window.main.unanswered <= shared.top or any(
+            number is not None and topics[number] != but and queue.uncounted is None
+            for number, queue in window.queues.items()
+        )
+
     # -- publishing -----------------------------------------------------------------------------------------
 
     def _publish(self) -> None:

@@ -29,6 +29,7 @@ __all__ = [
     "Liveness",
     "ProducerReport",
     "Progress",
+    "beside_unanswered",
     "find_stalls",
 ]
 
@@ -39,6 +40,8 @@ STATUS_S = 60.0
 """A producer announces at least this often what a group has not settled."""
 QUARANTINED_S = 45.0
 """How long after the last fault a control address may still be in quarantine: 10 s first, then 20 s."""
+FOUND_OUT = 30
+"""How many confirm timeouts it takes at most until streams that a site does not answer are found out, and retried."""
 MESSAGE_BYTES = 300
 """More bytes than any message takes when it is sent again."""
 
@@ -102,6 +105,14 @@ def producer_bound(settings: ClientSettings) -> float:
     waits = settings["block_timeout"] if settings["when_full"] == "block" else 0.0
     announcements = settings["hello_timeout"] + settings["status_interval"]
     return float(waits + announcements + 2 * confirms) + _connecting(settings)
+
+
+def beside_unanswered(settings: ClientSettings, site: str) -> float:
+    """How many seconds it may take until a site has confirmed what a producer sends there, except for a topic that it
+    does not answer (P18): a few timeouts until the topic is found out, and then as much for its retries as for the
+    rest."""
+    timeout = next(each.confirm_timeout for each in settings.sites if each.name == site)
+    return float(2 * producer_bound(settings) + 2 * SLACK_S + FOUND_OUT * timeout)
 
 
 def _connecting(settings: ClientSettings) -> float:

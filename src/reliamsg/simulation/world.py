@@ -44,6 +44,7 @@ from reliamsg.simulation.stalls import (
     Liveness,
     ProducerReport,
     Progress,
+    beside_unanswered,
     find_stalls,
 )
 from reliamsg.simulation.stored import stored_in_inbox, stored_in_outbox
@@ -143,6 +144,7 @@ class World:
         sources = (
             BrokerFaults(
                 self.scenario.sites,
+                self.scenario.read_topics,
                 self.brokers,
                 self.faults,
                 conditions,
@@ -175,6 +177,9 @@ class World:
         self.scheduler.run(end)
         self._environment.end()
         self.trace.note("world", "", "faults end")
+        self._wait_beside_unanswered()
+        self._environment.end_lasting()
+        end = self.scheduler.now
         liveness = Liveness()
         liveness.update(self._progress())
         while not (self._is_done and self._is_settled) and not self._has_stalled(liveness):
@@ -201,6 +206,28 @@ class World:
             name for name, settings in self.scenario.groups.items() if settings["on_gap"] in ("wait", "hold")
         }
         self.oracle.judge(waiting - self.incidents.unrepaired_groups)
+
+    def _wait_beside_unanswered(self) -> None:
+        """While brokers do not answer for one topic, they have to confirm what there is of others (P18)."""
+        begin = self.scheduler.now
+        late = {
+            (producer, broker): begin + beside_unanswered(producer.settings, broker.name)
+            for producer in self.producers
+            for broker in self.brokers.values()
+            if broker.unanswered is not None
+        }
+        while late:
+            self.scheduler.run(self.scheduler.now + LOOK_S)
+            for (producer, broker), until in list(late.items()):
+                topic = "" if broker.unanswered is None else broker.unanswered.topic
+                if not producer.awaits_confirms(broker.name, topic):
+                    del late[producer, broker]
+                elif self.scheduler.now > until:
+                    del late[producer, broker]
+                    self.oracle.violate(
+                        "stalled",
+                        f"{producer.name} waits for confirms of {broker.name}, which does not answer for {topic}",
+                    )
 
     def compare(self) -> None:
         """Compare the verdicts with those of the plain checker."""
