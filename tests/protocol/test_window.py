@@ -309,7 +309,10 @@ class TestUnanswered:
         found.rows += [FakeRow(3, 2), FakeRow(4, 3)]
         assert found.pull(now=now) == [1, 3, 4]
         assert [queue.stream_id for queue in late(found, now + 30.0)] == [1]
-        assert (found.window.queues[1].state, found.window.queues[1].reason) == (QueueState.PARKED, UNANSWERED)
+        assert (found.window.queues[1].state, found.window.queues[1].reason) == (
+            QueueState.PARKED,
+            UNANSWERED,
+        )
         assert found.pull(now=now + 30.0) == [3, 4], "the trial has to wait"
         assert not found.window.is_overdue(now + 59.9)
         assert found.window.is_overdue(now + 60.0), "no more patience than before"
@@ -358,6 +361,29 @@ class TestUnanswered:
             found.window.connect(None)
             now = retried
         assert pauses == pytest.approx([30.0, 60.0, 120.0, 240.0, 240.0, 240.0])
+
+    def test_so_it_is_if_the_site_refuses_it_at_last(self) -> None:
+        """RabbitMQ nacks what it could not pass to a queue for 65 s."""
+        found, now = blocked_by_one()
+        pauses = []
+        for _ in range(5):
+            found.rows.append(FakeRow(len(found.rows) + 1, 2))
+            assert found.pull(now=now) == [1, len(found.rows)]
+            found.window.refuse(1, "nacked", now + 29.0)
+            found.confirm(len(found.rows), now=now + 29.0)
+            retried = sent(found, now + 29.0)
+            pauses.append(retried - now - 29.0)
+            found.window.disconnect(retried, asked=True)
+            found.window.connect(None)
+            now = retried
+        assert pauses == pytest.approx([29.0, 58.0, 116.0, 232.0, 232.0])
+
+    def test_one_that_is_refused_soon_does_not_block(self) -> None:
+        found, now = blocked_by_one()
+        found.rows.append(FakeRow(3, 2))
+        assert found.pull(now=now) == [1, 3]
+        found.window.refuse(1, "returned", now + 0.1)
+        assert sent(found, now + 0.1) == pytest.approx(now + 0.1 + 2 * PARK_MIN_S)
 
     def test_those_that_block_are_tried_one_at_a_time(self) -> None:
         found = site(1, 2, 3, limits=SiteLimits(8, 1_000, 0.5))

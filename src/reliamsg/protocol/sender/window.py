@@ -47,6 +47,8 @@ MAX_PATIENCE = 8
 MAX_CALM = 8
 """After a trial that held up other rows, no blocker is retried for as long as they were held up. That doubles with each
 such trial of a stream, up to this multiple."""
+HOLDUP_S = 1.0
+"""Holding up others counts from this many seconds on, or from a tenth of the confirm timeout on, if that is less."""
 DROPS = 3
 """After this many dropped connections with the same first row, the row is sent alone. If the connection drops once
 more, its stream is parked."""
@@ -412,9 +414,10 @@ class SiteWindow:
         flight = self._land(row_id, now)
         if flight is None:
             return None
+        if flight.trial:
+            self._calm_down(flight, now, answered=True)
         self._answered = max(self._answered, flight.number)
         self._answered_at = now
-        flight.queue.holdups = 0
         self._retry_silenced(now)
         queue = flight.queue
         if queue.state is QueueState.PARKED:
@@ -549,9 +552,7 @@ class SiteWindow:
         been answered, and otherwise the row itself."""
         if late.trial:
             return late
-        blocking = (
-            trial for trial in self._trials.values() if self._answered < trial.number < late.number
-        )
+        blocking = (trial for trial in self._trials.values() if self._answered < trial.number < late.number)
         return next(blocking, late)
 
     def _park_late(self, flight: InFlight, now: float) -> SendQueue | None:
@@ -567,14 +568,17 @@ class SiteWindow:
             queue = self._separate(row.stream_id, row.id)
         elif queue.state is QueueState.PARKED:
             return None
-        self._calm_down(flight, now)
+        if flight.trial:
+            self._calm_down(flight, now, answered=False)
         return self._park(queue, row.id, UNANSWERED, now)
 
-    def _calm_down(self, flight: InFlight, now: float) -> None:
-        """If an overdue trial held up regular rows, pause before the next one that may do so."""
-        oldest = next(iter(self._regular.values()), None)
-        if flight.trial and oldest is not None and self._answered < flight.number < oldest.number:
-            queue = flight.queue
+    def _calm_down(self, trial: InFlight, now: float, answered: bool) -> None:
+        """A trial was in vain, refused or not answered. If it held up regular rows, pause before the next one that may do so."""
+        queue, oldest = trial.queue, next(iter(self._regular.values()), None)
+        shortest = min(HOLDUP_S, 0.1 * self.limits.confirm_timeout)
+        if self._answered > trial.number or (answered and now - trial.at < shortest):
+            queue.holdups = 0  # it held up nothing, or was refused soon
+        elif oldest is not None and oldest.number > trial.number and now - oldest.at >= shortest:
             self._calm_until = now + (now - oldest.at) * min(2 ** min(queue.holdups, 10), MAX_CALM)
             queue.holdups += 1
 
