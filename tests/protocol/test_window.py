@@ -524,8 +524,8 @@ class TestShares:
         window = min(limits.batches, max(1, limits.bytes // 10))
         latency = 0.4 * timeout
         undisturbed = len(alive) / window * latency
-        # Until the first stream is parked, it takes 1 + 2 timeouts. If the next one follows before anything was answered,
-        # it takes 2 + 4, then 4 + 8; retries of those before it take as long. Then each is retried once at once.
+        # Until the first stream is parked, it takes 1 + 2 timeouts. If the next one follows before anything was
+        # answered, it takes 2 + 4, then 4 + 8; retries of those before it take as long. Then each is retried at once.
         noticing = len(dead) * 25 * timeout
         took = serve(found, Line(latency, dead, blocks=True), alive)
         assert took <= noticing + undisturbed * 2

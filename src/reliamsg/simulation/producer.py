@@ -282,8 +282,8 @@ class ProducerProcess(Process):
         return 0 if self.engine is None else self.engine.pending()
 
     def awaits_confirms(self, site: str, but: str) -> bool:
-        """Whether a site has still to confirm messages, except those of topic `but` and what may have to wait for groups
-        that are not proven there."""
+        """Whether a site has still to confirm messages, except those of topic `but` and those for groups that are not
+        proven there."""
         if self.engine is None or not self.executor.alive:
             return self.terminated_with is None
         shared = self.engine.shared

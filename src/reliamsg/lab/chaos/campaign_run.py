@@ -52,6 +52,10 @@ SMALL_DISKS = 0.2
 _DECLARED = ("declared_gap", "removed", "discarded")
 """Kinds of findings about losses that were declared to the application."""
 _MAX_FINDINGS = 10
+RETRIED_S = 60.0
+"""Messages for a queue without a leader are retried at least this often, and RabbitMQ logs it each time."""
+LEADERLESS_S = 120.0
+"""A queue that has had no leader for this long after the last fault never will."""
 
 
 @dataclass(frozen=True)
@@ -191,12 +195,20 @@ def _drain(context: Context, applications: Applications, bound: float) -> None:
     """Wait until everything has arrived; the judge counts the messages that are outstanding after `bound` seconds."""
     can_be_lost = applications.plan.can_be_lost(sites_that_lost_state(context.record.events()))
     since = time.monotonic()
+
+    def lacks_what_never_comes() -> bool:
+        """Whether everything was delivered, and confirms are missing for a queue that still has no leader."""
+        if time.monotonic() - since < LEADERLESS_S or applications.outstanding(can_be_lost):
+            return False
+        return bool(_leaderless_queues(context, datetime.now(UTC) - timedelta(seconds=RETRIED_S)))
+
     with contextlib.suppress(Unmet):
         wait_for(
-            lambda: applications.are_done(can_be_lost), "everything arrives", bound, 0.5,
+            lambda: applications.are_done(can_be_lost) or lacks_what_never_comes(),
+            "everything arrives", bound, 0.5,
         )  # fmt: skip
     context.record.set_drain_seconds(time.monotonic() - since)
-    leaderless = _leaderless_queues(context, datetime.now(UTC) - timedelta(seconds=bound / 2))
+    leaderless = _leaderless_queues(context, datetime.now(UTC) - timedelta(seconds=max(RETRIED_S, bound / 2)))
     for queue in leaderless:
         context.event(f"RabbitMQ knows no leader of {queue}: messages for it are not confirmed")
     if leaderless:

@@ -536,9 +536,9 @@ class SiteWindow:
         return self.blocked is None and any(due <= now for due, _ in self._oldest())
 
     def give_up(self, now: float) -> list[SendQueue]:
-        """A confirm is overdue, and the caller is about to drop the connection. Unless this parks a stream, the next confirm
-        gets more time: otherwise a row that takes longer than the timeout would be sent again and again. Returns queues
-        that are parked (P18)."""
+        """A confirm is overdue, and the caller is about to drop the connection. Returns queues that are parked (P18).
+        If there are none, the next confirm gets more time: otherwise a row that takes longer than the timeout would be
+        sent again and again."""
         late = [flight for due, flight in self._oldest() if due <= now]
         causes = {flight.number: flight for flight in map(self._cause, late)}
         self.overdue_since = now
@@ -573,7 +573,8 @@ class SiteWindow:
         return self._park(queue, row.id, UNANSWERED, now)
 
     def _calm_down(self, trial: InFlight, now: float, answered: bool) -> None:
-        """A trial was in vain, refused or not answered. If it held up regular rows, pause before the next one that may do so."""
+        """A trial was in vain, refused or not answered. If it held up regular rows, pause before the next one that may
+        do so."""
         queue, oldest = trial.queue, next(iter(self._regular.values()), None)
         shortest = min(HOLDUP_S, 0.1 * self.limits.confirm_timeout)
         if self._answered > trial.number or (answered and now - trial.at < shortest):
