@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from reliamsg.protocol.sender import window
 from reliamsg.simulation.broker import Answered, Broker, BrokerEvent, BrokerTraits, Session, Unanswered
 from reliamsg.simulation.clock import Scheduler
 from reliamsg.simulation.faults import Faults
@@ -83,3 +84,12 @@ def test_other_topics_get_through_meanwhile(seed: int) -> None:
     outcome = run(draw(seed, 150, ["topic_unanswered"]))
     assert outcome.struck
     assert not outcome.violations
+
+
+@pytest.mark.parametrize("seed", [34, 66])
+def test_without_pauses_they_do_not(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window, "PARK_MAX_S", 0.0)
+    monkeypatch.setattr(window, "MAX_CALM", 0)
+    outcome = run(draw(seed, 150, ["topic_unanswered"]))
+    assert {violation.kind for violation in outcome.violations} == {"stalled"}
+    assert "which does not answer for" in str(outcome.violations[0])
