@@ -414,7 +414,7 @@ class SiteWindow:
         flight = self._land(row_id, now)
         if flight is None:
             return None
-        if flight.trial:
+        if flight.trial and flight.queue.state is QueueState.PROBING:  # else it was overdue before
             self._calm_down(flight, now, answered=True)
         self._answered = max(self._answered, flight.number)
         self._answered_at = now
