@@ -416,7 +416,7 @@ with MemoryNetwork("a", "b") as net:
     thread.join()
     published = producer.publish("t", b"last").id.seq
     while not got or got[-1].seq < published:
-        got.append(consumer.get(patient(30)))
+        got.append(consumer.get(60))
         got[-1].ack(durable=got[-1].seq == published)
     clean = consumer.close(30).clean
     producer.close(30)

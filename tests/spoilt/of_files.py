@@ -471,7 +471,6 @@ def _made(path: str) -> Callable[[Path], object]:
 _DIRECTORIES: dict[str, Callable[[Path], object]] = {
     "an empty one": _made("empty"),
     "one that is named as a segment": _made("dir.ndjson"),
-    "one of a client that never wrote": _made("role=producer/client=north"),
     "one of a day without rows": _made("role=group/client=archive/date=2020-01-01"),
     "one of a role that there is not": _made("role=reader/client=x"),
     "a link to an empty one": lambda directory: os.symlink("/var/empty", directory / "link"),
@@ -491,6 +490,16 @@ def _emptied(client: Id) -> Case:
         return effect
 
     return Case(f"directories: that of {named(client)} is emptied", mutate, clients=frozenset(CLIENTS))
+
+
+def _left_empty() -> Case:
+    """Of a client that nobody names."""
+
+    def mutate(journals: Journals) -> Effect:
+        journals.odd.append(_made("role=producer/client=north/date=2020-01-01"))
+        return Effect(UNKNOWN, missing=["no journal of producer north"])
+
+    return Case("directories: that of a client that nobody names is empty", mutate, clients=frozenset())
 
 
 def _renamed_directory(client: Id) -> Case:
@@ -573,6 +582,7 @@ def _cases() -> Iterator[Case]:
         yield _irregular(what, make, line)
     for what, make in _DIRECTORIES.items():
         yield _directories(what, make)
+    yield _left_empty()
     yield _everything_gone()
     yield _role_gone("producer")
     yield _role_gone("group")
