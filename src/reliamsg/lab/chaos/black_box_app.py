@@ -63,6 +63,9 @@ repair."""
 MOST_PENDING = 1_000
 """Publishers wait while more messages than this are not confirmed. Otherwise, one whose window holds a single message
 would need many minutes for what it published while sites were away."""
+QUICKLY, SLOWLY_PER_S = 1_000, 20
+"""How many messages a publisher publishes at the full rate, and its rate afterwards, so that messages are under way
+whenever a fault strikes, and slow groups are done soon after the last one."""
 SPARE_GROUP = "spare"
 """A group that is added and removed again, and never reads."""
 
@@ -133,7 +136,7 @@ def publish(config: dict[str, Any], stop: threading.Event) -> None:
         if how["regroups"] and rng.random() < 0.05:
             producer.add_group(topic, SPARE_GROUP)
             producer.remove_group(topic, SPARE_GROUP)
-        stop.wait(how["chunk"] / config["rate"])
+        stop.wait(how["chunk"] / (config["rate"] if number < QUICKLY else SLOWLY_PER_S))
         while producer.pending() > MOST_PENDING and not stop.is_set() and not Path(config["enough"]).exists():
             stop.wait(0.05)
     Path(config["ended"]).touch()
