@@ -17,6 +17,17 @@ from tests.patience import patient, wait_for
 
 
 @contextmanager
+def known_to_a_group(name: str, site: Site, topics: tuple[str, str], place: Path) -> Iterator[Producer]:
+    """A producer with a message in the first topic, and a group of the same name, which reads both and is away."""
+    with Consumer(name, [site], topics=topics, inbox=place / "inbox.db") as consumer:
+        wait_connected(consumer)
+    groups = {topic: [name] for topic in topics}
+    with Producer(name, [site], outbox=place / "outbox.db", groups=groups) as producer:
+        producer.publish_many(topics[0], [b"before"]).wait(timeout=patient(30))
+        yield producer
+
+
+@contextmanager
 def stopped(node: RabbitNode, queue: str) -> Iterator[None]:
     """Suspend the process of a quorum queue, as if it had no leader."""
     name = f'{{resource, <<"/">>, queue, <<"{queue}">>}}'
@@ -34,12 +45,7 @@ def test_a_queue_that_answers_nothing_holds_up_no_other_topic(
 ) -> None:
     dead, fine = f"{unique}-dead", f"{unique}-fine"
     site = Site("dc1", rabbit.url, confirm_timeout=1.0, connect_timeout=4.0, window_bytes=1)
-    with Consumer(unique, [site], topics=[dead, fine], inbox=tmp_path / "inbox.db") as consumer:
-        wait_connected(consumer)
-    with Producer(
-        unique, [site], outbox=tmp_path / "outbox.db", groups={dead: [unique], fine: [unique]}
-    ) as producer:
-        producer.publish_many(dead, [b"before"]).wait(timeout=patient(30))
+    with known_to_a_group(unique, site, (dead, fine), tmp_path) as producer:
         with stopped(rabbit, group_queue(dead, 0, unique)):
             waiting = [producer.publish(dead, b"%d" % number) for number in range(3)]
             for number in range(10):
@@ -81,12 +87,7 @@ def test_a_queue_without_a_leader_which_blocks_its_channel_costs_other_topics_li
     """RabbitMQ 3.10 confirms nothing that follows a message for such a queue on the same channel."""
     dead, fine = f"{unique}-dead", f"{unique}-fine"
     site = Site("dc1", rabbit.url, confirm_timeout=0.5, connect_timeout=4.0, window_bytes=1)
-    with Consumer(unique, [site], topics=[dead, fine], inbox=tmp_path / "inbox.db") as consumer:
-        wait_connected(consumer)
-    with Producer(
-        unique, [site], outbox=tmp_path / "outbox.db", groups={dead: [unique], fine: [unique]}
-    ) as producer:
-        producer.publish_many(dead, [b"before"]).wait(timeout=patient(30))
+    with known_to_a_group(unique, site, (dead, fine), tmp_path) as producer:
         with leaderless(rabbit, group_queue(dead, 0, unique)):
             waiting = [producer.publish(dead, b"%d" % number) for number in range(3)]
             begin = time.monotonic()

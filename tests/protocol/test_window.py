@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from math import inf
 
 import pytest
@@ -211,6 +212,26 @@ def blocked_by_one() -> tuple[FakeSite, float]:
     return found, found.window.queues[1].retry_at
 
 
+def pauses_of_the_first(
+    found: FakeSite, now: float, seconds: float, count: int, fail: Callable[[float], object]
+) -> list[float]:
+    """How long row 1 is not retried after each of its trials, which hold up another row until `fail` ends them some
+    seconds later, at the time that it is given."""
+    pauses = []
+    for _ in range(count):
+        found.rows.append(FakeRow(len(found.rows) + 1, 2))
+        assert found.pull(now=now) == [1, len(found.rows)]
+        end = now + seconds
+        fail(end)
+        found.pull(now=end)
+        found.confirm(len(found.rows), now=end)
+        now = sent(found, end)
+        pauses.append(now - end)
+        found.window.disconnect(now, asked=True)
+        found.window.connect(None)
+    return pauses
+
+
 class TestUnanswered:
     """P18: what a broker never answers holds up no other stream."""
 
@@ -348,34 +369,13 @@ class TestUnanswered:
 
     def test_the_pause_is_in_proportion_to_the_time_that_the_trial_took_from_others(self) -> None:
         found, now = blocked_by_one()
-        pauses = []
-        for _ in range(6):
-            found.rows.append(FakeRow(len(found.rows) + 1, 2))
-            assert found.pull(now=now) == [1, len(found.rows)]
-            late(found, now + 30.0)
-            found.pull(now=now + 30.0)
-            found.confirm(len(found.rows), now=now + 30.1)
-            retried = sent(found, now + 30.1)
-            pauses.append(retried - now - 30.0)
-            found.window.disconnect(retried, asked=True)
-            found.window.connect(None)
-            now = retried
+        pauses = pauses_of_the_first(found, now, 30.0, 6, lambda end: late(found, end))
         assert pauses == pytest.approx([30.0, 60.0, 120.0, 240.0, 240.0, 240.0])
 
     def test_so_it_is_if_the_site_refuses_it_at_last(self) -> None:
         """RabbitMQ nacks what it could not pass to a queue for 65 s."""
         found, now = blocked_by_one()
-        pauses = []
-        for _ in range(5):
-            found.rows.append(FakeRow(len(found.rows) + 1, 2))
-            assert found.pull(now=now) == [1, len(found.rows)]
-            found.window.refuse(1, "nacked", now + 29.0)
-            found.confirm(len(found.rows), now=now + 29.0)
-            retried = sent(found, now + 29.0)
-            pauses.append(retried - now - 29.0)
-            found.window.disconnect(retried, asked=True)
-            found.window.connect(None)
-            now = retried
+        pauses = pauses_of_the_first(found, now, 29.0, 5, lambda end: found.window.refuse(1, "nacked", end))
         assert pauses == pytest.approx([29.0, 58.0, 116.0, 232.0, 232.0])
 
     def test_one_that_is_refused_soon_does_not_block(self) -> None:
