@@ -14,7 +14,10 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["create_private", "irregular", "make_directories", "read_regular", "replace_file", "special_kind"]
+__all__ = [
+    "create_private", "empty_directories", "irregular", "make_directories", "read_regular", "replace_file",
+    "special_kind",
+]  # fmt: skip
 
 _KINDS = (
     (stat.S_ISLNK, "a symbolic link, which is not followed"),

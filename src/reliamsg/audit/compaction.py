@@ -127,11 +127,12 @@ def _find(root: Path) -> dict[tuple[str, str], _Files]:
                 found.setdefault(owner, _Files()).segments.append(path)
             elif is_checkpoint(path):
                 found.setdefault(owner, _Files()).checkpoints.append(path)
-    for path, what in irregular(root, (SUFFIX, ".parquet")):
+    odd = dict(irregular(root, (SUFFIX, ".parquet")))
+    for path, what in odd.items():
         owner = owner_of(path)
         if owner is not None and owner in found:
             found[owner].odd.append(f"{os.path.basename(path)}: not a file: {what}")
-    for path in set(homeless).difference(path for path, _ in irregular(root, (SUFFIX,))):
+    for path in set(homeless) - odd.keys():
         stray = read_segment(path, read_regular(path))
         header = None if stray is None or stray.problem is not None else stray.header
         if header is not None and (header.role, header.client) in found:

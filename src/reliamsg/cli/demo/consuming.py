@@ -7,7 +7,6 @@ Exits on SIGTERM.
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sys
 import threading
@@ -17,6 +16,7 @@ from pathlib import Path
 from reliamsg.checker.applog import AppLog
 from reliamsg.cli.demo.plan import PRODUCERS, TOPIC, Plan
 from reliamsg.consumer.api import Consumer
+from reliamsg.files import replace_file
 from reliamsg.message import Message
 
 _PREFETCH = 4
@@ -48,11 +48,9 @@ def main(plan: Plan, group: str) -> None:
 
 def _tell_heard(consumer: Consumer, path: Path) -> None:
     """Keep writing how far the producers' journals go, as far as the consumer has heard."""
-    aside = path.with_suffix(".new")
     while True:
         heard = {name: known.lsn for name, known in consumer.status().producers.items()}
-        aside.write_text(json.dumps(heard))
-        os.replace(aside, path)
+        replace_file(path, json.dumps(heard).encode())
         time.sleep(_HEARD_SECONDS)
 
 

@@ -60,12 +60,9 @@ EXIT_QUARANTINE_FULL = 78
 EXIT_HALTED = 79
 """Exit code of a consumer that was to halt at a message that can't be handled. The next attempt succeeds, as after a
 repair."""
-MOST_PENDING = 1_000
-"""Publishers wait while more messages than this are not confirmed. Otherwise, one whose window holds a single message
-would need many minutes for what it published while sites were away."""
 QUICKLY, SLOWLY_PER_S = 1_000, 20
 """How many messages a publisher publishes at the full rate, and its rate afterwards, so that messages are under way
-whenever a fault strikes, and slow groups are done soon after the last one."""
+whenever a fault strikes, and small windows and slow groups are done soon after the last one."""
 SPARE_GROUP = "spare"
 """A group that is added and removed again, and never reads."""
 
@@ -137,8 +134,6 @@ def publish(config: dict[str, Any], stop: threading.Event) -> None:
             producer.add_group(topic, SPARE_GROUP)
             producer.remove_group(topic, SPARE_GROUP)
         stop.wait(how["chunk"] / (config["rate"] if number < QUICKLY else SLOWLY_PER_S))
-        while producer.pending() > MOST_PENDING and not stop.is_set() and not Path(config["enough"]).exists():
-            stop.wait(0.05)
     Path(config["ended"]).touch()
     if settle(producer, stop):
         Path(config["settled"]).touch()
