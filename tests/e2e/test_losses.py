@@ -22,6 +22,9 @@ from tests.patience import wait_for
 
 FAST = {"backoff_min": 0.1, "backoff_max": 0.3, "connect_timeout": 5.0}
 BEFORE, QUEUED = 5, 40
+BODY_BYTES, INBOX_BYTES = 4000, 8192
+"""The inbox has room for two messages, so that a broker has to keep most of them. Mosquitto 2.0.11 sends several for
+each that is acknowledged, whatever the Receive Maximum."""
 
 
 def rows(path: Path, kind: str, site: str) -> list[JournalRow]:
@@ -29,10 +32,10 @@ def rows(path: Path, kind: str, site: str) -> list[JournalRow]:
         return [row for row in read_journal(connection) if row.kind == kind and row.site == site]
 
 
-def delivered(path: Path, site: str) -> int:
-    """How many messages of its queue a site has delivered, whether or not another site was faster."""
+def delivered(path: Path, site: str) -> set[int]:
+    """The numbers of the messages of its queue that a site has delivered, whether or not another site was faster."""
     found = [*rows(path, "received", site), *rows(path, "duplicate", site)]
-    return sum(row.last - row.first + 1 for row in found if row.reason != "repair")
+    return {n for row in found if row.reason != "repair" for n in range(row.first, row.last + 1)}
 
 
 class Run:
@@ -52,11 +55,13 @@ class Run:
     def publish(self, number: int) -> None:
         """One message for each delivery of a broker, confirmed by all sites."""
         for n in range(number):
-            receipt = self.producer.publish("t", b"%d" % n)
+            receipt = self.producer.publish("t", b"%d" % n + b"." * BODY_BYTES)
             wait_for(lambda one=receipt: set(one.sites.values()) == {"confirmed"}, "all sites confirm", 30)
 
     def consumer(self) -> Consumer:
-        return Consumer("g", self.sites, topics=["t"], inbox=self.inbox, begin="earliest")
+        return Consumer(
+            "g", self.sites, topics=["t"], inbox=self.inbox, begin="earliest", max_inbox_bytes=INBOX_BYTES
+        )
 
     def take(self, consumer: Consumer, number: int) -> None:
         for _ in range(number):
@@ -91,6 +96,13 @@ class Run:
 
         wait_for(proven, "the loss is proven", 60)
 
+    def lost_by_dc1(self, published: int) -> int:
+        """How many of the first messages dc1 has not delivered: some, or nothing was at stake. To be asked at the end,
+        when the consumer has written all of its journal."""
+        lost = published - len(delivered(self.inbox, "dc1") & set(range(1, published + 1)))
+        assert lost >= QUEUED // 2
+        return lost
+
     def judge(self) -> Report:
         self.producer.close()
         journals = self.place / "evidence" / "journals"
@@ -116,7 +128,7 @@ def test_what_was_queued_while_no_consumer_ran_is_counted_exactly(tmp_path: Path
         with run.consumer() as consumer:
             run.publish(BEFORE)
             run.take(consumer, BEFORE)
-            wait_for(lambda: delivered(run.inbox, "dc1") == BEFORE, "dc1 has delivered them", 30)
+            wait_for(lambda: len(delivered(run.inbox, "dc1")) == BEFORE, "dc1 has delivered them", 30)
             time.sleep(1.0)  # acknowledgements reach the broker
         run.publish(QUEUED)
         wait_for(lambda: run.queued() == QUEUED, "the broker counts them", 30)
@@ -136,24 +148,25 @@ def test_what_was_queued_while_no_consumer_ran_is_counted_exactly(tmp_path: Path
 @pytest.mark.integrations
 @pytest.mark.timeout(300)
 def test_what_a_running_consumer_had_not_received_is_counted(tmp_path: Path, broker: Broker) -> None:
-    """The application takes nothing meanwhile, so that dc1 delivers only as much as it may send ahead."""
+    """The application takes nothing meanwhile, so that dc1 delivers only what the inbox and its window have room for."""
     with MemoryNetwork("dc2") as network:
         run = Run(tmp_path, broker, network)
         with run.consumer() as consumer:
             run.publish(BEFORE + QUEUED)
             run.lose()
             run.wait_for_announcement(consumer)
-            received = delivered(run.inbox, "dc1")
             broker.start()
             run.take(consumer, BEFORE + QUEUED)
             run.wait_for_proof(consumer)
             run.publish(BEFORE)
             run.take(consumer, BEFORE)
-            wait_for(lambda: delivered(run.inbox, "dc1") == received + BEFORE, "dc1 delivers again", 30)
+            last = BEFORE + QUEUED + BEFORE
+            wait_for(lambda: last in delivered(run.inbox, "dc1"), "dc1 delivers again", 30)
+        lost = run.lost_by_dc1(BEFORE + QUEUED)
         report = run.judge()
     assert report.verdict == "complete", report.findings
-    assert report.sites["dc1"].lost_after_confirm == BEFORE + QUEUED - received
-    assert report.messages.saved_by_second_site == BEFORE + QUEUED - received
+    assert report.sites["dc1"].lost_after_confirm == lost
+    assert report.messages.saved_by_second_site == lost
 
 
 @pytest.mark.integrations
@@ -166,11 +179,11 @@ def test_of_a_single_site_what_was_announced_before_is_counted(tmp_path: Path, b
         time.sleep(1.0)  # the producer announces the end of its stream
         run.lose()
         wait_for(lambda: consumer.status().sites["dc1"].state != "connected", "dc1 is missed", 30)
-        received = delivered(run.inbox, "dc1")
         broker.start()
         run.take(consumer, BEFORE + QUEUED)
         run.wait_for_proof(consumer)
+    lost = run.lost_by_dc1(BEFORE + QUEUED)
     report = run.judge()
     assert report.verdict == "complete", report.findings
-    assert report.sites["dc1"].lost_after_confirm == BEFORE + QUEUED - received
-    assert report.messages.saved_by_repair == BEFORE + QUEUED - received
+    assert report.sites["dc1"].lost_after_confirm == lost
+    assert report.messages.saved_by_repair == lost
