@@ -80,9 +80,19 @@ class Run:
         self.broker.kill()
         self.broker.wipe()
 
-    def wait_for_announcement(self, consumer: Consumer) -> None:
-        """The group has heard from the producer by way of dc2, and has tried to reach dc1 since."""
-        wait_for(lambda: "p" in consumer.status().producers, "the producer is heard", 30)
+    def wait_for_announcement(self, consumer: Consumer, published: int) -> None:
+        """The group has heard that dc1 has confirmed everything."""
+
+        def announced() -> bool:
+            found = rows(self.outbox, "confirmed", "dc1")
+            known = consumer.status().producers.get("p")
+            confirmed = {n for row in found for n in range(row.first, row.last + 1)}
+            return len(confirmed) == published and known is not None and known.lsn >= found[-1].lsn
+
+        wait_for(announced, "everything is announced", 30)
+
+    def wait_for_attempt(self, consumer: Consumer) -> None:
+        """The group has tried to reach dc1 since."""
         wait_for(lambda: consumer.status().sites["dc1"].state != "connected", "dc1 is missed", 30)
         time.sleep(2.0)
 
@@ -134,7 +144,8 @@ def test_what_was_queued_while_no_consumer_ran_is_counted_exactly(tmp_path: Path
         wait_for(lambda: run.queued() == QUEUED, "the broker counts them", 30)
         run.lose()
         with run.consumer() as consumer:
-            run.wait_for_announcement(consumer)
+            run.wait_for_announcement(consumer, BEFORE + QUEUED)
+            run.wait_for_attempt(consumer)
             broker.start()
             run.take(consumer, QUEUED)
             run.wait_for_proof(consumer)
@@ -148,13 +159,14 @@ def test_what_was_queued_while_no_consumer_ran_is_counted_exactly(tmp_path: Path
 @pytest.mark.integrations
 @pytest.mark.timeout(300)
 def test_what_a_running_consumer_had_not_received_is_counted(tmp_path: Path, broker: Broker) -> None:
-    """The application takes nothing meanwhile, so that dc1 delivers only what the inbox and its window have room for."""
+    """The application takes nothing meanwhile, so dc1 delivers only what the inbox and its window have room for."""
     with MemoryNetwork("dc2") as network:
         run = Run(tmp_path, broker, network)
         with run.consumer() as consumer:
             run.publish(BEFORE + QUEUED)
             run.lose()
-            run.wait_for_announcement(consumer)
+            run.wait_for_announcement(consumer, BEFORE + QUEUED)
+            run.wait_for_attempt(consumer)
             broker.start()
             run.take(consumer, BEFORE + QUEUED)
             run.wait_for_proof(consumer)
@@ -176,7 +188,7 @@ def test_of_a_single_site_what_was_announced_before_is_counted(tmp_path: Path, b
     run = Run(tmp_path, broker, None)
     with run.consumer() as consumer:
         run.publish(BEFORE + QUEUED)
-        time.sleep(1.0)  # the producer announces the end of its stream
+        run.wait_for_announcement(consumer, BEFORE + QUEUED)
         run.lose()
         wait_for(lambda: consumer.status().sites["dc1"].state != "connected", "dc1 is missed", 30)
         broker.start()

@@ -3640,6 +3640,48 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "returned-frames-change-nothing",
+        "protocol/returned_frames.py",
+        "        if found.rounds < ROUNDS or now - found.since < LEAST_S or now < self._not_before:\n",
+        "        if found.rounds >= 0:\n",
+        "P6: a client stays connected to a node from which nothing reaches its peer",
+        ByTest(
+            "simulation/test_unrouted.py::test_repairs_find_another_way[79]", "assert not outcome.violations"
+        ),
+    ),
+    Mutant(
+        "own-route-unproven",
+        "consumer/control.py",
+        "            if address == self._own_address and address not in site.refused_addresses:\n",
+        "            if False:\n",
+        "P6: a group whose own heartbeats are returned goes on sending them through the same node",
+        ByTest(
+            "simulation/test_unrouted.py::test_repairs_find_another_way[112]", "assert not outcome.violations"
+        ),
+    ),
+    Mutant(
+        "copies-prove-nobody",
+        "producer/site.py",
+        "        if is_copy and not (self._returned.any or self._listens_for_groups()):\n",
+        "        if is_copy and not self._listens_for_groups():\n",
+        "P6: a group that is heard first over another site does not count as heard where its frames are returned",
+        ByTest(
+            "producer/test_returned_frames.py::test_copies_count_where_frames_are_returned",
+            "assert over_both == [True]",
+        ),
+    ),
+    Mutant(
+        "repairs-dropped-silently",
+        "transport/amqp/control.py",
+        "mandatory=is_for_one(frame[0])",
+        "mandatory=False",
+        "P6: a broker drops frames for one group without telling the sender",
+        ByTest(
+            "transport/test_amqp_control.py::test_frames_for_one_client_are_returned_while_it_does_not_listen",
+            "not within",
+        ),
+    ),
+    Mutant(
         "state-shadows-a-checkpoint",
         "audit/kept.py",
         "            if owner in digests and not all(digests[owner].issuperset(each) for each in own)\n",

@@ -14,8 +14,11 @@ from typing import Any, TypeVar
 
 import pytest
 
+from reliamsg import Consumer, Producer, Site
 from reliamsg.lab import LabError, RabbitCluster
-from reliamsg.wire.address import group_queue
+from reliamsg.store.database import open_readonly
+from reliamsg.store.journal import JournalRow, read_journal
+from reliamsg.wire.address import EXCHANGE, group_address, group_queue
 from tests import patience
 from tests.runs.controls import PikaBaseline, pika_baseline
 from tests.runs.harness import App, Run, SiteSpec, assert_complete, run_in, wait_for
@@ -207,6 +210,62 @@ def test_partitioned(tmp_path: Path, cluster: RabbitCluster, unique: str, size: 
             sides.enough(messages)
             assert_it_mattered(plain)
         sides.judge()
+
+
+@pytest.mark.integrations
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("cluster", ["pause_minority"], indirect=True)
+def test_repairs_get_past_a_node_that_lost_the_route_to_their_group(
+    tmp_path: Path, cluster: RabbitCluster, unique: str
+) -> None:
+    """The state that a healed partition has left behind: the producer's node, and no other, does not know that the
+    group listens for repairs. Messages that the group would skip are lost from its queue."""
+    body, published = b"." * 4_000, 45
+    sites = {
+        order: Site("dc1", cluster.url(*order), queue_type="classic", prefetch=4)
+        for order in ((3, 2, 1), (1, 2, 3))
+    }
+    with (
+        Consumer(
+            unique, [sites[1, 2, 3]], topics=[unique], inbox=tmp_path / "i.db", begin="earliest",
+            max_inbox_bytes=8_192, gap_timeout=30.0, on_gap="skip",
+        ) as consumer,
+        Producer(
+            "p", [sites[3, 2, 1]], outbox=tmp_path / "o.db", groups={unique: [unique]}, release="consumed"
+        ) as producer,
+    ):  # fmt: skip
+        receipts = [producer.publish(unique, b"%d" % n + body) for n in range(published)]
+        for receipt in receipts:
+            receipt.wait(60)
+        forget_locally(cluster, 3, group_address(unique))
+        queue = group_queue(unique, 0, unique)
+        lost = cluster.node(1).queue_depth(queue)
+        cluster.node(1).ctl("purge_queue", queue)
+        assert lost >= published // 2, "nothing was at stake"
+        for n in range(published):
+            message = consumer.get(timeout=120)
+            assert message is not None
+            assert message.body == b"%d" % n + body
+            message.ack()
+        wait_for(lambda: producer.status().pending == 0, 60, "the producer learns of it")
+        assert producer.status().sites["dc1"].endpoint != f"{cluster.node(3).host}:5672"
+    assert {row.kind for row in rows_of(tmp_path / "i.db")}.isdisjoint({"declared", "gap"})
+
+
+def forget_locally(cluster: RabbitCluster, number: int, address: str) -> None:
+    """What is published at `address` through this node reaches no queue any more; other nodes know the way."""
+    edge = f'{{trie_edge, {{resource, <<"/">>, exchange, <<"{EXCHANGE}">>}}, root, "{address}"}}'
+    found = f"length(ets:lookup(rabbit_topic_trie_edge, {edge}))."
+    assert [node.evaluate(found) for node in cluster.nodes] == ["1"] * len(cluster.nodes)
+    cluster.node(number).evaluate(f"ets:delete(rabbit_topic_trie_edge, {edge}).")
+    assert [node.evaluate(found) for node in cluster.nodes] == [
+        "0" if node.number == number else "1" for node in cluster.nodes
+    ]
+
+
+def rows_of(path: Path) -> list[JournalRow]:
+    with open_readonly(path) as connection:
+        return list(read_journal(connection))
 
 
 def mirrors_of(cluster: RabbitCluster, queue: str) -> None:

@@ -399,6 +399,48 @@ def test_the_connection_that_a_group_tells_through_comes_back(
     wait_for(lambda: not _connections(node, binding), "all are gone", poll=1.0)
 
 
+def test_frames_for_one_client_are_returned_while_it_does_not_listen(
+    node: RabbitNode, site: Site, binding: Binding
+) -> None:
+    """Those for whoever is interested in a topic are not."""
+    own, group = producer_address(binding.topic), group_address(binding.group)
+    with sending(site, [binding]) as (sender, sent), receiving(site, [binding]) as (receiver, got):
+        sender.send_control(status_address(binding.topic), b"anybody?")
+        sender.send_control(group, b"repair")
+        receiver.send_control(own, b"state")
+        wait_for(lambda: sent.returned and got.returned, "the frames are returned")
+        receiver.listen([group])
+        told(sender.send_control, group, b"now", got)
+        assert (set(sent.returned), set(got.returned)) == ({group}, {own})
+        assert not sent.down + got.down
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_peer_that_is_not_reached_is_tried_through_another_endpoint(
+    node: RabbitNode, binding: Binding
+) -> None:
+    """The connection that a group reads with is not concerned."""
+    site = _site(f"{node.url.rpartition('@')[0]}@127.0.0.1:{node.port},localhost:{node.port}/%2F")
+    assert len(site.endpoints) == 2
+    own, group = producer_address(binding.topic), group_address(binding.group)
+    with sending(site, [binding]) as (sender, sent), receiving(site, [binding]) as (receiver, got):
+        sent.elsewhere = got.elsewhere = True
+        sender.send_control(group, b"repair")
+        wait_for(lambda: len(sent.up) == 2, "the producer is connected again")
+        assert "another node may reach it" in sent.down[0]
+        assert str(sent.up[0]) != str(sent.up[1])
+        before = _connections(node, binding)
+        receiver.send_control(own, b"state")
+        wait_for(lambda: got.returned, "the state is returned")
+        wait_for(lambda: len(set(_connections(node, binding)) - set(before)) == 1, "one is new", poll=0.5)
+        sent.elsewhere = got.elsewhere = False
+        sender.listen([own])
+        receiver.listen([group])
+        told(sender.send_control, group, b"repair", got)
+        told(receiver.send_control, own, b"state", sent)
+        assert not got.down
+
+
 def _connections(node: RabbitNode, binding: Binding) -> dict[str, int]:
     """How many channels each of the group's connections has."""
     table = node.ctl("list_connections", "pid", "channels", "client_properties")

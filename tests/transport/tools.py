@@ -58,6 +58,10 @@ class Recorded:
         """Control frames that were heard."""
         self.threads: set[int] = set()
         """That called any of the events."""
+        self.returned: list[str] = []
+        """Addresses of control frames that the broker returned."""
+        self.elsewhere = False
+        """What to say of them: whether another endpoint is to be tried."""
         self.fail_in: str | None = None
         """The event that is to raise once."""
 
@@ -78,6 +82,11 @@ class Recorded:
     def control_received(self, address: str, body: bytes) -> None:
         self.note("heard")
         self.frames.append((address, body))
+
+    def control_returned(self, address: str) -> bool:
+        self.note("returned")
+        self.returned.append(address)
+        return self.elsewhere
 
 
 def told(tell: Callable[[str, bytes], bool], address: str, body: bytes, events: Recorded) -> None:

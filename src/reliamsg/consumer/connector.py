@@ -73,6 +73,9 @@ class Reading:
         if self._current():
             self._control.received(self._site, address, body, True)
 
+    def control_returned(self, address: str) -> bool:
+        return self._current() and self._control.returned(self._site, address)
+
 
 class Listening:
     """Implements :class:`~reliamsg.transport.base.SenderEvents` for a connection that publishes no messages."""
@@ -123,6 +126,9 @@ class Listening:
     def control_received(self, address: str, body: bytes) -> None:
         if self._current():
             self._control.received(self._site, address, body, False)
+
+    def control_returned(self, address: str) -> bool:
+        return self._current() and self._control.returned(self._site, address)
 
 
 class Connector:

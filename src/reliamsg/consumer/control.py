@@ -143,7 +143,8 @@ class Control:
             if reading:
                 site.repaired(address, body)
             return
-        if self._duplicates.has((address, body)):
+        is_copy = self._duplicates.has((address, body))
+        if is_copy and not site.returned.any:
             site.control_frame_came()
             return
         shared = self.shared
@@ -158,6 +159,10 @@ class Control:
             now = shared.clock()
             site.control_frame_came()
             if isinstance(frame, Status):
+                site.returned.heard(producer_address(frame.producer))
+            if is_copy:
+                return
+            if isinstance(frame, Status):
                 if not shared.role.barred:
                     self._duplicates.add((address, body))
                     self._status(site, frame, now)
@@ -166,6 +171,14 @@ class Control:
                     self._learn(frame)
                 else:
                     self._heartbeat(site, frame, reading, now)
+
+    def returned(self, site: SiteReceiver, address: str) -> bool:
+        """See :class:`~reliamsg.transport.base.ControlEvents`. Nobody needs to be heard to know that this inbox listens
+        at its group's address."""
+        with self.shared.lock:
+            if address == self._own_address and address not in site.refused_addresses:
+                site.returned.heard(address)
+            return site.returned.returned(address, self.shared.clock())
 
     def _status(self, site: SiteReceiver, status: Status, now: float) -> None:
         """Apply a producer's status, and plan the answer."""

@@ -28,6 +28,7 @@ from reliamsg.protocol.ranges import Span
 from reliamsg.protocol.receiver.incoming import Incoming
 from reliamsg.protocol.receiver.stream import Arrival
 from reliamsg.protocol.receiver.unacked import QUARANTINE
+from reliamsg.protocol.returned_frames import ReturnedFrames
 from reliamsg.store.inbox_rows import HeldFrame
 from reliamsg.store.quarantine import LATER_VERSION, QuarantinedDelivery, Selection
 from reliamsg.transport.base import Delivery, ReceiverTransport, SenderTransport, is_refusal
@@ -228,6 +229,8 @@ class SiteReceiver:
         """The same of the first one."""
         # An own heartbeat came back; a control frame of whomever came in, so the site lets its users see them.
         self.ever_echoed = self.ever_heard = False
+        self.returned = ReturnedFrames()
+        """Under the lock."""
         self.drained_at = float("-inf")
         """When its queue was seen empty last."""
         self.lost_at: float | None = None
@@ -384,6 +387,12 @@ class SiteReceiver:
         """Send a control frame, if there is a connection; False where it was dropped at once."""
         connection = self._open
         return connection is not None and connection.send_control(address, body)
+
+    @property
+    def refused_addresses(self) -> Sequence[str]:
+        """Control addresses that the site does not let this inbox send to or listen at, as far as it reports them."""
+        connection = self._open
+        return () if connection is None else connection.refused_addresses()
 
     @property
     def can_tell(self) -> bool:

@@ -18,11 +18,12 @@ from reliamsg.producer.rows import RowReader
 from reliamsg.producer.state import Shared
 from reliamsg.producer.status import ParkedStream, SenderSite, UnseenGroup
 from reliamsg.protocol.histogram import bucket
+from reliamsg.protocol.returned_frames import ReturnedFrames
 from reliamsg.protocol.sender.window import QueueState, SendQueue
 from reliamsg.store.journal import Entry
 from reliamsg.store.outbox import Row
 from reliamsg.transport.base import Binding, Evidence, Mark, Outcome, Outgoing, Transports
-from reliamsg.wire.address import producer_address
+from reliamsg.wire.address import group_address, producer_address
 from reliamsg.wire.control import State
 
 __all__ = ["SiteParts", "SiteSender"]
@@ -57,6 +58,8 @@ class SiteSender:
         self._handed_over = False
         self._parked: set[int] = set()
         """Streams that were logged as parked, and not yet as resumed."""
+        self._returned = ReturnedFrames()
+        """Under the lock."""
         self._missing: set[Binding] = set()
         """Groups that were logged as unseen."""
         self.transport = parts.transports.open_sender(site, shared.producer_id, shared.bindings(), self)
@@ -176,7 +179,7 @@ class SiteSender:
         ones'."""
         shared, control = self._shared, self._control
         is_copy = control.copies.has((address, body))
-        if is_copy and not self._listens_for_groups():
+        if is_copy and not (self._returned.any or self._listens_for_groups()):
             return
         frame = control.decode(address, body)
         with shared.lock:
@@ -185,6 +188,7 @@ class SiteSender:
                 return
             content = frame.content
             group = content.group if isinstance(content, State) else ""
+            self._returned.heard(group_address(group))
             source = group if shared.table.is_named(group) else ""
             if (
                 isinstance(content, State)
@@ -198,6 +202,12 @@ class SiteSender:
                 return
         control.copies.add((address, body))
         shared.wake()
+
+    def control_returned(self, address: str) -> bool:
+        """See :class:`~reliamsg.transport.base.ControlEvents`."""
+        shared = self._shared
+        with shared.lock:
+            return self._returned.returned(address, shared.clock.now())
 
     def _listens_for_groups(self) -> bool:
         """Whether a state of some group would prove that it exists at the site (P15)."""

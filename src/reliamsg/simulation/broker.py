@@ -18,12 +18,12 @@ from reliamsg.simulation.trace import Trace
 from reliamsg.simulation.traffic import Traffic
 from reliamsg.transport.base import Binding, Delivery, Evidence, Mark, Outgoing
 from reliamsg.transport.memory.model import BrokerModel, BrokerSession, Copy, QueueKey, Refusal, queue_of
-from reliamsg.wire.address import is_created, is_group, topic_address
+from reliamsg.wire.address import is_created, is_for_one, is_group, topic_address
 from reliamsg.wire.control import is_control_frame
 
 __all__ = [
-    "UNLIMITED", "Answered", "Blocked", "Broker", "BrokerEvent", "BrokerTraits", "ControlArrived", "Delivered",
-    "Drained", "Session", "Unanswered",
+    "UNLIMITED", "Answered", "Blocked", "Broker", "BrokerEvent", "BrokerTraits", "ControlArrived", "ControlReturned",
+    "Delivered", "Drained", "Session", "Unanswered",
 ]  # fmt: skip
 
 UNLIMITED = 1 << 30
@@ -69,6 +69,12 @@ class ControlArrived(msgspec.Struct, frozen=True):
     body: bytes
 
 
+class ControlReturned(msgspec.Struct, frozen=True):
+    """AMQP: a control frame that nobody listens for, for its sender."""
+
+    address: str
+
+
 class Answered(msgspec.Struct, frozen=True):
     """The outcome of a batch: a confirm, or a refusal."""
 
@@ -91,7 +97,7 @@ class Unanswered:
     """Nor does it for what follows such a message on the same connection."""
 
 
-BrokerEvent = Answered | Delivered | Drained | ControlArrived | Blocked
+BrokerEvent = Answered | Delivered | Drained | ControlArrived | ControlReturned | Blocked
 
 
 class Session(BrokerSession):
@@ -150,6 +156,8 @@ class Broker:
         """What was published while its queues had no leader, or its topic was not answered: connections stand, and
         nothing of it is stored or confirmed."""
         self._life = 0
+        self._unrouted: set[tuple[Session, str]] = set()
+        """AMQP: connections, and addresses to which nothing leads from the node that they are connected to."""
 
     # -- sessions -------------------------------------------------------------------------------------------
 
@@ -170,6 +178,7 @@ class Broker:
 
     def close(self, session: Session) -> None:
         """Close a session: deliveries that its client had not acknowledged are delivered again."""
+        self._unrouted = {each for each in self._unrouted if each[0] is not session}
         if self.model.close(session):
             self.feed()
 
@@ -318,6 +327,17 @@ class Broker:
         self._faults.strikes("address_refused")
         self._trace.note("broker", self.name, f"does not let {session.client} {what} {address}")
 
+    def route_control(self, session: Session, address: str, body: bytes) -> None:
+        """AMQP: a control frame arrived."""
+        if (session, address) in self._unrouted:
+            self._faults.strikes("control_unrouted")
+        else:
+            self.forward_control(address, body)
+        if is_for_one(address) and (
+            (session, address) in self._unrouted or not any(self.model.listeners(address))
+        ):
+            session.post(ControlReturned(address))
+
     def forward_control(self, address: str, body: bytes) -> None:
         """A control frame arrived: send it to everyone who listens."""
         faults, copies = self._faults, 1
@@ -405,6 +425,17 @@ class Broker:
         """Its quorum queues have a leader again, or lose it."""
         self.model.deliver(has_leader)
         self._release_held()
+
+    def leave_unrouted(self, chance: random.Random) -> str:
+        """AMQP: from now on, nothing that one connection sends to some control addresses arrives, for as long as that
+        connection lasts. Returns which; empty if there are none."""
+        addresses = sorted({a for session in self.model.sessions for a in session.addresses if is_for_one(a)})
+        if not addresses:
+            return ""
+        session = chance.choice(list(self.model.sessions))
+        lost = chance.sample(addresses, chance.randint(1, len(addresses)))
+        self._unrouted.update((session, address) for address in lost)
+        return f"{session.client} to {', '.join(lost)}"
 
     def answer_all(self, but: Unanswered | None = None) -> None:
         """From now on, answer everything again, or everything but this."""

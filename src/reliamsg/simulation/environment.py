@@ -163,6 +163,9 @@ class BrokerFaults:
             self._last(broker, "no_leader", lambda: broker.set_leader(True))
         if faults.bites("topic_unanswered") and ("topic_unanswered", broker.name) not in self._conditions:
             self._leave_unanswered(broker)
+        if faults.bites("control_unrouted") and broker.protocol == "amqp" and broker.model.up:
+            found = broker.leave_unrouted(faults.random("control_unrouted"))
+            self._note(broker, f"forgets how to route from {found}" if found else "has nobody to route to")
         if faults.bites("over_send") and broker.protocol == "mqtt" and not broker.sends_all:
             self._note(broker, "sends everything ahead of acknowledgements")
             broker.send_all(True)

@@ -41,6 +41,11 @@ FAULTS: dict[str, tuple[float, str]] = {
         "a broker answers nothing for one topic, or nothing that follows on the same connection either, for a while or"
         " until others have got through after the last fault",
     ),
+    "control_unrouted": (
+        0.02,
+        "what one connection sends to some control addresses of an AMQP broker never arrives, for as long as the"
+        " connection lasts",
+    ),
     "blocked": (0.01, "a broker asks senders to stop for a while"),
     "login_refused": (0.01, "a broker refuses logins for a while"),
     "over_send": (0.02, "an MQTT broker sends more ahead of acknowledgements than its clients allow, for a while"),
@@ -100,6 +105,7 @@ SHARES: dict[str, float] = {
     "cut_control": 0.1,
     "reset_control": 0.1,
     "hole": 0.08,
+    "control_unrouted": 0.1,
     "outdated": 0.12,
 }
 """The chance that a seed draws these faults, however many others it has."""

@@ -18,6 +18,7 @@ from reliamsg.simulation.broker import (
     Broker,
     BrokerEvent,
     ControlArrived,
+    ControlReturned,
     Delivered,
     Drained,
     Session,
@@ -102,7 +103,7 @@ class _Transport:
             return self._mqtt.sender.send(address, body)
         if not is_created(address):
             self._host.witness.sent(address, body)
-        connection.site.send(self.broker.forward_control, address, body)
+        connection.site.send(self.broker.route_control, self._session, address, body)
         return True
 
     def refused_addresses(self) -> Sequence[str]:
@@ -264,7 +265,10 @@ class _Transport:
         """The broker sent something."""
         if self.connection is not connection:
             return
-        if not isinstance(event, ControlArrived):
+        if isinstance(event, ControlReturned):
+            if self._events.control_returned(event.address):
+                self._executor.after(0.0, self._drop, connection, f"frames for {event.address} are returned")
+        elif not isinstance(event, ControlArrived):
             self._on_message_event(connection, event)
         elif event.address in self._addresses:
             self._host.witness.received(event.address, event.body)

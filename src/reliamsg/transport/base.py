@@ -132,6 +132,11 @@ class ControlEvents(Protocol):
         Not checked in any way, except to be at most :data:`reliamsg.wire.limits.MAX_FRAME_BYTES` long. Only
         called between ``connected`` and ``disconnected``."""
 
+    def control_returned(self, address: str) -> bool:
+        """AMQP: a control frame for one producer or group was returned, since the broker knows nobody who listens at
+        its address. Returns whether that one is heard over this site all the same: then the transport connects again,
+        to another endpoint if there is one. Only called between ``connected`` and ``disconnected``."""
+
 
 class ControlTransport(Protocol):
     """Sends and receives control frames, for both kinds of transport. A site that does not permit them works without:

@@ -126,6 +126,11 @@ def unused_proof_address() -> str:
     return _PROOF_PREFIX + secrets.token_hex(16)
 
 
+def is_for_one(address: str) -> bool:
+    """Whether an address is that of one producer or group, rather than of whoever has to do with a topic."""
+    return address.startswith((_PRODUCER_PREFIX, _GROUP_PREFIX))
+
+
 def is_created(address: str) -> bool:
     """Whether an address is one of :func:`created_address`."""
     return address.startswith(_CREATED_PREFIX)

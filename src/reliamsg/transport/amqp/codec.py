@@ -121,9 +121,13 @@ class PublishEncoder:
         return len(packed).to_bytes(4, "big") + packed
 
 
-def control_frames(channel: int, frame_max: int, exchange: str, address: str, body: bytes) -> list[bytes]:
-    """The frames of a transient ``basic.publish`` without ``mandatory``: dropped silently if no queue is bound."""
-    method = b"".join((b"\x00\x3c\x00\x28\x00\x00", _short(exchange), _short(address), b"\x00"))
+def control_frames(
+    channel: int, frame_max: int, exchange: str, address: str, body: bytes, mandatory: bool = False
+) -> list[bytes]:
+    """The frames of a transient ``basic.publish``. If no queue is bound, it is returned if `mandatory`, and dropped
+    silently otherwise."""
+    bits = b"\x01" if mandatory else b"\x00"
+    method = b"".join((b"\x00\x3c\x00\x28\x00\x00", _short(exchange), _short(address), bits))
     head = CONTENT_HEAD.pack(BASIC, 0, len(body)) + struct.pack(">H", _DELIVERY_MODE) + _TRANSIENT
     frames = [_frame(METHOD, channel, method) + _frame(HEADER, channel, head)]
     room = frame_max - FRAME_OVERHEAD

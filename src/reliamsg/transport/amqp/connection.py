@@ -109,10 +109,13 @@ class AmqpConnection:
             loop.close()
         return self._ended or CLOSED
 
-    def another(self) -> AmqpConnection:
-        """A connection to the same endpoint, not running yet, with the whole time for connecting."""
+    def another(self, ahead: int = 0) -> AmqpConnection:
+        """A connection to the same endpoint, or the one that comes so many `ahead` of it in the site's list. It is not
+        running yet, and has the whole time for connecting."""
         deadline = time.monotonic() + self._site.connect_timeout
-        return AmqpConnection(self._site, self._endpoint, self._login, deadline, self._name)
+        endpoints = self._site.endpoints
+        endpoint = endpoints[(endpoints.index(self._endpoint) + ahead) % len(endpoints)]
+        return AmqpConnection(self._site, endpoint, self._login, deadline, self._name)
 
     def run_beside(
         self,

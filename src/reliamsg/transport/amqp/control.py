@@ -7,6 +7,10 @@ A broker can go on listing a binding through which nothing arrives any more; Rab
 nothing arrives for a while, the listener publishes a *probe* itself, and if the probe does not arrive, it binds once
 more: with another argument, or a broker that lists the binding would do nothing. The old binding is kept, since
 removing it takes the same address from others (decisions.md).
+
+Nodes of a cluster can disagree on bindings, too. A listener that is reached from some nodes cannot notice that, so
+frames for one client are published ``mandatory``: if they are returned although that client is heard, the connection
+is dropped, and the next one goes to another node (S10).
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ from reliamsg.transport.amqp.pika_connection import DamagedProperties, InputList
 from reliamsg.transport.amqp.topology import ACCESS_REFUSED, Refused, bind_control, listen_queue
 from reliamsg.transport.control_backlog import ControlBacklog
 from reliamsg.transport.session import Ended, EventGate
-from reliamsg.wire.address import EXCHANGE, control_queue
+from reliamsg.wire.address import EXCHANGE, control_queue, is_for_one
 
 __all__ = ["REOPEN_SECONDS", "ControlChannel", "ControlState"]
 
@@ -94,6 +98,10 @@ class ControlState:
         if not self._warned:
             self._warned = True
             log.warning("site %s: control frames: %s", self.site.name, problem)
+
+    def returned(self, address: str) -> bool:
+        """Report a frame that no queue was bound for. Returns whether another connection has to be tried."""
+        return self._gate.up and self._gate.events.control_returned(address)
 
     def receive(self, address: str, body: bytes) -> None:
         """Pass on a frame that arrived."""
@@ -172,7 +180,8 @@ class ControlChannel(InputListener):
             frame = self._backlog.take()
             if frame is None:
                 return
-            for piece in control_frames(channel.channel_number, self._connection.frame_max, EXCHANGE, *frame):
+            number, size = channel.channel_number, self._connection.frame_max
+            for piece in control_frames(number, size, EXCHANGE, *frame, mandatory=is_for_one(frame[0])):
                 self._connection.write(piece)
         self._flushing = True
         self._connection.later(DRAIN_SECONDS, self.flush)
@@ -215,6 +224,7 @@ class ControlChannel(InputListener):
     def _on_open(self, channel: Any) -> None:
         self._channel = channel
         channel.add_on_cancel_callback(self._on_cancelled)
+        channel.add_on_return_callback(self._on_return)
         self._accept()
         if self._listens:
             self._declare()
@@ -289,6 +299,17 @@ class ControlChannel(InputListener):
     def _next_wait(self) -> float:
         wait, self._wait = self._wait, min(2 * self._wait, REOPEN_SECONDS[1])
         return wait
+
+    # Sending
+
+    def _on_return(self, _channel: Any, method: Any, _properties: Any, _body: bytes) -> None:
+        address = text(method.routing_key)
+        if self._state.returned(address):
+            reason = (
+                f"frames for {address} are returned although it is listened at: another node may reach it"
+            )
+            log.warning("site %s: %s", self._state.site.name, reason)
+            self._connection.drop(Ended(reason, renewing=True))
 
     # Listening
 

@@ -19,8 +19,8 @@ log = logging.getLogger(__name__)
 
 
 class ControlConnection:
-    """Keeps a connection beside `main`, to the same endpoint, for as long as that one lasts. I/O thread only,
-    except :meth:`send_control`."""
+    """Keeps a connection beside `main`, for as long as that one lasts: to the same endpoint, or to another one while
+    frames that are sent there are returned. I/O thread only, except :meth:`send_control`."""
 
     def __init__(self, main: AmqpConnection, state: ControlState) -> None:
         self._main = main
@@ -30,6 +30,8 @@ class ControlConnection:
         self._then: Callable[[], None] | None = None
         self._wait = REOPEN_SECONDS[0]
         self._closing = False
+        self._ahead = 0
+        """How far ahead of the main connection's endpoint this one's is."""
 
     def open(self, then: Callable[[], None]) -> None:
         """Begin to connect; call `then` when frames can be sent, or when the first attempt has failed."""
@@ -58,7 +60,7 @@ class ControlConnection:
             connection.close(grace)
 
     def _connect(self) -> None:
-        self._connection = connection = self._main.another()
+        self._connection = connection = self._main.another(self._ahead)
         control = ControlChannel(connection, self._state, listens=False)
 
         def ready() -> None:
@@ -76,6 +78,8 @@ class ControlConnection:
         self._connection = self._control = None
         if not self._closing:
             log.info("site %s: control frames cannot be sent: %s", self._state.site.name, ended.reason)
+            if ended.renewing or self._ahead:
+                self._ahead += 1
             wait, self._wait = self._wait, min(2 * self._wait, REOPEN_SECONDS[1])
             self._main.later(wait, self._connect)
         self._ready()
