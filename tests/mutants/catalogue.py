@@ -3656,7 +3656,8 @@ MUTANTS = (
         "            if False:\n",
         "P6: a group whose own heartbeats are returned goes on sending them through the same node",
         ByTest(
-            "simulation/test_unrouted.py::test_repairs_find_another_way[112]", "assert not outcome.violations"
+            "consumer/test_returned_frames.py::test_that_the_group_listens_at_its_own_address_needs_no_proof",
+            "assert returned_at_dc1(bench, group_address(GROUP)) == [True]",
         ),
     ),
     Mutant(
@@ -3678,7 +3679,7 @@ MUTANTS = (
         "P6: a broker drops frames for one group without telling the sender",
         ByTest(
             "transport/test_amqp_control.py::test_frames_for_one_client_are_returned_while_it_does_not_listen",
-            "not within",
+            "wait_for(lambda: sent.returned and got.returned",
         ),
     ),
     Mutant(
