@@ -100,7 +100,8 @@ bench: setup  ## All benchmarks, alternating with other clients; under 20 minute
 
 bench-audit: setup  ## Time audits of up to a thousand million messages
 	@$(BIN)/python -m benchmarks audit audit-billion audit-disturbed audit-short-ranges audit-rows-apart audit-site-gaps \
-		audit-many-streams audit-many-files audit-join audit-increment audit-one-stream audit-follow --json
+		audit-many-streams audit-many-files audit-join audit-increment audit-compacted audit-one-stream audit-follow \
+		--json
 
 soak: setup  ## Ten minutes at half the peak rate: does memory grow?
 	@$(BIN)/python -m benchmarks soak --json
