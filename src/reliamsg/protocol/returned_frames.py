@@ -1,4 +1,4 @@
-"""Control frames that a broker returns because nobody listens at their address, although somebody does (rule S10).
+"""Control frames that a broker returns because nobody listens at their address, although somebody does (rule S11).
 
 After a partition, nodes of a RabbitMQ cluster can disagree on the bindings that there are. What is published through a
 node that does not know a listener's binding never reaches the listener, who receives everything else. Only the sender
@@ -18,6 +18,9 @@ ROUNDS = 2
 be heard once after its queue was deleted."""
 LEAST_S = 2.0
 """The minimum time between the first of those and the new connection."""
+WITHIN_S = 60.0
+"""The maximum time. A peer that goes and comes back now and then is heard, and its frames are returned, but not in such
+a short time: requests are repeated after ten seconds at most (A1)."""
 PAUSE_S = (60.0, 600.0)
 """The time between two new connections: at first, and at most. It doubles, since there may be no better node."""
 MAX_ADDRESSES = 1_000
@@ -55,7 +58,7 @@ class ReturnedFrames:
     def returned(self, address: str, now: float) -> bool:
         """A frame for `address` was returned. Returns whether a new connection is due."""
         found = self._addresses.get(address)
-        if found is None:
+        if found is None or now - found.since > WITHIN_S:
             self._addresses[address] = _Address(now)
             if len(self._addresses) > MAX_ADDRESSES:
                 self._addresses.popitem(last=False)
