@@ -23,7 +23,7 @@ Exit codes:
   0    every client has a checkpoint of all its segments
   2    a client was left out, or there is none
   64   wrong arguments
-  66   there are no such journals
+  66   there is no such directory, or it or one below it can't be read
   69   pyarrow is missing
   74   something can't be written
   130  interrupted

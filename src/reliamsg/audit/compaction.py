@@ -27,6 +27,7 @@ from reliamsg.audit.checkpoint import (
     read_checkpoint,
     signature_problem,
 )
+from reliamsg.audit.directories import listed
 from reliamsg.audit.fold import Fact, Folder, Part, StreamName
 from reliamsg.audit.joining import join_facts, join_parts, seam_of
 from reliamsg.audit.segment import owner_of, parse_segment_name, read_segment
@@ -88,8 +89,8 @@ def compact(
     `keys` sign the checkpoints, and must have signed those from which a compaction starts. `archive`: a directory to
     which the covered segments and older checkpoints are moved, under the same relative paths.
 
-    Raises :class:`ConfigError` if another compaction of the directory is running, or if the archive is inside it, and
-    :class:`OSError` if anything can't be written.
+    Raises :class:`ConfigError` if another compaction of the directory is running, or if the archive is inside it,
+    :class:`JournalTargetError` if a directory can't be read, and :class:`OSError` if anything can't be written.
     """
     place = Path(os.path.abspath(root))
     target = None if archive is None else Path(os.path.abspath(archive))
@@ -111,8 +112,7 @@ def compact(
 def _find(root: Path) -> dict[tuple[str, str], _Files]:
     found: dict[tuple[str, str], _Files] = {}
     homeless: list[str] = []
-    for directory, names, entries in os.walk(root):
-        names[:] = [name for name in names if not name.startswith((".", "_"))]
+    for directory, entries in listed(root):
         for name in entries:
             path = os.path.join(directory, name)
             owner = owner_of(path)
