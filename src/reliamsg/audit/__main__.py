@@ -101,8 +101,9 @@ Exit codes:
 @click.option(
     "--retired",
     multiple=True,
-    metavar="NAME@SEGMENT",
-    help="A client that is gone for good: its journal ends with this segment. Can be repeated.",
+    metavar="[ROLE/]NAME@SEGMENT",
+    help="A client (NAME, producer/NAME or group/NAME) that is gone for good: its journal ends with this segment."
+    " Can be repeated.",
 )
 @click.option(
     "--drained",
@@ -145,7 +146,7 @@ Exit codes:
 @click.option(
     "--unsigned-before",
     multiple=True,
-    metavar="NAME@SEGMENT",
+    metavar="ROLE/NAME@SEGMENT",
     help="With --journal-keys, accept unsigned segments of a client (producer/NAME or group/NAME) up to this one."
     " Can be repeated.",
 )

@@ -54,7 +54,7 @@ Exit codes:
 @click.option(
     "--unsigned-before",
     multiple=True,
-    metavar="NAME@SEGMENT",
+    metavar="ROLE/NAME@SEGMENT",
     help="With --journal-keys, accept unsigned segments of a client (producer/NAME or group/NAME) up to this one."
     " Can be repeated.",
 )
