@@ -167,11 +167,10 @@ def verify(
     _check_there(path)
     with _reading():
         found = collect_path(path, trust, checkpoint_keys)
-    gone = found.emptied - {(chain.role, chain.client) for chain in found.chains}
     found = replace(
         found,
         chains=merge_copies(found.chains),
-        problems=[*found.problems, *(f"no journal of {role} {name}" for role, name in sorted(gone))],
+        problems=[*found.problems, *(f"no journal of {role} {name}" for role, name in sorted(found.emptied))],
     )
     sound = bool(found.chains) and not found.problems and all(chain.sound for chain in found.chains)
     if as_json:
