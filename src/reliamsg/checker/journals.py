@@ -313,8 +313,8 @@ def collect(
     ]
     empty = {owner_by_path(f"{os.path.abspath(each)}/") for each in empty_directories(root)}
     found = collected.found()
-    known = {(chain.role, chain.client) for chain in found.chains}
-    return replace(found, emptied={owner for owner in empty if owner is not None} - known)
+    owners = {(chain.role, chain.client) for chain in found.chains}
+    return replace(found, emptied={owner for owner in empty if owner is not None} - owners)
 
 
 def collect_path(
