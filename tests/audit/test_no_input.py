@@ -101,6 +101,59 @@ def test_a_directory_that_cant_be_read_is_not_left_out(
     assert f"{journals}: can't be read: Permission denied ({locked})" in capsys.readouterr().err
 
 
+def _junk(*names: str) -> Callable[[Path], None]:
+    def prepare(place: Path) -> None:
+        for name in names:
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            (place / name).write_text("junk\n")
+
+    return prepare
+
+
+@pytest.mark.parametrize(
+    ("program", "prepare", "code", "named"),
+    [
+        ("audit show", _junk("verdict.json"), 66, "lacks the table ranges"),
+        ("audit show", _junk("verdict.json", "ranges/a.parquet", "findings/a.parquet"), 74, "ranges"),
+        ("audit accept", _junk("kept.json"), 64, "kept.json: damaged"),
+        ("audit accept one", _junk("kept.json"), 64, "kept.json: damaged"),
+        ("audit accept", _junk("accepted-0123456789ab.json"), 64, "accepted-0123456789ab.json: damaged"),
+        ("audit accept one", _junk("accepted-0123456789ab.json"), 66, "no audit has used this state yet"),
+    ],
+)
+def test_damage_is_named(
+    program: str, prepare: Callable[[Path], None], code: int, named: str, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    prepare(tmp_path / "place")
+    assert _PROGRAMS[program](str(tmp_path / "place")) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert str(tmp_path / "place") in err
+    assert named in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(("program", "lock"), [("journal compact", "compaction"), ("audit", "kept")])
+def test_a_directory_that_cant_be_written_is_named(
+    program: str,
+    lock: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")  # as the lock does, without the path
+
+    monkeypatch.setattr(f"reliamsg.audit.{lock}.FileLock.acquire", fails)
+    arguments = (
+        [str(tmp_path)] if program == "journal compact" else ["--state", str(tmp_path / "s"), str(tmp_path)]
+    )
+    assert (compact.main(arguments) if program == "journal compact" else audit(arguments)) == 74
+    place = arguments[0] if program == "journal compact" else arguments[1]
+    assert capsys.readouterr().err == f"reliamsg: {place}: can't be locked: Permission denied\n"
+
+
 def _lock(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Root may read everything, whatever its mode."""
     scandir = os.scandir

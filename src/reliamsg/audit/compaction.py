@@ -113,6 +113,8 @@ def compact(
         lock.acquire(timeout=0)
     except Timeout:
         raise ConfigError(f"{root}: another compaction is running") from None
+    except OSError as error:
+        raise OSError(f"{root}: can't be locked: {error.strerror or error}") from error
     try:
         for (role, client), files in sorted(_find(place).items()):
             if not clients or client in clients:

@@ -133,6 +133,8 @@ class Kept:
             self._lock.acquire(timeout=0)
         except Timeout:
             raise ConfigError(f"{path}: another audit is using this state") from None
+        except OSError as error:
+            raise OSError(f"{path}: can't be locked: {error.strerror or error}") from error
         try:
             self._manifest = _read_manifest(self._path)
             self._placed = [each for file in self._of(parts=True) for each in self._read_parts(file)]
@@ -294,7 +296,8 @@ def _read_audited(directory: Path, manifest: _Manifest) -> Audited | None:
 
 def is_state(directory: Path) -> bool:
     """Whether a directory holds what an audit or an operator has kept there. An audit that was interrupted before its
-    end leaves nothing."""
+    end leaves nothing. Raises :class:`ConfigError` if it is damaged."""
+    _read_manifest(directory)
     return (directory / _MANIFEST).exists() or any(directory.glob(f"{_ACCEPTED}*"))
 
 
