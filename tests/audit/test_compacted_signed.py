@@ -244,8 +244,13 @@ def test_the_command(journals: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     keys = keys_file(tmp_path / "clients", EVERYONE)
     arguments = [str(journals), "--keys", str(auditor), "--journal-keys", str(keys)]
     assert main(arguments) == 2
-    assert capsys.readouterr().err.count(f": {UNSIGNED}\n") == len(EVERYONE)
+    said = capsys.readouterr()
+    assert said.err.count(f": {UNSIGNED}\n") == len(EVERYONE)
+    assert said.out == "signatures were checked\n"
     for each in positions(journals):
         arguments += ["--unsigned-before", each]
     assert main(arguments) == 0
-    assert capsys.readouterr().err == ""
+    said = capsys.readouterr()
+    assert (said.out.splitlines()[-1], said.err) == ("signatures were checked", "")
+    assert main(arguments[:3]) == 0
+    assert capsys.readouterr().out.endswith("\nsignatures were not checked (--journal-keys)\n")

@@ -92,6 +92,8 @@ def _command(
             say_json(asdict(found))
         else:
             _show(found)
+    if known and not as_json:
+        say("signatures were not checked (--journal-keys)" if trust is None else "signatures were checked")
     missing = sorted(set(clients) - known)
     for name in missing:
         fail(f"{directory}: there are no segments of {name}", _LEFT_OUT)
