@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from reliamsg.audit import accept, compact, show
 from reliamsg.audit.__main__ import main as audit
+from reliamsg.audit.sources import check_local
 from reliamsg.cli.app import main as command
 from tests.audit.local_spark import local_spark
 from tests.audit.mutilated import exported
@@ -87,6 +88,15 @@ def test_a_place_without_input_is_named(
     assert out == ""
     if program not in _FILES:
         assert err.count("\n") == 1
+
+
+def test_a_directory_whose_name_begins_like_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "night:1").mkdir()
+    assert check_local("night:1") == "night:1"
+    assert check_local("night:2") is None  # Spark may know what that is
+    assert check_local(f"file:{tmp_path}/night:1") == f"{tmp_path}/night:1"
+    assert check_local(f"file:{tmp_path}/night*") is None
 
 
 @pytest.mark.parametrize("program", ["audit", "journal compact", "journal verify", "journal cat"])

@@ -84,7 +84,7 @@ def check_local(journals: str | os.PathLike[str]) -> str | None:
     :class:`FileNotFoundError` for a local path that does not exist, or is a file without journals."""
     text = os.fspath(journals)
     path = text
-    if re.match("[A-Za-z][A-Za-z0-9+.-]+:", text) is not None:
+    if not os.path.exists(path) and re.match("[A-Za-z][A-Za-z0-9+.-]+:", text) is not None:
         path = unquote(urlsplit(text).path) if text.startswith("file:") else ""
         if not path or not os.path.exists(path):
             return None
