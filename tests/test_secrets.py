@@ -8,7 +8,7 @@ import logging
 import os
 import pickle
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
@@ -20,6 +20,7 @@ from reliamsg import KeyRing, Producer, Site
 from reliamsg.cli.options import KeysType, SiteType
 from reliamsg.cli.status import one_line
 from reliamsg.errors import ConfigError
+from reliamsg.keys import read_key_ring
 from reliamsg.trust import read_client_keys
 from tests.cli.commands import reliamsg_here
 
@@ -256,7 +257,22 @@ def test_a_file_of_keys_that_others_can_open_is_refused(mode: int, fits: bool, t
     assert_hidden(raised.value, HEX)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+@pytest.mark.parametrize(("read", "most"), [(read_key_ring, 64 * 1024), (read_client_keys, 64 * 1024 * 1024)])
+def test_a_file_of_keys_that_is_too_long_is_refused(
+    read: Callable[[Path], object], most: int, tmp_path: Path
+) -> None:
+    """Rather than read in part: the key that signs may be in the rest."""
+    path = tmp_path / "keys"
+    line = f"k {HEX}\n" if read is read_key_ring else f"producer/a k {HEX}\n"
+    path.write_text(line + "#" * (most - len(line)))
+    path.chmod(0o600)
+    read(path)
+    with path.open("a") as file:
+        file.write("\n")
+    with pytest.raises(ConfigError, match=f"keys: more than {most} bytes"):
+        read(path)
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -274,6 +290,7 @@ def test_a_mistyped_file_of_clients_keys_is_refused_and_not_repeated(text: str, 
     assert_hidden(refused.value, HEX)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 def test_a_file_of_keys_of_another_user_is_refused(tmp_path: Path) -> None:
     path = keys_file(tmp_path / "keys", f"2026 {HEX}\n")
     os.chown(path, 65534, 65534)

@@ -11,11 +11,22 @@ import hashlib
 import hmac
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
 
 from reliamsg.errors import ConfigError
 
-__all__ = ["KeyRing", "check_keys", "check_private", "looks_secret", "read_key_ring", "secret_from_hex"]
+__all__ = [
+    "KeyRing",
+    "check_keys",
+    "check_private",
+    "looks_secret",
+    "read_key_ring",
+    "read_secrets",
+    "secret_from_hex",
+]
+
+_T = TypeVar("_T")
 
 MAX_KEY_ID_BYTES = 64
 """The maximum length of a key id."""
@@ -124,12 +135,27 @@ def read_key_ring(path: str | os.PathLike[str]) -> KeyRing:
 
     Raises :class:`ConfigError`, whose message contains nothing of the file.
     """
+    return read_secrets(path, _key_ring, line=_LINE, encoding="ascii", most=MAX_FILE_BYTES)
+
+
+def read_secrets(
+    path: str | os.PathLike[str], parse: Callable[[list[str]], _T], *, line: str, encoding: str, most: int
+) -> _T:
+    """Parse the lines of a file of secrets, which must be private, and of at most `most` bytes. `line`: what a line of
+    it must be.
+
+    Raises :class:`ConfigError`, which names the file. Its message contains nothing of the file, unless that of an error
+    in `parse` does.
+    """
     try:
         with open(path, "rb") as file:
             check_private(file.fileno())
-            return _key_ring(file.read(MAX_FILE_BYTES).decode("ascii").splitlines())
+            data = file.read(most + 1)
+        if len(data) > most:
+            raise ConfigError(f"more than {most} bytes")
+        return parse(data.decode(encoding).splitlines())
     except UnicodeDecodeError:  # its message contains the content of the file
-        problem = _LINE
+        problem = line
     except OSError as error:
         problem = error.strerror or type(error).__name__
     except ConfigError as error:

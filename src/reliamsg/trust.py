@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote
 
 from reliamsg.errors import ConfigError
-from reliamsg.keys import KeyRing, check_private, looks_secret, secret_from_hex
+from reliamsg.keys import KeyRing, looks_secret, read_secrets, secret_from_hex
 
 __all__ = ["ClientKeys", "Owner", "Trust", "make_trust", "parse_positions", "read_client_keys"]
 
@@ -100,20 +100,11 @@ def make_trust(path: str | os.PathLike[str] | None, positions: Iterable[str]) ->
 def read_client_keys(path: str | os.PathLike[str]) -> ClientKeys:
     """Read a file of clients' keys. Raises :class:`ConfigError`, whose message contains no ids and no secrets."""
     shown = os.path.abspath(path)
-    try:
-        with open(path, "rb") as file:
-            check_private(file.fileno())
-            data = file.read(MAX_FILE_BYTES + 1)
-        if len(data) > MAX_FILE_BYTES:
-            raise ConfigError(f"more than {MAX_FILE_BYTES} bytes")
-        return ClientKeys(_secrets(data.decode("utf-8").splitlines()), shown)
-    except UnicodeDecodeError:  # its message contains the content of the file
-        problem = _LINE
-    except OSError as error:
-        problem = error.strerror or type(error).__name__
-    except ConfigError as error:
-        problem = str(error)
-    raise ConfigError(f"{shown}: {problem}")
+
+    def parse(lines: list[str]) -> ClientKeys:
+        return ClientKeys(_secrets(lines), shown)
+
+    return read_secrets(shown, parse, line=_LINE, encoding="utf-8", most=MAX_FILE_BYTES)
 
 
 def _secrets(lines: Iterable[str]) -> dict[Owner, dict[str, bytes]]:

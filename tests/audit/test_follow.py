@@ -23,6 +23,7 @@ from reliamsg.audit.__main__ import main
 from reliamsg.audit.expect import Expect
 from reliamsg.audit.job import audit
 from reliamsg.audit.verdict import line, status
+from reliamsg.errors import JournalTargetError
 from reliamsg.trust import Owner
 from tests.audit.generated import journals
 from tests.audit.local_spark import local_spark
@@ -179,8 +180,9 @@ def test_keys_may_be_added_between_two_audits(tmp_path: Path, monkeypatch: pytes
         OSError(28, "No space left on device", "f"),
         Py4JError("x\nOSError: [Errno 28] No space left on device: 'f'\n"),
         Py4JError("x\nFileNotFoundError: [Errno 2] No such file or directory: 'f'\n"),
+        JournalTargetError("[Errno 5] j: can't be read: Input/output error (j/role=group)"),
     ],
-    ids=["driver", "task", "archived"],
+    ids=["driver", "task", "archived", "unreadable"],
 )
 def test_it_goes_on_after_a_failure_that_need_not_last(
     error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -20,6 +20,7 @@ from reliamsg.audit.overview import MAX_STREAMS
 from reliamsg.audit.report import MAX_BYTES, render, write
 from reliamsg.audit.report_svg import count_ticks, duration_ticks, time_ticks
 from reliamsg.audit.timeline import Timeline
+from reliamsg.terminal import printable
 from tests.audit.browser import Browser, open_browser
 from tests.audit.fleet import Writer
 from tests.audit.reported import (
@@ -75,12 +76,12 @@ def lookup(verdict: dict[str, Any], path: str) -> Any:
 
 
 def replaced(value: Any, names: dict[str, str]) -> Any:
-    """Plain data with other names in all strings, also those that are keys."""
+    """A copy of plain data, with other names in all strings, also those that are keys."""
     if isinstance(value, dict):
         return {replaced(key, names): replaced(each, names) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [replaced(each, names) for each in value]
-    if isinstance(value, str):
+    if isinstance(value, str) and names:
         return re.sub("|".join(map(re.escape, names)), lambda found: names[found[0]], value)
     return value
 
@@ -468,6 +469,79 @@ def test_the_chart_says_what_is_under_the_pointer(
     assert browser.console() == []
 
 
+def test_streams_that_are_left_out_are_said_to_be(
+    browser: Browser, bad_night: Report, tmp_path: Path
+) -> None:
+    verdict, found = bad_night
+    rows = [[f"device-{n:05}", "measurements", 0, 10, 0, 0, 4, ""] for n in range(MAX_STREAMS)]
+    path = written(tmp_path, (verdict, {**found, "streams": rows, "streams_left_out": 1_000}))
+    browser.open(path)
+    note = browser.one("section[aria-labelledby=streams] .note").text
+    assert note.startswith("The worst 5,000. The others (1,000) are not in this page; none is worse.")
+    assert "reliamsg audit show DIR STREAM" in note
+    more = browser.one("#more-streams")
+    assert more.text == "4,975 more."
+    browser.one("#query").send_keys("device-05999")
+    assert browser.one("#hits").text == "0 of 5,000"
+    assert more.text == (
+        "No stream here matches. 1,000 streams are not in this page: reliamsg audit show DIR STREAM"
+    )
+    browser.one("#query").clear()
+    browser.one("#query").send_keys("device-04999")
+    assert (browser.one("#hits").text, more.text) == ("1 of 5,000", "")
+    browser.open(written(tmp_path, bad_night))
+    assert "not in this page" not in browser.one("section[aria-labelledby=streams]").text
+    browser.one("#query").send_keys("nothing")
+    assert browser.one("#more-streams").text == "No stream here matches."
+
+
+def test_the_worst_of_6000_streams_are_in_the_page(browser: Browser, tmp_path: Path) -> None:
+    """From their journals on."""
+    bad = set(range(7, 6_000, 300))
+    producer, group = Diary("producer", "p"), Diary("group", "g")
+    streams = [("p", f"topic-{n:04}") for n in range(6_000)]
+    producer.add(0, "opened", groups={topic: ["g"] for _, topic in streams}, sites=["dc1"])
+    group.add(0, "opened", topics=[topic for _, topic in streams], sites=["dc1"])
+    for stream in streams:
+        producer.add(0.1, "epoch", stream, prev=None)
+        producer.add(0.2, "enqueued", stream, 1, 10)
+        group.add(0.1, "joined", stream, 1)
+    for number, stream in enumerate(streams):
+        group.add(1, "delivered", stream, 1, 10 - (number in bad))
+        if number in bad:
+            group.add(2, "declared", stream, 10, 10, reason="expired", elapsed=30.0)
+    for diary in (producer, group):
+        diary.add(3, "closed")
+    verdict, found = reported([producer.chain(), group.chain()])
+    assert (verdict["streams"], verdict["messages"]["declared_gaps"]) == (6_000, 20)
+    browser.open(written(tmp_path, (verdict, found)))
+    lines = browser.run(
+        "return [...document.querySelectorAll('#stream-table tbody tr')].map((row) => row.cells[0].textContent)"
+    )
+    assert sorted(lines[:20]) == [f"p/topic-{n:04}" for n in sorted(bad)]
+    assert browser.one("#more-streams").text == "4,975 more."
+    assert "The others (1,000) are not in this page" in browser.one("main").text
+    assert browser.console() == []
+
+
+def test_many_groups_on_paper(browser: Browser, bad_night: Report, tmp_path: Path) -> None:
+    """Nothing is cut off: what does not fit beside each other stands below each other, with its name."""
+    verdict, found = replaced(list(bad_night), {})
+    for number in range(12):
+        name = f"region-{number:02}-warehouse-inventory"
+        verdict["messages"]["delivered"][name] = 12_345_678
+        found["flows"]["received"] += [["dc1", name, 12_345_678, 3, 1_234_567]]
+    browser.open(written(tmp_path, (verdict, found)), 718)
+    browser.media("print")
+    assert browser.run("return document.documentElement.scrollWidth") <= 718
+    assert browser.run(
+        "return [...document.querySelectorAll('.wide')].every((e) => e.scrollWidth <= e.clientWidth)"
+    )
+    (first, *_) = browser.all(".matrix tbody tr:first-child td.group")
+    shown = browser.run("return getComputedStyle(arguments[0], '::before').content", first)
+    assert "archive" in shown
+
+
 def test_on_paper(browser: Browser, bad_night: Report, tmp_path: Path) -> None:
     browser.open(written(tmp_path, bad_night), 720, "dark")
     browser.media("print")
@@ -499,7 +573,50 @@ def test_names_are_text(browser: Browser, bad_night: Report, names: tuple[str, .
         == 0
     )
     shown = browser.run("return [...document.querySelectorAll('bdi')].map((e) => e.textContent)")
-    assert set(names) - set(shown) == set()
+    assert set(map(printable, names)) - set(shown) == set()
+
+
+ODD = {
+    "long": {
+        "gateway-3": f"gateway-{'x' * 492}", "orders": f"orders/{'é' * 493}", "billing": "W" * 500,
+        "dc1": f"dc1-{'z' * 496}",
+    },
+    "direction": {
+        "gateway-3": "\u202elive", "orders": "a\u2066b", "billing": "\u05e9\u05dc\u05d5\u05dd\u202e123",
+        "dc1": "\u200fdc1\u202e",
+    },
+    "lines": {
+        "gateway-3": "a\nb\r\n\tc", "orders": "\x1b[31mred", "billing": "a\x00b\x7f", "dc1": " \u2028dc1\xa0",
+    },
+    "pictograms": {
+        "gateway-3": "\U0001f469\u200d\U0001f467" * 80, "orders": "\U0001f69a" * 90,
+        "billing": "e\u0301\u0302\u0303" * 40, "dc1": "\u6f22\u5b57" * 60,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_names_change_neither_layout_nor_direction(
+    browser: Browser, bad_night: Report, kind: str, tmp_path: Path
+) -> None:
+    path = written(tmp_path, tuple(replaced(list(bad_night), ODD[kind])))
+    for width, medium in ((1440, ""), (390, ""), (718, "print")):
+        browser.open(path, width)
+        browser.media(medium)
+        # Tables and the row of links scroll by themselves on screens, never the page; paper does not scroll.
+        assert browser.run("return document.documentElement.scrollWidth") <= width
+        outside = browser.run(
+            "return [...document.querySelectorAll('main svg text')].filter((e) => e.getClientRects().length)"
+            ".filter((e) => { const t = e.getBoundingClientRect(), p = e.closest('svg').getBoundingClientRect();"
+            " return t.left < p.left - 12 || t.right > p.right + 12; }).map((e) => e.textContent)"
+        )
+        assert outside == []
+        text = browser.run("return document.body.textContent")
+        assert not re.search(r"[\u200b-\u200f\u2028-\u202e\u2066-\u2069\x00-\x08\x0b-\x1f\x7f]", text)
+    if kind == "direction":
+        assert "\\u202elive" in browser.one("#stream-table").text
+        assert "confirmed by \\u200fdc1\\u202e, and not received" in browser.one(".card.lost h3").text
+    assert browser.console() == []
 
 
 def test_only_the_pages_own_script_and_style_are_allowed(

@@ -96,6 +96,58 @@ def test_a_segment_is_named_by_its_file_or_its_digest(run: Run) -> None:
     assert run.judged(f"p@{digest}") | {"seconds": 0} == run.judged(declared) | {"seconds": 0}
 
 
+def test_a_name_may_have_its_role(run: Run) -> None:
+    declared = closed(run)
+    assert run.judged(f"producer/{declared}") | {"seconds": 0} == run.judged(declared) | {"seconds": 0}
+
+
+def both(run: Run) -> dict[str, Path]:
+    """The last segments of the producer and of a group that has its name; both are closed."""
+    run.producer.add("closed")
+    namesake = Writer("group", "p")
+    namesake.boot(topics=["other"], sites=["dc1"], inbox="i-p", begin="earliest", gap_timeout=30.0)
+    run.write()
+    (*_, path) = written(run.place, [namesake.add("closed").chain()])
+    return {"producer": run.tip, "group": path}
+
+
+@pytest.mark.parametrize("role", ["producer", "group"])
+@pytest.mark.parametrize("named", ["", "{role}/", "%70"], ids=["name", "role", "encoded"])
+def test_of_a_producer_and_a_group_with_one_name_the_segment_decides(run: Run, role: str, named: str) -> None:
+    tips = both(run)
+    name = "%70" if named == "%70" else f"{named.format(role=role)}p"
+    found = run.judged(f"{name}@{tips[role].name}")
+    gone = [each["role"] for each in found["clients"] if each["ends"] == "retired"]
+    assert gone == [role]
+    assert found["evidence"]["broken"] == []
+    every = run.judged(f"p@{tips['producer'].name}", f"group/p@{tips['group'].name}")
+    assert [each["ends"] for each in every["clients"] if each["client"] == "p"] == ["retired", "retired"]
+
+
+def test_a_role_is_that_of_the_segments_client(run: Run) -> None:
+    tips = both(run)
+    declared = f"group/p@{tips['producer'].name}"
+    for judge in (
+        lambda: audit(local_spark(1), run.place, expect=AuditExpect(retired=(declared,), now_us=NOW_US)),
+        lambda: check_directory(run.place, Expect(retired=[declared], now_us=NOW_US)),
+    ):
+        with pytest.raises(ConfigError, match=r"its journals end with [0-9a-f]{64} \(group p\)"):
+            judge()
+
+
+def test_a_name_with_a_slash_is_not_taken_for_a_role(run: Run) -> None:
+    """Names may begin like a role."""
+    odd = Writer("group", "producer/p")
+    odd.boot(topics=["other"], sites=["dc1"], inbox="i", begin="earliest", gap_timeout=30.0)
+    run.producer.add("closed")
+    run.write()
+    (*_, path) = written(run.place, [odd.add("closed").chain()])
+    for name in ("producer/p", "group/producer/p", "producer%2Fp", "group/producer%2Fp"):
+        found = run.judged(f"{name}@{path.name}")
+        gone = [each["client"] for each in found["clients"] if each["ends"] == "retired"]
+        assert gone == ["producer/p"], name
+
+
 def test_an_unclosed_client_stays_unknown(run: Run) -> None:
     """It does not matter that nothing was heard of it since."""
     run.write()
@@ -209,7 +261,11 @@ def test_its_next_file_goes_on_holding_the_time(run: Run) -> None:
         ("nobody@{tip}", "no client of that name has a journal; those that have: group g, producer other, producer p"),
         ("other@{tip}", "the client has no such segment; its journals end with "),
         (f"p@{'0' * 64}", "the client has no such segment; its journals end with {digest} (producer p)"),
-        ("p", "use NAME@SEGMENT"),
+        ("group/p@{tip}", "no client of that name has a journal; those that have: group g, producer other, producer p"),
+        ("site/p@{tip}", "no client of that name has a journal"),
+        ("producer/@{tip}", "no client of that name has a journal"),
+        ("producer/other@{tip}", "the client has no such segment; its journals end with "),
+        ("p", "use NAME@SEGMENT, producer/NAME@SEGMENT or group/NAME@SEGMENT"),
         ("p@tip", "use NAME@SEGMENT"),
         ("@{tip}", "use NAME@SEGMENT"),
     ],

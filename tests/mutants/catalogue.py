@@ -3573,6 +3573,39 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "checkpoint-of-a-forged-segment",
+        "audit/compaction.py",
+        "            verified = None if self._trust is None else self._verified(base, self._trust)\n",
+        "            verified = None\n",
+        "P9: a checkpoint vouches for a segment that its client has not signed",
+        ByTest(
+            "audit/test_compacted_signed.py::test_a_chain_of_another_key_is_left_out",
+            'assert problem(compacted(journals, trust), TILL).endswith(f": {WRONG}")',
+        ),
+    ),
+    Mutant(
+        "checkpoint-of-an-unsigned-segment",
+        "audit/compaction.py",
+        "            if digest not in accepted:\n",
+        "            if not accepted:\n",
+        "P9: a checkpoint vouches for unsigned segments behind those that an operator accepts",
+        ByTest(
+            "audit/test_compacted_signed.py::test_an_unsigned_segment_behind_the_accepted_ones",
+            'assert problem(compacted(journals, trust), TILL) == f"{bad.name}: {UNSIGNED}"',
+        ),
+    ),
+    Mutant(
+        "locked-directory-left-out",
+        "audit/directories.py",
+        "os.walk(root, onerror=fails)",
+        "os.walk(root)",
+        "P8: a client whose directory can't be read is left out of an audit",
+        ByTest(
+            "audit/test_no_input.py::test_a_directory_that_cant_be_read_is_not_left_out[audit]",
+            "assert _PROGRAMS[program](str(journals)) == _NO_INPUT",
+        ),
+    ),
+    Mutant(
         "checkpoint-digest-not-checked",
         "audit/checkpoint.py",
         "    if hashlib.sha256(data).hexdigest() != name.digest:\n",

@@ -28,13 +28,14 @@ from reliamsg.audit.hook import Hook
 from reliamsg.audit.job import audit
 from reliamsg.audit.kept import read_audited
 from reliamsg.audit.output import Output
-from reliamsg.audit.program import IO, SOFTWARE, UNAVAILABLE, USAGE, fail, run_command
+from reliamsg.audit.program import IO, NO_INPUT, SOFTWARE, UNAVAILABLE, USAGE, fail, run_command
 from reliamsg.audit.retired import parse_retired
 from reliamsg.audit.session import make_session
+from reliamsg.audit.sources import check_local
 from reliamsg.audit.times import parse_time
 from reliamsg.audit.verdict import line, status, table
 from reliamsg.audit.windows import Baseline
-from reliamsg.errors import ConfigError
+from reliamsg.errors import ConfigError, JournalTargetError
 from reliamsg.keys import read_key_ring
 from reliamsg.terminal import say_json, say_text
 from reliamsg.trust import make_trust
@@ -100,8 +101,9 @@ Exit codes:
 @click.option(
     "--retired",
     multiple=True,
-    metavar="NAME@SEGMENT",
-    help="A client that is gone for good: its journal ends with this segment. Can be repeated.",
+    metavar="[ROLE/]NAME@SEGMENT",
+    help="A client (NAME, producer/NAME or group/NAME) that is gone for good: its journal ends with this segment."
+    " Can be repeated.",
 )
 @click.option(
     "--drained",
@@ -144,7 +146,7 @@ Exit codes:
 @click.option(
     "--unsigned-before",
     multiple=True,
-    metavar="NAME@SEGMENT",
+    metavar="ROLE/NAME@SEGMENT",
     help="With --journal-keys, accept unsigned segments of a client (producer/NAME or group/NAME) up to this one."
     " Can be repeated.",
 )
@@ -193,8 +195,7 @@ def _command(
         checkpoint_keys=None if checkpoint_keys is None else read_key_ring(checkpoint_keys),
     )
     parse_retired(retired)  # reports words of another form before Spark is started
-    if "://" not in journals and not os.path.exists(journals):
-        raise FileNotFoundError(f"{journals}: no such directory")
+    check_local(journals)
     if out is not None:
         Output(out)  # reports an unusable directory before Spark is started
     for option, value in (("--follow", follow), ("--hook", hook)):
@@ -253,7 +254,9 @@ def _follow(run: Callable[[], dict[str, Any]], interval: float, as_json: bool) -
         started = time.monotonic()
         try:
             found = run()
-        except OSError as error:  # a full disk, or journals that can't be reached, need not last
+        except JournalTargetError as error:  # journals that can't be read, or a full disk, need not last
+            code = fail(str(error), NO_INPUT)
+        except OSError as error:
             code = fail(str(error), IO)
         except (Py4JError, PySparkException) as error:
             said_of_it, code = _failure(error)

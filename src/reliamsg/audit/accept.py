@@ -11,7 +11,13 @@ from pathlib import Path
 import click
 
 from reliamsg.audit.accepted import Acceptance, Brief
-from reliamsg.audit.kept import read_acceptances, read_audited, remove_acceptance, write_acceptance
+from reliamsg.audit.kept import (
+    is_state,
+    read_acceptances,
+    read_audited,
+    remove_acceptance,
+    write_acceptance,
+)
 from reliamsg.audit.program import run_command
 from reliamsg.audit.times import as_time
 from reliamsg.terminal import say
@@ -33,6 +39,10 @@ def _command(state: str, incident: str | None, reason: str | None, withdraw: boo
     place = Path(state)
     if not place.is_dir():
         raise FileNotFoundError(f"{state}: no such directory")
+    if not is_state(place):
+        raise FileNotFoundError(
+            f"{state}: no audit has used this state yet: name the directory of its --state"
+        )
     if incident is None:
         if reason is not None or withdraw:
             raise click.UsageError("which incident?")

@@ -14,6 +14,7 @@ from reliamsg.audit.compaction import Compacted, compact
 from reliamsg.audit.program import UNAVAILABLE, fail, run_command
 from reliamsg.keys import KeyRing, read_key_ring
 from reliamsg.terminal import say, say_json
+from reliamsg.trust import make_trust
 
 __all__ = ["main"]
 
@@ -23,7 +24,7 @@ Exit codes:
   0    every client has a checkpoint of all its segments
   2    a client was left out, or there is none
   64   wrong arguments
-  66   there are no such journals
+  66   there is no such directory, or it or one below it can't be read
   69   pyarrow is missing
   74   something can't be written
   130  interrupted
@@ -44,6 +45,19 @@ Exit codes:
     metavar="DIR",
     help="Move the segments and older checkpoints that a checkpoint covers to this directory.",
 )
+@click.option(
+    "--journal-keys",
+    metavar="FILE",
+    help="The keys of all clients, one per line: producer/NAME ID SECRET or group/NAME ID SECRET. A client of which a"
+    " segment is not signed by itself is left out. Needs --keys.",
+)
+@click.option(
+    "--unsigned-before",
+    multiple=True,
+    metavar="ROLE/NAME@SEGMENT",
+    help="With --journal-keys, accept unsigned segments of a client (producer/NAME or group/NAME) up to this one."
+    " Can be repeated.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output.")
 def _command(
     directory: str,
@@ -51,6 +65,8 @@ def _command(
     keys: str | None,
     key: str | None,
     archive: str | None,
+    journal_keys: str | None,
+    unsigned_before: tuple[str, ...],
     as_json: bool,
 ) -> int:
     """Write a checkpoint of each client's segments below DIRECTORY.
@@ -65,9 +81,10 @@ def _command(
         raise FileNotFoundError(f"{directory}: no such directory")
     if key is not None and keys is None:
         raise click.UsageError("--key needs --keys")
+    trust = make_trust(journal_keys, unsigned_before)
     ring = None if keys is None else _ring(keys, key)
     code, known = _OK, set()
-    for found in compact(directory, clients=clients, keys=ring, archive=archive):
+    for found in compact(directory, clients=clients, keys=ring, archive=archive, trust=trust):
         known.add(found.client)
         if found.problem is not None:
             code = _LEFT_OUT
@@ -75,6 +92,8 @@ def _command(
             say_json(asdict(found))
         else:
             _show(found)
+    if known and not as_json:
+        say("signatures were not checked (--journal-keys)" if trust is None else "signatures were checked")
     missing = sorted(set(clients) - known)
     for name in missing:
         fail(f"{directory}: there are no segments of {name}", _LEFT_OUT)

@@ -8,6 +8,7 @@ checkpoint, or both are there.
 from __future__ import annotations
 
 import filecmp
+import hashlib
 import os
 import re
 import secrets
@@ -15,6 +16,7 @@ import shutil
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from filelock import FileLock, Timeout
@@ -27,12 +29,15 @@ from reliamsg.audit.checkpoint import (
     read_checkpoint,
     signature_problem,
 )
+from reliamsg.audit.directories import listed
 from reliamsg.audit.fold import Fact, Folder, Part, StreamName
 from reliamsg.audit.joining import join_facts, join_parts, seam_of
 from reliamsg.audit.segment import owner_of, parse_segment_name, read_segment
+from reliamsg.audit.signatures import NOT_SIGNED, reaching, signer_of
 from reliamsg.errors import ConfigError
 from reliamsg.files import create_private, irregular, make_directories, read_regular
 from reliamsg.keys import KeyRing
+from reliamsg.trust import Trust
 
 __all__ = ["Compacted", "compact"]
 
@@ -82,17 +87,25 @@ def compact(
     clients: Collection[str] = (),
     keys: KeyRing | None = None,
     archive: str | os.PathLike[str] | None = None,
+    trust: Trust | None = None,
 ) -> Iterator[Compacted]:
     """Write a checkpoint for each client with segments below a directory, or for some clients, one by one.
 
     `keys` sign the checkpoints, and must have signed those from which a compaction starts. `archive`: a directory to
-    which the covered segments and older checkpoints are moved, under the same relative paths.
+    which the covered segments and older checkpoints are moved, under the same relative paths. With `trust`, a client is
+    left out of which a segment is not signed by itself, unless an operator accepts that; this needs `keys`, since only
+    a signed checkpoint vouches for what it covers.
 
-    Raises :class:`ConfigError` if another compaction of the directory is running, or if the archive is inside it, and
-    :class:`OSError` if anything can't be written.
+    Raises :class:`ConfigError` if `trust` is given without `keys`, if another compaction of the directory is running,
+    or if the archive is inside it, :class:`JournalTargetError` if a directory can't be read, and :class:`OSError` if
+    anything can't be written.
     """
     place = Path(os.path.abspath(root))
     target = None if archive is None else Path(os.path.abspath(archive))
+    if trust is not None and keys is None:
+        raise ConfigError(
+            "--journal-keys needs --keys: only a signed checkpoint vouches for the signatures of its segments"
+        )
     if target is not None and place.resolve() in (target.resolve(), *target.resolve().parents):
         raise ConfigError(f"{archive}: the archive must be outside of {root}, or its segments are read again")
     lock = FileLock(place / _LOCK)
@@ -100,10 +113,12 @@ def compact(
         lock.acquire(timeout=0)
     except Timeout:
         raise ConfigError(f"{root}: another compaction is running") from None
+    except OSError as error:
+        raise OSError(f"{root}: can't be locked: {error.strerror or error}") from error
     try:
         for (role, client), files in sorted(_find(place).items()):
             if not clients or client in clients:
-                yield _Client(place, role, client, files, keys).compact(target)
+                yield _Client(place, role, client, files, keys, trust).compact(target)
     finally:
         lock.release()
 
@@ -111,8 +126,7 @@ def compact(
 def _find(root: Path) -> dict[tuple[str, str], _Files]:
     found: dict[tuple[str, str], _Files] = {}
     homeless: list[str] = []
-    for directory, names, entries in os.walk(root):
-        names[:] = [name for name in names if not name.startswith((".", "_"))]
+    for directory, entries in listed(root):
         for name in entries:
             path = os.path.join(directory, name)
             owner = owner_of(path)
@@ -143,18 +157,21 @@ def _find(root: Path) -> dict[tuple[str, str], _Files]:
 class _Client:
     """The compaction of one client's journal."""
 
-    def __init__(self, root: Path, role: str, client: str, files: _Files, keys: KeyRing | None) -> None:
+    def __init__(
+        self, root: Path, role: str, client: str, files: _Files, keys: KeyRing | None, trust: Trust | None
+    ) -> None:
         self._root, self._role, self._client = root, role, client
-        self._files, self._keys = files, keys
+        self._files, self._keys, self._trust = files, keys, trust
 
     def compact(self, archive: Path | None) -> Compacted:
         found = Compacted(self._role, self._client)
         try:
             home = self._home()
             base, path = self._base()
+            verified = None if self._trust is None else self._verified(base, self._trust)
             new = self._new(base)
             if new:
-                base = self._fold(base, new)
+                base = self._fold(base, new, verified)
                 path = self._write(home, base)
                 found.written = True
         except _LeftOut as error:
@@ -203,6 +220,38 @@ class _Client:
                 raise _LeftOut(f"{os.path.basename(name)}: it contradicts {os.path.basename(path)}")
         return last, path
 
+    def _verified(self, base: Checkpoint | None, trust: Trust) -> set[str]:
+        """The digests of the segments that are signed by the client, or accepted without a signature. Those that a
+        checkpoint covers and that are still there are checked, too: whoever made it may not have done so."""
+        known = [] if base is None else base.part.digests
+        parents: dict[str, str | None] = dict(zip(known, [None, *known], strict=False))
+        unsigned: dict[str, str] = {}
+        verified: set[str] = set()
+        for path in sorted(self._files.segments):
+            file = os.path.basename(path)
+            name, data = parse_segment_name(file), read_regular(path)
+            digest = hashlib.sha256(data).hexdigest()
+            line, _, body = data.partition(b"\n")
+            if name is None or name.digest != digest:
+                continue  # not verified: its damage is reported when it is folded
+            try:
+                first = msgspec.json.decode(line, type=dict[str, Any])
+            except (msgspec.DecodeError, RecursionError):
+                continue
+            signer = signer_of(trust, self._role, self._client, first, line, body)
+            if signer.problem is not None:
+                raise _LeftOut(f"{file}: {signer.problem}")
+            verified.add(digest)
+            parent = first.get("parent")
+            parents.setdefault(digest, parent if isinstance(parent, str) else None)
+            if not signer.mark:
+                unsigned[digest] = file
+        accepted = reaching(parents, trust.accepts_unsigned(self._role, self._client))
+        for digest, file in unsigned.items():
+            if digest not in accepted:
+                raise _LeftOut(f"{file}: {NOT_SIGNED}")
+        return verified
+
     def _new(self, base: Checkpoint | None) -> list[str]:
         """The segments behind a checkpoint, in order. Their names are checked only."""
         end = 0 if base is None else base.part.last_lsn
@@ -237,8 +286,11 @@ class _Client:
                 )
         return new
 
-    def _fold(self, base: Checkpoint | None, paths: Sequence[str]) -> Checkpoint:
-        """A checkpoint of another one and the segments behind it."""
+    def _fold(
+        self, base: Checkpoint | None, paths: Sequence[str], verified: Collection[str] | None
+    ) -> Checkpoint:
+        """A checkpoint of another one and the segments behind it. `verified`: the digests of those whose signatures
+        were checked; None if none are."""
         folder, old_lsn = Folder(), 0 if base is None else base.old_lsn
         end = 0 if base is None else base.part.last_lsn
         parent = None if base is None else base.part.digests[-1]
@@ -247,6 +299,8 @@ class _Client:
             found = read_segment(path, read_regular(path))
             if found is None or found.problem is not None or found.header is None or found.lines is None:
                 raise _LeftOut(f"{name}: {'not a segment' if found is None else found.problem}")
+            if verified is not None and found.digest not in verified:
+                raise _LeftOut(f"{name}: it was replaced while it was read")
             header = found.header
             if header.first_lsn != end + 1:
                 raise _LeftOut(f"rows {end + 1} to {header.first_lsn - 1} are missing")

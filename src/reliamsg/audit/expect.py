@@ -34,8 +34,8 @@ class Expect:
     """Account for messages enqueued by then, in µs since 1970 by each client's clock, and require evidence up to then.
     With neither this nor `drained`, the audit finds the time through which everything is complete."""
     retired: tuple[str, ...] = ()
-    """Clients that will never write again, each as ``NAME@SEGMENT``: the last segment of its journal, which has to end
-    with its close."""
+    """Clients that will never write again, each as ``[ROLE/]NAME@SEGMENT``: the last segment of its journal, which has
+    to end with its close."""
     max_skew: float | None = None
     """Seconds that a client's clock may be ahead of, or behind, another one's; None: no limit."""
     now_us: int | None = None

@@ -37,8 +37,8 @@ from reliamsg.files import make_directories, replace_file
 from reliamsg.trust import Trust
 
 __all__ = [
-    "Kept", "KeptFile", "Merge", "Plan", "Record", "merges", "read_acceptances", "read_audited", "read_facts",
-    "remove_acceptance", "storable", "write_acceptance", "write_facts",
+    "Kept", "KeptFile", "Merge", "Plan", "Record", "is_state", "merges", "read_acceptances", "read_audited",
+    "read_facts", "remove_acceptance", "storable", "write_acceptance", "write_facts",
 ]  # fmt: skip
 
 FORMAT = "reliamsg.audit.kept"
@@ -133,6 +133,8 @@ class Kept:
             self._lock.acquire(timeout=0)
         except Timeout:
             raise ConfigError(f"{path}: another audit is using this state") from None
+        except OSError as error:
+            raise OSError(f"{path}: can't be locked: {error.strerror or error}") from error
         try:
             self._manifest = _read_manifest(self._path)
             self._placed = [each for file in self._of(parts=True) for each in self._read_parts(file)]
@@ -290,6 +292,13 @@ def _read_audited(directory: Path, manifest: _Manifest) -> Audited | None:
     if manifest.audited is None:
         return None
     return msgspec.msgpack.decode(_verified(directory, manifest.audited), type=Audited)
+
+
+def is_state(directory: Path) -> bool:
+    """Whether a directory holds what an audit or an operator has kept there. An audit that was interrupted before its
+    end leaves nothing. Raises :class:`ConfigError` if it is damaged."""
+    _read_manifest(directory)
+    return (directory / _MANIFEST).exists() or any(directory.glob(f"{_ACCEPTED}*"))
 
 
 def read_acceptances(directory: Path) -> Acceptances:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import click
 
-from reliamsg.errors import ConfigError
+from reliamsg.errors import ConfigError, JournalTargetError
 from reliamsg.terminal import say
 
 __all__ = ["INTERRUPTED", "IO", "NO_INPUT", "SOFTWARE", "UNAVAILABLE", "USAGE", "fail", "run_command"]
@@ -29,7 +29,7 @@ def run_command(command: click.Command, name: str, arguments: Sequence[str] | No
         return fail(f"{error.format_message()} (try '{name} --help')", USAGE)
     except ConfigError as error:
         return fail(str(error), USAGE)
-    except FileNotFoundError as error:
+    except (FileNotFoundError, JournalTargetError) as error:
         return fail(str(error), NO_INPUT)
     except OSError as error:
         return fail(str(error), IO)

@@ -1,8 +1,9 @@
 """The report: one self-contained HTML file of at most 1 MB, viewable offline.
 
-Names (topics, producers, groups, sites) and quoted files are untrusted: they are escaped, and a content security policy
-only allows the script and the style sheet of this module, identified by their hashes. Pictures are drawn here, twice:
-for wide and for narrow screens.
+Names (topics, producers, groups, sites) and quoted files are untrusted. They are escaped, and what is invisible in them
+or turns text around is shown as on the command line (``\\u202e``). A content security policy only allows the script and
+the style sheet of this module, identified by their hashes. Pictures are drawn here, twice: for wide and for narrow
+screens.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from reliamsg.audit.report_views import (
     summary,
 )
 from reliamsg.audit.report_words import compact, counts, duration, grouped, moment, quantile, times
+from reliamsg.terminal import printable
 
 __all__ = ["MAX_BYTES", "data", "render", "write"]
 
@@ -177,13 +179,18 @@ def _series(time: Mapping[str, Any]) -> dict[str, Any]:
         "start": time["start_us"], "width": time["width_us"], "bins": time["bins"],
         "rows": [
             ["published", time["published"]],
-            *([f"delivered to {group}", counts] for group, counts in time["delivered"].items()),
-            *([f"delivered again to {group}", counts] for group, counts in time["redelivered"].items() if any(counts)),
-            *([f"lag of {group}", counts] for group, counts in time["lag"].items()),
+            *([f"delivered to {_named(group)}", counts] for group, counts in time["delivered"].items()),
+            *([f"delivered again to {_named(group)}", counts]
+              for group, counts in time["redelivered"].items() if any(counts)),
+            *([f"lag of {_named(group)}", counts] for group, counts in time["lag"].items()),
             *([MARKS[name], counts] for name, counts in time["marks"].items() if any(counts)),
         ],
-        "outages": [[site, [round(100 * each) for each in shares]] for site, shares in time["outages"].items()],
+        "outages": [[_named(site), [round(100 * each) for each in shares]] for site, shares in time["outages"].items()],
     }  # fmt: skip
+
+
+def _named(name: str) -> str:
+    return printable(_short(name, 60))
 
 
 def _bounded(lines: Sequence[Any], limit: int, total: int | None = None) -> dict[str, Any]:
@@ -210,18 +217,28 @@ def _policy(script: str, style: str) -> str:
     )
 
 
+def _short(text: str, length: int = 300) -> str:
+    return text if len(text) <= length else f"{text[:length]}…"
+
+
+def _visible(value: object) -> object:
+    """A value of an expression in a template. A name can neither hide a part of itself, nor turn the text around."""
+    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
 @cache
 def _templates() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("reliamsg.audit"),
         autoescape=lambda name: name is not None and name.endswith(".html"),
+        finalize=_visible,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.filters |= {
         "number": lambda n: f"{n:,}", "seconds": duration, "times": times, "moment": moment, "compact": compact,
-        "grouped": grouped, "short": lambda text, length=300: text if len(text) <= length else f"{text[:length]}…",
+        "grouped": grouped, "short": _short,
         "path": json.dumps, "period": period,
     }  # fmt: skip
     return environment

@@ -4,11 +4,15 @@ content security policy forbids: elements have classes."""
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from unicodedata import east_asian_width
 
 from markupsafe import Markup, escape
+
+from reliamsg.terminal import printable
 
 __all__ = [
     "area", "clipped", "count_ticks", "duration_ticks", "element", "line", "picture", "steps", "text", "time_ticks",
@@ -26,6 +30,9 @@ _STEPS_US = [
 """Distances between ticks of an axis of time."""
 _CHARACTER = 0.58
 """The width of a character in font sizes, about."""
+_WIDTHS = {**dict.fromkeys("MW@%", 1.1), **dict.fromkeys("mw", 0.95)}
+_FULL_WIDTH = 1.4
+"""Those of broad letters in bold type, and of ideographs and pictograms."""
 
 
 def element(name: str, content: Iterable[Markup | str] | str = (), **attributes: object) -> Markup:
@@ -82,10 +89,20 @@ def area(points: Sequence[tuple[float, float]], end: float, bottom: float) -> st
 
 
 def clipped(name: str, width: float, size: float = 12) -> str:
-    """A name, truncated to about the width at that font size. Characters that don't print are replaced."""
-    shown = "".join(each if each.isprintable() else "\ufffd" for each in name[:200])
-    room = max(int(width / (size * _CHARACTER)), 3)
-    return shown if len(shown) <= room else f"{shown[: room - 1]}…"
+    """A name, truncated to about the width at that font size, with escapes for what is not visible."""
+    shown = printable(name[:200])
+    room = max(width / size, 3 * _CHARACTER)
+    widths = list(accumulate(map(_width, shown)))
+    if not widths or (len(name) <= 200 and widths[-1] <= room):
+        return shown
+    return f"{shown[: max(bisect_right(widths, room - _CHARACTER), 1)]}…"
+
+
+def _width(character: str) -> float:
+    """In font sizes."""
+    if east_asian_width(character) in "WF":
+        return _FULL_WIDTH
+    return _WIDTHS.get(character, _CHARACTER)
 
 
 def count_ticks(most: float, number: int = 4) -> list[int]:

@@ -11,6 +11,7 @@ from typing import Any
 from reliamsg.audit.kinds import KINDS, LOSSES, PRECEDENCE
 from reliamsg.audit.report_words import meaning, moment, times
 from reliamsg.audit.through import offset_of
+from reliamsg.terminal import printable
 
 __all__ = ["cards", "changes", "clients", "group_lines", "header", "matrix", "period", "streams", "summary"]
 
@@ -207,21 +208,24 @@ def matrix(verdict: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any
 def streams(data: Mapping[str, Any], most_bytes: int) -> dict[str, Any]:
     """The worst streams for the page's search, with names as numbers; as many as fit."""
     names: dict[str, int] = {}
+    shown: list[str] = []
     rows: list[list[int]] = []
     room = most_bytes
     every = data.get("streams", [])
     for producer, topic, part, published, missing, wrong, rank, group in every:
         new = [name for name in dict.fromkeys((producer, topic, group)) if name not in names]
-        room -= sum(len(json.dumps(name)) + 1 for name in new)
+        words = [printable(name) for name in new]
+        room -= sum(len(json.dumps(word)) + 1 for word in words)
         row = [*(names.get(name, 0) for name in (producer, topic)), part, published, missing, wrong, rank, 0]
         room -= len(json.dumps(row))
         if room < 0:
             break
         for name in new:
             names[name] = len(names)
+        shown += words
         rows.append([names[producer], names[topic], part, published, missing, wrong, rank, names[group]])
     return {
-        "names": list(names),
+        "names": shown,
         "rows": rows,
         "severities": [*PRECEDENCE, ""],
         "left_out": len(every) - len(rows) + data.get("streams_left_out", 0),

@@ -25,12 +25,13 @@ class _Declared:
     """A client that will never write again, after this segment."""
 
     client: str
+    """Its name, perhaps behind its role and a slash."""
     digest: str
     words: str
 
 
 def parse_retired(words: Iterable[str]) -> list[_Declared]:
-    """Parse ``NAME@SEGMENT``. Raises :class:`ConfigError`."""
+    """Parse ``NAME@SEGMENT`` or ``ROLE/NAME@SEGMENT``. Raises :class:`ConfigError`."""
     found = []
     for each in words:
         name, _, segment = each.rpartition("@")
@@ -38,8 +39,8 @@ def parse_retired(words: Iterable[str]) -> list[_Declared]:
         digest = segment if parsed is None else parsed.digest
         if not name or not _DIGEST.fullmatch(digest):
             raise ConfigError(
-                f"--retired {each}: use NAME@SEGMENT, with the file name of a segment, or the 64 hex digits of its"
-                " digest"
+                f"--retired {each}: use NAME@SEGMENT, producer/NAME@SEGMENT or group/NAME@SEGMENT, with the file name"
+                " of a segment, or the 64 hex digits of its digest"
             )
         found.append(_Declared(name, digest, each))
     return found
@@ -48,7 +49,7 @@ def parse_retired(words: Iterable[str]) -> list[_Declared]:
 def check_retired(words: Iterable[str], journals: Sequence[JournalParts]) -> None:
     """Raise :class:`ConfigError` if a declaration names a client or a segment that is not among the journals."""
     for each in parse_retired(words):
-        own = [journal for journal in journals if _is_named(each, journal.client)]
+        own = [journal for journal in journals if _is_named(each, journal)]
         if not own:
             clients = {f"{journal.role} {journal.client}" for journal in journals}
             raise ConfigError(
@@ -75,7 +76,7 @@ def retire(
     for each in declared:
         owners: dict[tuple[str, str], list[JournalParts]] = {}
         for journal in journals:
-            if _is_named(each, journal.client):
+            if _is_named(each, journal):
                 owners.setdefault((journal.role, journal.client), []).append(journal)
         for (role, client), own in owners.items():
             if not any(each.digest in part.digests for journal in own for part in journal.parts):
@@ -104,8 +105,12 @@ def _judge(declared: _Declared, own: Sequence[JournalParts], more: bool) -> tupl
     return "", {journal.name for journal in ending}
 
 
-def _is_named(declared: _Declared, client: str) -> bool:
-    return client in (declared.client, unquote(declared.client))
+def _is_named(declared: _Declared, journal: JournalParts) -> bool:
+    """Whether it is the client's name, as it is or as its directory has it, with its role or without. Names may contain
+    slashes."""
+    role, _, name = declared.client.partition("/")
+    names = {declared.client, unquote(declared.client)}
+    return journal.client in names or (role == journal.role and journal.client in (name, unquote(name)))
 
 
 def _tip(journal: JournalParts) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,16 @@ from reliamsg.audit.fold import Part
 from reliamsg.audit.segment import StatedIdle
 from reliamsg.trust import Trust
 
-__all__ = ["NOT_SIGNED", "Signer", "UnsignedHead", "accepted", "is_trusted", "signer_of", "unsigned_in"]
+__all__ = [
+    "NOT_SIGNED",
+    "Signer",
+    "UnsignedHead",
+    "accepted",
+    "is_trusted",
+    "reaching",
+    "signer_of",
+    "unsigned_in",
+]
 
 NOT_SIGNED = "not signed"
 _UNKNOWN_KEY = "signed with a key that its client does not have"
@@ -68,10 +77,15 @@ def accepted(parts: Iterable[Part], named: Collection[str]) -> set[str]:
     parents: dict[str, str | None] = {}
     for part in parts:
         parents.update(zip(part.digests, [part.parent, *part.digests], strict=False))
+    return reaching(parents, named)
+
+
+def reaching(parents: Mapping[str, str | None], named: Iterable[str]) -> set[str]:
+    """These segments, and all before them. `parents`: by digest, the digest of the segment before each."""
     found: set[str] = set()
     for digest in named:
         each: str | None = digest
-        while each in parents and each not in found:
+        while each is not None and each in parents and each not in found:
             found.add(each)
             each = parents[each]
     return found

@@ -7,17 +7,20 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
 from pyspark.sql import SparkSession
 
 from reliamsg.audit.checkpoint import MAX_BYTES, is_checkpoint
+from reliamsg.audit.directories import listed
 from reliamsg.audit.segment import is_head, owner_of, parse_segment_name
 from reliamsg.files import empty_directories, irregular, read_regular, special_kind
 
-__all__ = ["Chunk", "File", "Found", "bundles", "chunks", "find", "read_checkpoint_file", "read_file"]
+__all__ = [
+    "Chunk", "File", "Found", "bundles", "check_local", "chunks", "find", "read_checkpoint_file",
+    "read_file",
+]  # fmt: skip
 
 SUFFIX = ".ndjson"
 
@@ -68,23 +71,30 @@ _Sized = TypeVar("_Sized", File, Chunk)
 def find(spark: SparkSession, journals: str | os.PathLike[str]) -> Found:
     """Find the segments below a directory, or a URL that Spark can read.
 
-    Symbolic links below a local directory are not followed. Raises :class:`FileNotFoundError`.
+    Symbolic links below a local directory are not followed. Raises :class:`FileNotFoundError`, and
+    :class:`JournalTargetError` if a local directory can't be read.
     """
-    local = _local_path(journals)
+    local = check_local(journals)
     found = _find_local(local) if local is not None else _find_remote(spark, os.fspath(journals))
     return replace(found, place=os.fspath(journals))
 
 
-def _local_path(journals: str | os.PathLike[str]) -> str | None:
+def check_local(journals: str | os.PathLike[str]) -> str | None:
     """The path on this machine of a path or URL; None for remote URLs, and for patterns. Raises
-    :class:`FileNotFoundError` for a local path that does not exist."""
+    :class:`FileNotFoundError` for a local path that does not exist, or is a file without journals."""
     text = os.fspath(journals)
-    if re.match("[A-Za-z][A-Za-z0-9+.-]+:", text) is None:
-        if not Path(text).exists():
-            raise FileNotFoundError(f"{text}: there is no such directory")
-        return text
-    path = unquote(urlsplit(text).path) if text.startswith("file:") else ""
-    return path if path and os.path.exists(path) else None
+    path = text
+    if not os.path.exists(path) and re.match("[A-Za-z][A-Za-z0-9+.-]+:", text) is not None:
+        path = unquote(urlsplit(text).path) if text.startswith("file:") else ""
+        if not path or not os.path.exists(path):
+            return None
+    if not os.path.exists(path):
+        raise FileNotFoundError(f"{text}: no such directory")
+    if not os.path.isdir(path) and not path.endswith(SUFFIX) and not is_checkpoint(os.path.abspath(path)):
+        raise FileNotFoundError(
+            f"{text}: neither a directory nor a segment (an outbox or inbox: 'reliamsg journal export' it first)"
+        )
+    return path
 
 
 def _find_local(root: str) -> Found:
@@ -94,8 +104,7 @@ def _find_local(root: str) -> Found:
             [file] if root.endswith(SUFFIX) else [], checkpoints=[file] if is_checkpoint(file.path) else []
         )
     files, checkpoints = [], []
-    for directory, names, entries in os.walk(root):
-        names[:] = [name for name in names if not name.startswith((".", "_"))]
+    for directory, entries in listed(root):
         for name in entries:
             path = os.path.join(directory, name)
             if (name.endswith(SUFFIX) and not name.startswith((".", "_"))) or is_head(name):

@@ -270,7 +270,7 @@ class Found:
     checkpoints: int = 0
     """The number of valid checkpoints."""
     emptied: Set[tuple[str, str]] = frozenset()
-    """Role and name of clients that have an empty directory."""
+    """Role and name of clients that have an empty directory, and no journal."""
 
     def not_signed_by(self, role: str, client: str) -> list[str]:
         """The lines about segments and heads of a client that it has not signed."""
@@ -312,7 +312,9 @@ def collect(
         and not any(os.path.basename(path) in text for text in known)
     ]
     empty = {owner_by_path(f"{os.path.abspath(each)}/") for each in empty_directories(root)}
-    return replace(collected.found(), emptied={owner for owner in empty if owner is not None})
+    found = collected.found()
+    owners = {(chain.role, chain.client) for chain in found.chains}
+    return replace(found, emptied={owner for owner in empty if owner is not None} - owners)
 
 
 def collect_path(

@@ -32,8 +32,12 @@ class _Tip(NamedTuple):
         return self.names(chain) and self.digest in chain.digests
 
     def names(self, chain: Chain) -> bool:
-        """Whether it names the client, as it is or as its directory does."""
-        return chain.client == self.client or chain.client == unquote(self.client)
+        """Whether it names the client, as it is or as its directory does; behind its role and a slash, or alone."""
+        prefix = f"{chain.role}/"
+        spellings = [self.client]
+        if self.client.startswith(prefix):
+            spellings.append(self.client.removeprefix(prefix))
+        return any(chain.client in (each, unquote(each)) for each in spellings)
 
 
 def _parsed(words: Iterable[str]) -> list[_Tip]:
@@ -44,8 +48,8 @@ def _parsed(words: Iterable[str]) -> list[_Tip]:
         digest = segment if name is None else name.digest
         if not client or _DIGEST.fullmatch(digest) is None:
             raise ConfigError(
-                f"--retired {each}: use NAME@SEGMENT, with the file name of a segment, or the 64 hex digits of its"
-                " digest"
+                f"--retired {each}: use NAME@SEGMENT, producer/NAME@SEGMENT or group/NAME@SEGMENT, with the file name"
+                " of a segment, or the 64 hex digits of its digest"
             )
         tips.append(_Tip(each, client, digest))
     return tips

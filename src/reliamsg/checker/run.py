@@ -63,8 +63,8 @@ class Expect:
     """Wall clock of each client, in µs since 1970. The check covers messages enqueued by then, and requires evidence up
     to then; later evidence about these messages counts. None: no limit."""
     retired: Iterable[str] = ()
-    """Clients that will never write again, each as ``NAME@SEGMENT``: the last segment of its journal, which has to end
-    with its close."""
+    """Clients that will never write again, each as ``[ROLE/]NAME@SEGMENT``: the last segment of its journal, which has
+    to end with its close."""
     max_skew: float | None = None
     """Seconds that a client's clock may be ahead of, or behind, another one's; None: no limit."""
     now_us: int | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -48,7 +49,7 @@ def export(files: tuple[str, ...], target: str, journal_key: KeyRing | None, as_
     from reliamsg.export.offline import export_file
 
     for file in files:
-        _check_there(file)
+        _check_file(file)
         segments = export_file(file, target, key=journal_key)
         if as_json:
             say_json({"file": file, "segments": segments})
@@ -75,7 +76,7 @@ def retire(file: str, target: str | None, abandon: bool, journal_key: KeyRing | 
     """
     from reliamsg.export.retire import NotRetired, retire_file
 
-    _check_there(file)
+    _check_file(file)
     try:
         retired = retire_file(file, target, abandon=abandon, key=journal_key)
     except NotRetired as error:
@@ -118,8 +119,8 @@ def cat(paths: tuple[str, ...], kinds: tuple[str, ...], client: str | None) -> i
     """
     encode = msgspec.json.Encoder().encode
     damaged = 0
-    for path in paths:
-        for source in _sources(path):
+    with _reading():
+        for source in (each for path in paths for each in _sources(path)):
             try:
                 role, name, rows, problem = _rows(*source)
             except _Damaged as error:
@@ -164,12 +165,12 @@ def verify(
 
     trust = make_trust(journal_keys, unsigned_before)
     _check_there(path)
-    found = collect_path(path, trust, checkpoint_keys)
-    gone = found.emptied - {(chain.role, chain.client) for chain in found.chains}
+    with _reading():
+        found = collect_path(path, trust, checkpoint_keys)
     found = replace(
         found,
         chains=merge_copies(found.chains),
-        problems=[*found.problems, *(f"no journal of {role} {name}" for role, name in sorted(gone))],
+        problems=[*found.problems, *(f"no journal of {role} {name}" for role, name in sorted(found.emptied))],
     )
     sound = bool(found.chains) and not found.problems and all(chain.sound for chain in found.chains)
     if as_json:
@@ -203,6 +204,23 @@ class _Damaged(Exception):
 def _check_there(path: str) -> None:
     if not is_remote(path) and not Path(path).exists():
         raise Failure(Status.NO_INPUT, f"{path}: no such file or directory")
+
+
+def _check_file(path: str) -> None:
+    _check_there(path)
+    if Path(path).is_dir():
+        raise Failure(Status.NO_INPUT, f"{path}: a directory; name an outbox or inbox")
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    """What can't be read is no input."""
+    from reliamsg.errors import JournalTargetError
+
+    try:
+        yield
+    except JournalTargetError as error:
+        raise Failure(Status.NO_INPUT, str(error)) from None
 
 
 def _sources(path: str) -> Iterator[tuple[str, bytes | _Damaged | None]]:

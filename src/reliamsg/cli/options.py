@@ -234,7 +234,7 @@ def journal_keys_options(command: F) -> F:
     before = click.option(
         "--unsigned-before",
         multiple=True,
-        metavar="NAME@SEGMENT",
+        metavar="ROLE/NAME@SEGMENT",
         help="With --journal-keys, accept unsigned segments of a client (producer/NAME or group/NAME) up to this one."
         " Can be repeated.",
     )(command)

@@ -434,7 +434,7 @@ def open_readonly(path: str | os.PathLike[str]) -> sqlite3.Connection:
     """
     real = Path(os.path.realpath(path))
     if not real.is_file():
-        raise StoreCorrupt(f"{real}: no such file")
+        raise StoreCorrupt(f"{real}: {'not a file' if real.exists() else 'no such file'}")
     try:
         try:
             connection, found = _connect_readonly("mode=ro", real)

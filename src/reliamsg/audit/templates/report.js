@@ -34,6 +34,12 @@
     const hits = document.getElementById("hits");
     const more = document.getElementById("show-more");
     const rest = document.getElementById("more-streams");
+    const short = (text) => {
+      const letters = [...text];
+      const element = make("bdi", letters.length > 100 ? `${letters.slice(0, 100).join("")}…` : text);
+      if (letters.length > 100) element.title = text;
+      return element;
+    };
     const name = (row) => `${data.names[row[0]]}/${data.names[row[1]]}${row[2] ? `~${row[2]}` : ""}`;
     const haystack = data.rows.map((row) => `${name(row)} ${data.names[row[7]]} ${data.severities[row[6]]}`.toLowerCase());
     let limit = 25;
@@ -42,11 +48,11 @@
       const found = make("tr");
       const head = make("th");
       head.scope = "row";
-      head.append(make("bdi", data.names[row[0]]), "/", make("bdi", data.names[row[1]]), row[2] ? `~${row[2]}` : "");
+      head.append(short(data.names[row[0]]), "/", short(data.names[row[1]]), row[2] ? `~${row[2]}` : "");
       const number = (value, kind) => make("td", count(value), value ? `n ${kind}` : "n zero");
       found.append(head, number(row[3], ""), number(row[4], "bad"), number(row[5], "bad"), make("td", data.severities[row[6]]));
       const last = make("td");
-      last.append(make("bdi", row[4] ? data.names[row[7]] : ""));
+      last.append(short(row[4] ? data.names[row[7]] : ""));
       found.append(last);
       return found;
     }
@@ -57,7 +63,8 @@
       body.replaceChildren(...matching.slice(0, limit).map(line));
       hits.textContent = words.length ? `${count(matching.length)} of ${count(data.rows.length)}` : "";
       more.hidden = matching.length <= limit;
-      rest.textContent = "";
+      const unlisted = data.left_out ? ` ${count(data.left_out)} streams are not in this page: reliamsg audit show DIR STREAM` : "";
+      rest.textContent = !matching.length ? `No stream here matches.${unlisted}` : more.hidden ? "" : `${count(matching.length - limit)} more.`;
     }
 
     form.hidden = false;
