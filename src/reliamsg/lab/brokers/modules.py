@@ -1,9 +1,9 @@
 """Where a RabbitMQ node finds its code, so that it starts with little more than half the work.
 
-RabbitMQ adds the directory of every plugin that is installed, about 70, to Erlang's code path, enabled or not, and loads
-about a thousand modules as it starts. Erlang looks for each in one directory after the other: tens of thousands of files
-that do not exist. Here, a node gets a directory of plugins of its own, with links to the applications that it needs, and
-to their modules in one more directory, which is searched first.
+RabbitMQ adds the directory of every plugin that is installed, about 70, to Erlang's code path, enabled or not. It loads
+about a thousand modules as it starts, and Erlang looks for each in one directory after the other: it tries to open tens
+of thousands of files that do not exist. Here, a node gets a directory of plugins of its own, with links to the
+applications that it needs, and to their modules in one more directory, which is searched first.
 """
 
 from __future__ import annotations
