@@ -215,6 +215,14 @@ def test_producer_and_consumer_are_loaded_on_demand() -> None:
     assert halves("import reliamsg; reliamsg.Consumer") == {"consumer"}
 
 
+def test_the_command_line_loads_what_a_command_needs_on_demand() -> None:
+    """Each start of a command would take half a second more."""
+    loaded = loaded_by("import reliamsg.cli")
+    parts = {name.split(".")[1] for name in loaded if name.startswith("reliamsg.")}
+    assert "cli" in parts
+    assert not parts & {"audit", "checker", "consumer", "lab", "producer", "protocol", "simulation", "store"}
+
+
 def test_importing_starts_no_thread_and_configures_no_logging() -> None:
     code = (
         "import logging, signal, threading\n"

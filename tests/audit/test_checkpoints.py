@@ -557,6 +557,38 @@ def test_an_interruption_between_any_two_steps_loses_nothing(
     assert steps > 20
 
 
+def test_nothing_is_removed_before_its_copy_is_durable(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = place.with_name("archive")
+    durable: set[str] = set()
+    removed = 0
+    fsync, replace, unlink = os.fsync, os.replace, os.unlink
+
+    def noting_fsync(number: int) -> None:
+        fsync(number)
+        durable.add(os.readlink(f"/proc/self/fd/{number}"))
+
+    def noting_replace(source: Path, target: Path) -> None:
+        assert str(source) in durable
+        replace(source, target)
+        durable.discard(str(Path(target).parent))
+
+    def noting_unlink(path: Path, **options: Any) -> None:
+        nonlocal removed
+        if Path(path).suffix == ".ndjson":
+            copy = archive / Path(path).relative_to(place)
+            assert copy.read_bytes() == Path(path).read_bytes()
+            assert {str(each) for each in copy.parents if each.is_relative_to(archive.parent)} <= durable
+            removed += 1
+        unlink(path, **options)
+
+    monkeypatch.setattr(os, "fsync", noting_fsync)
+    monkeypatch.setattr(os, "replace", noting_replace)
+    monkeypatch.setattr(os, "unlink", noting_unlink)
+    list(compact(place, archive=archive))
+    assert removed > 10
+    assert {str(path) for path in place.glob("role=*/client=*")} <= durable
+
+
 def test_two_at_once_are_refused(place: Path) -> None:
     running = compact(place)
     next(running)

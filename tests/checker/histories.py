@@ -10,6 +10,8 @@ import random
 import sqlite3
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Literal
 
 from reliamsg.checker import ApplicationLog, AppRecord, Chain, Expect, Report, check, sha256
 from reliamsg.message import Prev, Stream, digest
@@ -63,6 +65,15 @@ class History:
         ]
 
 
+@cache
+def _empty(kind: Literal["outbox", "inbox"]) -> sqlite3.Connection:
+    """To be copied: creating the tables takes longer than writing a journal."""
+    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    for statement in statements(migrations(kind)[0]):
+        connection.execute(statement)
+    return connection
+
+
 def write(
     client: tuple[str, str], boots: list[list[Entry]], step_us: int = 1000, first_boot: int = 1
 ) -> Chain:
@@ -70,8 +81,7 @@ def write(
     role, name = client
     connection = sqlite3.connect(":memory:", isolation_level=None)
     try:
-        for statement in statements(migrations("outbox" if role == "producer" else "inbox")[0]):
-            connection.execute(statement)
+        _empty("outbox" if role == "producer" else "inbox").backup(connection)
         clock = 1_700_000_000_000_000
         for number, boot in enumerate(boots, first_boot):
             journal = Journal(f"{number:016x}")

@@ -32,11 +32,11 @@ def stopped(node: RabbitNode, queue: str) -> Iterator[None]:
     """Suspend the process of a quorum queue, as if it had no leader."""
     name = f'{{resource, <<"/">>, queue, <<"{queue}">>}}'
     found = f"{{ok, Q}} = rabbit_amqqueue:lookup({name}), {{P, _}} = amqqueue:get_pid(Q)"
-    node.ctl("eval", f"{found}, sys:suspend(P).")
+    node.evaluate(f"{found}, sys:suspend(P).")
     try:
         yield
     finally:
-        node.ctl("eval", f"{found}, sys:resume(P).")
+        node.evaluate(f"{found}, sys:resume(P).")
 
 
 @pytest.mark.integrations
@@ -73,11 +73,11 @@ def leaderless(node: RabbitNode, queue: str) -> Iterator[None]:
     )
     machine = f"{{module, rabbit_fifo, #{{name => N, queue_resource => {name}}}}}"
     members = "[Server, {N, nobody@nowhere}]"
-    node.ctl("eval", f"{found}, ok = ra:start_server(quorum_queues, N, Server, {machine}, {members}).")
+    node.evaluate(f"{found}, ok = ra:start_server(quorum_queues, N, Server, {machine}, {members}).")
     try:
         yield
     finally:
-        node.ctl("eval", f'{found}, rabbit_amqqueue:internal_delete({name}, <<"test">>).')
+        node.evaluate(f'{found}, rabbit_amqqueue:internal_delete({name}, <<"test">>).')
 
 
 @pytest.mark.integrations

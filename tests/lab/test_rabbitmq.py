@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 import ssl
 import threading
@@ -16,6 +17,8 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
 from reliamsg.lab import LabError, RabbitNode, wait_until
+from reliamsg.lab.brokers.modules import link_modules
+from reliamsg.lab.process import program
 from tests.lab.clients import client
 from tests.lab.test_mosquitto import write_certificates
 
@@ -62,6 +65,28 @@ def test_a_shared_node_reports_its_queues(rabbit: RabbitNode, unique: str) -> No
         rabbit.queue_depth(unique + "-other")
     with pytest.raises(LabError, match="no_such_command"):
         rabbit.ctl("no_such_command")
+
+
+def test_a_node_finds_its_modules_at_the_first_attempt(rabbit: RabbitNode) -> None:
+    """Except for those that it loads before it has read which plugins there are."""
+    links = str(rabbit.directory / "plugins")
+    linked = f'is_list(File) andalso lists:prefix("{links}", File)'
+    counts = rabbit.evaluate(
+        f"{{Linked, Others}} = lists:partition(fun({{_, File}}) -> {linked} end, code:all_loaded()),"
+        " {length(Linked), length(Others)}."
+    )
+    found, others = (int(number) for number in re.findall(r"\d+", counts))
+    assert found > 3 * others
+
+
+def test_a_plugin_that_is_not_installed_is_left_to_the_node(tmp_path: Path) -> None:
+    places = ("/usr/lib/rabbitmq/bin", "/usr/local/lib/rabbitmq/bin")
+    server, erl = program("rabbitmq-server", "rabbitmq-server", *places), program("erl", "erlang-base")
+    assert link_modules(server, erl, ["rabbitmq_mqtt"], tmp_path / "mqtt")
+    assert (tmp_path / "mqtt" / "zz_modules-1" / "ebin" / "rabbit_mqtt.beam").is_file()
+    assert link_modules(server, erl, ["no_such_plugin"], tmp_path / "none") == {}
+    assert link_modules(str(tmp_path / "elsewhere" / "rabbitmq-server"), erl, [], tmp_path / "none") == {}
+    assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.integrations

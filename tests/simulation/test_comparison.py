@@ -35,8 +35,9 @@ def finished_with_losses(path: Path) -> World:
 
 @cache
 def _seed_with_losses() -> int:
-    """Searched for once: each seed is a run."""
-    for seed in range(100):
+    """Searched for once: each seed is a run. The first is one that had losses, for as long as worlds are drawn as they
+    are now; it is only a hint."""
+    for seed in (37, *range(100)):
         with TemporaryDirectory() as place:
             world = finished(seed, Path(place))
             if any(map(world.oracle.not_delivered, world.oracle.groups)):

@@ -38,12 +38,12 @@ def _pairs() -> Iterator[Case]:
     of_rows_first = [case for case in SINGLES if case.name.startswith("rows: ")]
     others = [case for case in SINGLES if not case.name.startswith(("rows: ", "clocks: ", "heads: "))]
     every = [
-        _pair(one, other)
+        (one, other)
         for one, other in (*product(of_rows_first, others), *product(of_rows_first, of_rows_first))
         if _are_independent(one, other)
     ]
-    for number, case in enumerate(every[::_STEP]):
-        yield replace(case, full=number % _SMALL_STEP > 0)
+    for number, (one, other) in enumerate(every[::_STEP]):
+        yield replace(_pair(one, other), full=number % _SMALL_STEP > 0)
 
 
 PAIRS: Sequence[Case] = list(_pairs())

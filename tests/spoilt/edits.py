@@ -109,7 +109,7 @@ def _shift(row: Row, client: Client, number: int) -> None:
     match row["kind"], client.role:
         case "consumed", "group":
             boot, lsn = detail.get("journal", ("", 0))
-            if boot in client.boots and lsn >= number:
+            if lsn >= number and boot in client.boots:
                 row["detail"] = detail | {"journal": [boot, lsn + 1]}
         case "heard", "producer":
             if row["producer"] == client.name and detail["lsn"] >= number:

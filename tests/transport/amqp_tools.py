@@ -109,11 +109,11 @@ def plain_channel(port: int) -> Iterator[Any]:
 def forget_address(node: RabbitNode, address: str) -> None:
     """Nothing that is published at `address` reaches a queue any more."""
     edge = f'{{trie_edge, {{resource, <<"/">>, exchange, <<"{EXCHANGE}">>}}, root, "{address}"}}'
-    assert node.ctl("eval", f"mnesia:dirty_delete(rabbit_topic_trie_edge, {edge}).").strip() == "ok"
+    assert node.evaluate(f"mnesia:dirty_delete(rabbit_topic_trie_edge, {edge}).") == "ok"
 
 
 def forget_queue(node: RabbitNode, queue: str) -> None:
     """What is published reaches other queues, and this one no more."""
     name = f'{{resource, <<"/">>, queue, <<"{queue}">>}}'
     rows = f"[K || {{_, K, _}} <- ets:tab2list(rabbit_topic_trie_binding), element(4, K) =:= {name}]"
-    node.ctl("eval", f"[ok = mnesia:dirty_delete(rabbit_topic_trie_binding, K) || K <- {rows}].")
+    node.evaluate(f"[ok = mnesia:dirty_delete(rabbit_topic_trie_binding, K) || K <- {rows}].")

@@ -113,8 +113,8 @@ def test_a_queue_that_nobody_leads_keeps_nobody_from_the_others(
         got.transport = receiver
     name = f'{{resource, <<"/">>, queue, <<"{group_queue(dead.topic, 0, unique)}">>}}'
     found = f"{{ok, Q}} = rabbit_amqqueue:lookup({name})"
-    node.ctl("eval", f"{found}, application:set_env(rabbit, kept, Q).")
-    node.ctl("eval", f"{found}, mnesia:dirty_write(rabbit_queue, amqqueue:{change}).")
+    node.evaluate(f"{found}, application:set_env(rabbit, kept, Q).")
+    node.evaluate(f"{found}, mnesia:dirty_write(rabbit_queue, amqqueue:{change}).")
     with (
         sending(site, [dead, fine], connect=False) as (sender, sent),
         receiving(site, [dead, fine], connect=False) as (receiver, got),
@@ -131,7 +131,7 @@ def test_a_queue_that_nobody_leads_keeps_nobody_from_the_others(
         )
         assert got.empty == 0, "nobody knows what is in that queue"
         assert sent.down == got.down == []
-        node.ctl("eval", "{ok, Q} = application:get_env(rabbit, kept), mnesia:dirty_write(rabbit_queue, Q).")
+        node.evaluate("{ok, Q} = application:get_env(rabbit, kept), mnesia:dirty_write(rabbit_queue, Q).")
         wait_for(lambda: not sender.queues.stuck | receiver.queues.stuck, "nothing is left out")
         wait_for(lambda: len(got.up) == 2, "connected anew, to read it")
         sent.queue.append(message(100, dead.topic))

@@ -12,11 +12,14 @@ import zstandard
 
 from reliamsg.wire import control, data
 
-__all__ = ["Bomb", "bombs", "control_bombs", "sealed", "squeezed"]
+__all__ = ["Bomb", "bomb_named", "bombs", "control_bombs", "sealed", "squeezed"]
 
 NIL, HEAD = b"\xc0", b"\x93"
 CLAIM = b"\xff\xff\xff\xff"
 """A length in 32 bits: four thousand millions."""
+
+_DIFFERENT = b"".join(b"\xa4%04x\xa0" % number for number in range(65536))
+"""Headers with empty values."""
 
 
 class Bomb(NamedTuple):
@@ -68,7 +71,7 @@ def bombs(size: int) -> Iterator[Bomb]:
     yield Bomb("empty keys", HEAD + body + b"\xdd" + long + b"\xa0" * n + NIL)
     yield Bomb("empty headers", HEAD + body + NIL + b"\xdd" + long + b"\x80" * n)
     yield Bomb("empty arrays for headers", HEAD + body + NIL + b"\xdd" + long + b"\x90" * n)
-    items = b"".join(b"\xa4%04x\xa0" % (i % 65536) for i in range(n // 6))
+    items = (_DIFFERENT * (n // 6 // 65536 + 1))[: n // 6 * 6]
     yield Bomb("many headers", HEAD + body + NIL + b"\x91\xdf" + struct.pack(">I", n // 6) + items)
     yield Bomb("a long key", HEAD + body + b"\x91\xdb" + long + b"k" * n + NIL, widened=1)
     wide = "\U0001f4a3".encode() + b"k" * (n - 4)
@@ -81,6 +84,11 @@ def bombs(size: int) -> Iterator[Bomb]:
     yield Bomb("keys for one", HEAD + b"\x92\xc4\x00\xc4\x00\x91" + NIL + NIL, 2)
     yield Bomb("no array at all", b"\xc6" + struct.pack(">I", n) + bytes(n))
     yield Bomb("nothing", b"")
+
+
+def bomb_named(name: str, size: int) -> Bomb:
+    """One of them. Tests are collected with small ones: all large ones together take 100 MB."""
+    return next(bomb for bomb in bombs(size) if bomb.name == name)
 
 
 def _control_frame(kind: int, body: bytes) -> bytes:

@@ -43,6 +43,8 @@ __all__ = ["Compacted", "compact"]
 
 SUFFIX = ".ndjson"
 _LOCK, _ASIDE = ".compact.lock", ".checkpoint-"
+_TOGETHER = 100
+"""How many files are moved at the same time. Until their directories are durable, they take room twice."""
 _CLIENT = re.compile(r"^(.*?role=(?:producer|group)/client=[^/]+)/")
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[Fact]).decode
@@ -343,20 +345,30 @@ class _Client:
         """Move what the checkpoint covers; returns the number of files."""
         covered = set(base.part.digests)
         older = [each for each in self._files.checkpoints if each != path]
-        moved = 0
+        moved = []
         for each in sorted(self._files.segments):
             name = parse_segment_name(os.path.basename(each))
             if name is not None and name.digest in covered:
-                self._move(Path(each), archive)
-                moved += 1
+                moved.append(Path(each))
         for each in sorted(older):
             if parse_checkpoint_name(os.path.basename(each)) is not None:
-                self._move(Path(each), archive)
-                moved += 1
-        return moved
+                moved.append(Path(each))
+        for first in range(0, len(moved), _TOGETHER):
+            self._move(moved[first : first + _TOGETHER], archive)
+        return len(moved)
 
-    def _move(self, source: Path, archive: Path) -> None:
-        """Move a file durably. Never replaces another one."""
+    def _move(self, sources: Sequence[Path], archive: Path) -> None:
+        """Move files durably: none is removed before the copies of all are durable."""
+        targets = [self._copy(source, archive) for source in sources]
+        for directory in sorted({target.parent for target in targets}):
+            _sync_up(directory, archive)
+        for source in sources:
+            os.unlink(source)
+        for directory in sorted({source.parent for source in sources}):
+            _sync(directory)
+
+    def _copy(self, source: Path, archive: Path) -> Path:
+        """Copy a file into the archive, and return its path there. Never replaces another one."""
         target = archive / source.relative_to(self._root)
         make_directories(target.parent)
         if target.exists():
@@ -370,9 +382,7 @@ class _Client:
                 os.replace(aside, target)
             finally:
                 aside.unlink(missing_ok=True)
-            _sync_up(target.parent, archive)
-        os.unlink(source)
-        _sync(source.parent)
+        return target
 
 
 def _joined(

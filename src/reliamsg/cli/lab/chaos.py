@@ -13,7 +13,6 @@ import click
 
 from reliamsg.cli.options import SeedsType, SiteType, json_option
 from reliamsg.cli.status import SEE_EXIT_CODES, Failure, Status
-from reliamsg.lab.process import LabError
 from reliamsg.terminal import say, say_json, say_text
 
 if TYPE_CHECKING:
@@ -213,6 +212,7 @@ def _interrupt_on_sigterm() -> None:
 
 def _chosen(names: tuple[str, ...]) -> list[Entry]:
     from reliamsg.lab.chaos.catalogue import find, scenarios
+    from reliamsg.lab.process import LabError  # on demand: every command imports this module
 
     if "all" in names:
         return scenarios()

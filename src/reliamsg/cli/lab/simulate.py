@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
 from reliamsg.cli.options import SeedsType
 from reliamsg.cli.status import Status
-from reliamsg.simulation.faults import FAULTS
-from reliamsg.simulation.runner import REACHED, Outcome, Summary, run, run_many
-from reliamsg.simulation.scenario import draw
-from reliamsg.simulation.shrink import shrink
 from reliamsg.terminal import say, say_json, say_text
+
+if TYPE_CHECKING:
+    from reliamsg.simulation.runner import Outcome, Summary
 
 __all__ = ["simulate"]
 
@@ -27,6 +27,9 @@ class _Faults(click.ParamType[tuple[str, ...]]):
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str, ...]:
+        # On demand, here and below: every command imports this module, and the simulation takes half a second.
+        from reliamsg.simulation.faults import FAULTS
+
         if isinstance(value, tuple):
             return value
         names = tuple(name for name in str(value).split(",") if name and name != "none")
@@ -94,6 +97,9 @@ def simulate(
         raise click.UsageError("--trace requires --seed")
     if keep is not None and keep.exists() and any(keep.iterdir()):
         raise click.UsageError(f"--keep {keep}: it exists and is not empty")
+    from reliamsg.simulation.runner import run, run_many
+    from reliamsg.simulation.scenario import draw
+
     if trace and seed is not None:
         for line in run(draw(seed, messages, faults), keep=True).lines:
             say(line)
@@ -108,22 +114,11 @@ def simulate(
     summary = run_many(seeds or [seed or 0], messages, faults, told, keep, processes)
     if failed and shrinks and not trace:
         _shrink(failed[0])
-    idle = summary.idle_faults if every_fault else []
     if as_json:
         say_json(msgspec.json.encode(summary.as_dict()))
     else:
-        for name, times in summary.faults.items():
-            if times or every_fault:
-                say(f"  {name:20} {times:8,}  {FAULTS[name][1]}")
-        for name, times in summary.reached.items():
-            if times or every_fault:
-                say(f"  {name:20} {times:8,}  {REACHED[name]}")
-        if shows_settings:
-            _show_settings(summary)
-        say(
-            f"{summary.seeds:,} runs, {len(summary.failing_seeds)} with violations,"
-            f" {summary.runs_per_minute:,.0f} a minute"
-        )
+        _show(summary, every_fault, shows_settings)
+    idle = summary.idle_faults if every_fault else []
     for name in idle:
         say(f"reliamsg: the fault {name} never struck", err=True)
     undrawn = summary.idle_values if every_fault else []
@@ -133,6 +128,24 @@ def simulate(
     for name in unreached:
         say(f"reliamsg: no run reached {name}", err=True)
     return Status.INCOMPLETE if failed or idle or undrawn or unreached else Status.OK
+
+
+def _show(summary: Summary, every_fault: bool, shows_settings: bool) -> None:
+    from reliamsg.simulation.faults import FAULTS
+    from reliamsg.simulation.runner import REACHED
+
+    for name, times in summary.faults.items():
+        if times or every_fault:
+            say(f"  {name:20} {times:8,}  {FAULTS[name][1]}")
+    for name, times in summary.reached.items():
+        if times or every_fault:
+            say(f"  {name:20} {times:8,}  {REACHED[name]}")
+    if shows_settings:
+        _show_settings(summary)
+    say(
+        f"{summary.seeds:,} runs, {len(summary.failing_seeds)} with violations,"
+        f" {summary.runs_per_minute:,.0f} a minute"
+    )
 
 
 def _show_settings(summary: Summary) -> None:
@@ -158,6 +171,8 @@ def _tell(outcome: Outcome) -> None:
 
 
 def _shrink(outcome: Outcome) -> None:
+    from reliamsg.simulation.shrink import shrink
+
     small = shrink(outcome, lambda line: say(f"  {line}"))
     for line in small.lines:
         say(line)

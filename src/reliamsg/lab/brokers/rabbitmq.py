@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from reliamsg.lab.brokers.base import Broker, TlsFiles
+from reliamsg.lab.brokers.modules import link_modules
 from reliamsg.lab.process import Child, LabError, free_port, program, wait_until
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class RabbitNode(Broker):
         self._complete = False
         """Whether the node is known to have started completely, so that rabbitmqctl works."""
         self._write_files(config, plugins, tls)
-        self._environment = self._make_environment(schedulers)
+        self._environment = self._make_environment(schedulers) | self._link_modules(plugins)
 
     # Where it runs: on this machine itself, unless a subclass overrides these.
 
@@ -163,6 +164,10 @@ class RabbitNode(Broker):
             " -rabbit quorum_tick_interval 1000 -noinput",
             "RABBITMQ_CTL_ERL_ARGS": f"+S 1:1 {_QUIET_SCHEDULERS}",
         }
+
+    def _link_modules(self, plugins: Sequence[str]) -> dict[str, str]:
+        erlang = program("erl", "erlang-base")
+        return link_modules(self._server, erlang, plugins, self._place("plugins"))
 
     def _place(self, name: str) -> Path:
         return self.directory / name
