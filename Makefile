@@ -1,7 +1,7 @@
 # `make demo` and `make test` set up everything that they need; see .ci/setup.
 
 .PHONY: help setup demo chaos test test-integrations test-full test-full-most test-full-integrations evidence prove mutants lint format types
-.PHONY: tests-side-by-side tests-with-spark integrations-side-by-side integrations-with-spark
+.PHONY: bytecode tests-side-by-side tests-with-spark integrations-side-by-side integrations-with-spark
 .PHONY: bench bench-audit soak fuzz model clean
 .DEFAULT_GOAL := help
 
@@ -10,8 +10,8 @@ RUNS := $(CURDIR)/build/runs
 export RELIAMSG_RUNS := $(RUNS)
 # Tests start hundreds of processes. With bytecode compiled once, each starts in half the time, even where the
 # environment keeps Python from writing bytecode next to the sources.
-test test-integrations test-full test-full-most test-full-integrations evidence bench bench-audit soak: export PYTHONDONTWRITEBYTECODE :=
-test test-integrations test-full test-full-most test-full-integrations evidence bench bench-audit soak: export PYTHONPYCACHEPREFIX := $(CURDIR)/build/pycache
+bytecode test test-integrations test-full test-full-most test-full-integrations evidence bench bench-audit soak: export PYTHONDONTWRITEBYTECODE :=
+bytecode test test-integrations test-full test-full-most test-full-integrations evidence bench bench-audit soak: export PYTHONPYCACHEPREFIX := $(CURDIR)/build/pycache
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -26,15 +26,15 @@ chaos: setup  ## Run all scenarios of the chaos laboratory once, as root; report
 	@rm -rf build/chaos
 	@$(BIN)/reliamsg lab chaos run all --json --dir build/chaos
 
-test: setup  ## All tests at small sizes, about 10 minutes on 2 cores
+test: setup bytecode  ## All tests at small sizes, about 10 minutes on 2 cores
 	@rm -rf $(RUNS) && mkdir -p $(RUNS)
 	@$(MAKE) --no-print-directory --keep-going -j 2 tests-side-by-side tests-with-spark
 
-test-integrations: setup  ## Longer tests with brokers and Spark, and more seeds; at most 20 minutes
+test-integrations: setup bytecode  ## Longer tests with brokers and Spark, and more seeds; at most 20 minutes
 	@mkdir -p build
 	@$(MAKE) --no-print-directory --keep-going -j 2 integrations-side-by-side integrations-with-spark
 
-test-full: setup  ## All tests at full sizes, at most two hours
+test-full: setup bytecode  ## All tests at full sizes, at most two hours
 	@$(MAKE) --no-print-directory --keep-going test-full-most test-full-integrations
 
 test-full-most:
@@ -48,6 +48,15 @@ test-full-integrations:
 evidence: setup  ## Collect all evidence for this state, in several sessions: ONLY=seeds,fuzz MINUTES=30 JOBS=2 SHARE=1/2
 	@VIRTUAL_ENV=$(CURDIR)/.venv $$(command -v uv || echo $(BIN)/uv) pip install -q --group fuzz
 	@$(BIN)/python -m tests.evidence.run $(if $(ONLY),--only $(ONLY)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(JOBS),--jobs $(JOBS)) $(if $(SHARE),--share $(SHARE)) $(if $(EVIDENCE),--records $(EVIDENCE))
+
+# In a new checkout, every process of the tests would compile everything for itself, at the same time as the others.
+# Two processes do that once; a test that can't be collected is reported afterwards.
+COLLECTED := $(CURDIR)/build/pycache/collected
+bytecode: setup
+	@[ -e $(COLLECTED) ] || { mkdir -p $(dir $(COLLECTED)); \
+	for part in 'tests/[a-c]*' 'tests/[d-z]*'; do \
+	  $(BIN)/python -m pytest --collect-only -q -p no:cacheprovider $$part > /dev/null 2>&1 & \
+	done; wait; touch $(COLLECTED); }
 
 # Most tests spend most of their time waiting, so there are more workers than processors. The journals of the runs on
 # real brokers are kept for one of the Spark tests, which runs last and waits for the file `complete`. It is written by
