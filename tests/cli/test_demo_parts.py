@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import json
 import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from reliamsg.checker import AppRecord, Counts, Finding, Report
+from reliamsg.checker.journals import read_chain
 from reliamsg.cli.demo.audit import Audit, audit
 from reliamsg.cli.demo.director import Outcome
 from reliamsg.cli.demo.display import LiveDisplay
-from reliamsg.cli.demo.plan import Plan
+from reliamsg.cli.demo.plan import GROUPS, SITES, TOPIC, Plan
 from reliamsg.cli.demo.summary import exit_code, text
 from reliamsg.cli.demo.watch import PlainCounts, Watch
 from reliamsg.cli.signals import StopRequest
+from reliamsg.errors import StoreCorrupt
+from reliamsg.lab import Mosquitto
 from reliamsg.message import Stream
+from reliamsg.transport.base import Binding
+from reliamsg.transport.factory import create_group
+from tests.cli.commands import environment
+from tests.patience import wait_for
 
 
 def plan(directory: Path) -> Plan:
@@ -151,3 +162,36 @@ def test_the_live_table_shows_numbers_and_events(tmp_path: Path, capfd: pytest.C
     shown = capfd.readouterr().err
     assert "1,234" in shown
     assert "dc1 is gone" in shown
+
+
+def test_a_producer_that_is_done_stays_until_it_is_ended(
+    tmp_path: Path, make_mosquitto: Callable[..., Mosquitto]
+) -> None:
+    """A group that is restarted must still hear from it: otherwise nothing proves what dc1 lost for that group."""
+    shown = Plan(
+        str(tmp_path), 20, {name: make_mosquitto().url for name in SITES}, "", {name: {} for name in SITES}
+    )
+    shown.evidence.mkdir()
+    for site in shown.sites():
+        create_group(site, [Binding(TOPIC, 0, group) for group in GROUPS], 20)
+
+    def published() -> int:
+        try:
+            rows = read_chain(shown.outbox("A")).rows
+        except (OSError, StoreCorrupt):
+            return 0  # it is just being created
+        return sum(row.last - row.first + 1 for row in rows if row.kind == "published")
+
+    process = subprocess.Popen(
+        [sys.executable, "-m", "reliamsg.cli.demo.producing", shown.as_json(), "A"], env=environment()
+    )
+    try:
+        wait_for(
+            lambda: process.poll() is None and published() == shown.messages, "all is published", 30, 0.1
+        )
+        time.sleep(1.0)  # it would have exited by now
+        assert process.poll() is None
+        process.terminate()
+        assert process.wait(60) == 0
+    finally:
+        process.kill()

@@ -219,11 +219,11 @@ class Run:
         while True:
             self._look()
             done = sum(self.watch.acknowledged.values())
-            confirmed = sum(self.watch.confirmed.values())
-            if done >= self.plan.total * len(GROUPS) and not any(self._child(p).alive for p in PRODUCERS):
+            confirmed = self.watch.confirmed.values()
+            if done >= self.plan.total * len(GROUPS) and min(confirmed) >= self.plan.total:
                 return True
-            if done + confirmed > best:
-                best, deadline = done + confirmed, time.monotonic() + _STALLED_SECONDS
+            if done + sum(confirmed) > best:
+                best, deadline = done + sum(confirmed), time.monotonic() + _STALLED_SECONDS
             if time.monotonic() > deadline:
                 return False
 

@@ -1,11 +1,14 @@
 """A producer of the demo, in a separate process: ``python -m reliamsg.cli.demo.producing PLAN NAME``.
 
-Publishes numbered messages and logs them, fsynced before and after each call.
+Publishes numbered messages and logs them, fsynced before and after each call. Then it stays open, so that a group that
+is restarted can still hear from it, and exits on SIGTERM.
 """
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 import time
 
 from reliamsg.checker.applog import AppLog
@@ -16,6 +19,8 @@ _FLUSH_SECONDS = 300.0
 
 
 def main(plan: Plan, name: str) -> None:
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
     with (
         AppLog(plan.published(name), producer=name, sync_every=0) as log,
         Producer(name, plan.sites(), outbox=plan.outbox(name), groups={TOPIC: list(GROUPS)}) as producer,
@@ -26,6 +31,7 @@ def main(plan: Plan, name: str) -> None:
             _publish(producer, log, name, [(number, plan.body(name, number)) for number in numbers])
             time.sleep(max(0.0, started + numbers[-1] / plan.rate - time.monotonic()))
         producer.flush(_FLUSH_SECONDS)
+        stop.wait()
 
 
 def _publish(producer: Producer, log: AppLog, name: str, messages: list[tuple[int, bytes]]) -> None:
