@@ -28,7 +28,16 @@ from reliamsg.audit.hook import Hook
 from reliamsg.audit.job import audit
 from reliamsg.audit.kept import read_audited
 from reliamsg.audit.output import Output
-from reliamsg.audit.program import IO, NO_INPUT, SOFTWARE, UNAVAILABLE, USAGE, fail, run_command
+from reliamsg.audit.program import (
+    IO,
+    NO_INPUT,
+    SOFTWARE,
+    UNAVAILABLE,
+    USAGE,
+    fail,
+    journal_keys_options,
+    run_command,
+)
 from reliamsg.audit.retired import parse_retired
 from reliamsg.audit.session import make_session
 from reliamsg.audit.sources import check_local
@@ -137,19 +146,7 @@ Exit codes:
     metavar="SECONDS",
     help="What clients' clocks may be apart. Proof of more makes the verdict unknown.  [default: not limited]",
 )
-@click.option(
-    "--journal-keys",
-    metavar="FILE",
-    help="The keys of all clients, one per line: producer/NAME ID SECRET or group/NAME ID SECRET. Segments and"
-    " heads that their client has not signed count as damaged.",
-)
-@click.option(
-    "--unsigned-before",
-    multiple=True,
-    metavar="ROLE/NAME@SEGMENT",
-    help="With --journal-keys, accept unsigned segments of a client (producer/NAME or group/NAME) up to this one."
-    " Can be repeated.",
-)
+@journal_keys_options("Segments and heads that their client has not signed count as damaged.")
 @click.option(
     "--checkpoint-keys",
     metavar="FILE",

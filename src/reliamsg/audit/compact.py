@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from reliamsg.audit.compaction import Compacted, compact
-from reliamsg.audit.program import UNAVAILABLE, fail, run_command
+from reliamsg.audit.program import UNAVAILABLE, fail, journal_keys_options, run_command
 from reliamsg.keys import KeyRing, read_key_ring
 from reliamsg.terminal import say, say_json
 from reliamsg.trust import make_trust
@@ -45,19 +45,7 @@ Exit codes:
     metavar="DIR",
     help="Move the segments and older checkpoints that a checkpoint covers to this directory.",
 )
-@click.option(
-    "--journal-keys",
-    metavar="FILE",
-    help="The keys of all clients, one per line: producer/NAME ID SECRET or group/NAME ID SECRET. A client of which a"
-    " segment is not signed by itself is left out. Needs --keys.",
-)
-@click.option(
-    "--unsigned-before",
-    multiple=True,
-    metavar="ROLE/NAME@SEGMENT",
-    help="With --journal-keys, accept unsigned segments of a client (producer/NAME or group/NAME) up to this one."
-    " Can be repeated.",
-)
+@journal_keys_options("A client of which a segment is not signed by itself is left out. Needs --keys.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output.")
 def _command(
     directory: str,

@@ -3,16 +3,43 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import click
 
 from reliamsg.errors import ConfigError, JournalTargetError
 from reliamsg.terminal import say
 
-__all__ = ["INTERRUPTED", "IO", "NO_INPUT", "SOFTWARE", "UNAVAILABLE", "USAGE", "fail", "run_command"]
+__all__ = [
+    "INTERRUPTED", "IO", "NO_INPUT", "SOFTWARE", "UNAVAILABLE", "USAGE", "fail", "journal_keys_options", "run_command",
+]  # fmt: skip
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 USAGE, NO_INPUT, UNAVAILABLE, SOFTWARE, IO, INTERRUPTED = 64, 66, 69, 70, 74, 130
+
+
+def journal_keys_options(effect: str) -> Callable[[F], F]:
+    """``--journal-keys`` and ``--unsigned-before``; the command gets them as they are, for
+    :func:`~reliamsg.trust.make_trust`. `effect`: what becomes of segments that are not signed."""
+
+    def add(command: F) -> F:
+        before = click.option(
+            "--unsigned-before",
+            multiple=True,
+            metavar="ROLE/NAME@SEGMENT",
+            help="With --journal-keys, accept unsigned segments of a client (producer/NAME or group/NAME) up to this"
+            " one. Can be repeated.",
+        )(command)
+        return click.option(
+            "--journal-keys",
+            metavar="FILE",
+            help="The keys of all clients, one per line: producer/NAME ID SECRET or group/NAME ID SECRET. "
+            + effect,
+        )(before)
+
+    return add
 
 
 def run_command(command: click.Command, name: str, arguments: Sequence[str] | None) -> int:
