@@ -118,6 +118,8 @@ class Session(BrokerSession):
         super().__init__(client, can_be_refused)
         self.connection = connection
         self.sends, self.prefetch = sends, prefetch
+        self.unrouted: set[str] = set()
+        """AMQP: addresses to which nothing leads from the node that it is connected to."""
         self._notify = notify
 
     def post(self, event: BrokerEvent) -> None:
@@ -156,8 +158,6 @@ class Broker:
         """What was published while its queues had no leader, or its topic was not answered: connections stand, and
         nothing of it is stored or confirmed."""
         self._life = 0
-        self._unrouted: set[tuple[Session, str]] = set()
-        """AMQP: connections, and addresses to which nothing leads from the node that they are connected to."""
 
     # -- sessions -------------------------------------------------------------------------------------------
 
@@ -178,7 +178,6 @@ class Broker:
 
     def close(self, session: Session) -> None:
         """Close a session: deliveries that its client had not acknowledged are delivered again."""
-        self._unrouted = {each for each in self._unrouted if each[0] is not session}
         if self.model.close(session):
             self.feed()
 
@@ -329,13 +328,12 @@ class Broker:
 
     def route_control(self, session: Session, address: str, body: bytes) -> None:
         """AMQP: a control frame arrived."""
-        if (session, address) in self._unrouted:
+        lost = address in session.unrouted
+        if lost:
             self._faults.strikes("control_unrouted")
         else:
             self.forward_control(address, body)
-        if is_for_one(address) and (
-            (session, address) in self._unrouted or not any(self.model.listeners(address))
-        ):
+        if is_for_one(address) and (lost or not self.model.listeners(address)):
             session.post(ControlReturned(address))
 
     def forward_control(self, address: str, body: bytes) -> None:
@@ -434,7 +432,7 @@ class Broker:
             return ""
         session = chance.choice(list(self.model.sessions))
         lost = chance.sample(addresses, chance.randint(1, len(addresses)))
-        self._unrouted.update((session, address) for address in lost)
+        session.unrouted.update(lost)
         return f"{session.client} to {', '.join(lost)}"
 
     def answer_all(self, but: Unanswered | None = None) -> None:
