@@ -12,13 +12,13 @@ from reliamsg import Consumer, Producer, Site
 from reliamsg.checker import Expect, Report, check_directory
 from reliamsg.export.offline import export_file
 from reliamsg.lab import Broker, Mosquitto, RabbitNode
-from reliamsg.store.database import open_readonly
-from reliamsg.store.journal import JournalRow, read_journal
+from reliamsg.store.journal import JournalRow
 from reliamsg.testing import MemoryNetwork
 from reliamsg.transport.base import Binding
 from reliamsg.transport.factory import create_group
 from reliamsg.wire.address import group_queue
 from tests.patience import wait_for
+from tests.producer.tools import journal
 
 FAST = {"backoff_min": 0.1, "backoff_max": 0.3, "connect_timeout": 5.0}
 BEFORE, QUEUED = 5, 40
@@ -28,8 +28,7 @@ each that is acknowledged, whatever the Receive Maximum."""
 
 
 def rows(path: Path, kind: str, site: str) -> list[JournalRow]:
-    with open_readonly(path) as connection:
-        return [row for row in read_journal(connection) if row.kind == kind and row.site == site]
+    return [row for row in journal(path, kind) if row.site == site]
 
 
 def delivered(path: Path, site: str) -> set[int]:

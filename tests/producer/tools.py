@@ -80,7 +80,7 @@ class Reader:
 
 
 def journal(path: Path, kind: str | None = None) -> list[JournalRow]:
-    """The outbox's journal, or its rows of one kind."""
+    """The journal of an outbox or inbox, or its rows of one kind."""
     connection = open_readonly(path)
     try:
         return [row for row in read_journal(connection) if kind in (None, row.kind)]

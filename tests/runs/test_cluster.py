@@ -16,12 +16,12 @@ import pytest
 
 from reliamsg import Consumer, Producer, Site
 from reliamsg.lab import LabError, RabbitCluster
-from reliamsg.store.database import open_readonly
-from reliamsg.store.journal import JournalRow, read_journal
-from reliamsg.wire.address import EXCHANGE, group_address, group_queue
+from reliamsg.wire.address import group_address, group_queue
 from tests import patience
+from tests.producer.tools import journal
 from tests.runs.controls import PikaBaseline, pika_baseline
 from tests.runs.harness import App, Run, SiteSpec, assert_complete, run_in, wait_for
+from tests.transport.amqp_tools import edge
 
 T = TypeVar("T")
 Size = Callable[[T, T], T]
@@ -249,23 +249,17 @@ def test_repairs_get_past_a_node_that_lost_the_route_to_their_group(
             message.ack()
         wait_for(lambda: producer.status().pending == 0, 60, "the producer learns of it")
         assert producer.status().sites["dc1"].endpoint != f"{cluster.node(3).host}:5672"
-    assert {row.kind for row in rows_of(tmp_path / "i.db")}.isdisjoint({"declared", "gap"})
+    assert {row.kind for row in journal(tmp_path / "i.db")}.isdisjoint({"declared", "gap"})
 
 
 def forget_locally(cluster: RabbitCluster, number: int, address: str) -> None:
     """What is published at `address` through this node reaches no queue any more; other nodes know the way."""
-    edge = f'{{trie_edge, {{resource, <<"/">>, exchange, <<"{EXCHANGE}">>}}, root, "{address}"}}'
-    found = f"length(ets:lookup(rabbit_topic_trie_edge, {edge}))."
+    found = f"length(ets:lookup(rabbit_topic_trie_edge, {edge(address)}))."
     assert [node.evaluate(found) for node in cluster.nodes] == ["1"] * len(cluster.nodes)
-    cluster.node(number).evaluate(f"ets:delete(rabbit_topic_trie_edge, {edge}).")
+    cluster.node(number).evaluate(f"ets:delete(rabbit_topic_trie_edge, {edge(address)}).")
     assert [node.evaluate(found) for node in cluster.nodes] == [
         "0" if node.number == number else "1" for node in cluster.nodes
     ]
-
-
-def rows_of(path: Path) -> list[JournalRow]:
-    with open_readonly(path) as connection:
-        return list(read_journal(connection))
 
 
 def mirrors_of(cluster: RabbitCluster, queue: str) -> None:

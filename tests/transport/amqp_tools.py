@@ -106,10 +106,14 @@ def plain_channel(port: int) -> Iterator[Any]:
 # What was seen at the nodes of a cluster after partitions: bindings are listed, and nothing goes through them.
 
 
+def edge(address: str) -> str:
+    """The key, in Erlang, of the row of ``rabbit_topic_trie_edge`` that leads to an address."""
+    return f'{{trie_edge, {{resource, <<"/">>, exchange, <<"{EXCHANGE}">>}}, root, "{address}"}}'
+
+
 def forget_address(node: RabbitNode, address: str) -> None:
     """Nothing that is published at `address` reaches a queue any more."""
-    edge = f'{{trie_edge, {{resource, <<"/">>, exchange, <<"{EXCHANGE}">>}}, root, "{address}"}}'
-    assert node.evaluate(f"mnesia:dirty_delete(rabbit_topic_trie_edge, {edge}).") == "ok"
+    assert node.evaluate(f"mnesia:dirty_delete(rabbit_topic_trie_edge, {edge(address)}).") == "ok"
 
 
 def forget_queue(node: RabbitNode, queue: str) -> None:
