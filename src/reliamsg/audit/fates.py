@@ -1,19 +1,20 @@
 """The fate of every message of one epoch: at its producer, and at one group.
 
-The numbers are cut wherever a row about them begins or ends, on either side, so that the same rows apply to all numbers
-of a piece. Which rows apply decides the fate.
+The numbers are cut wherever rows say something else about them, on either side, so that the same is said about all
+numbers of a piece. That decides the fate.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from reliamsg.audit.context import Context, GroupContext, ProducerContext
 from reliamsg.audit.kinds import LOSSES
 from reliamsg.audit.numbers import DECLINED
 from reliamsg.audit.order import Bounds, Position
-from reliamsg.audit.spans import pieces
+from reliamsg.audit.spans import stretches
 
 __all__ = ["PRODUCER", "Fate", "GroupView", "StreamView", "Tag", "fates_of_group", "fates_of_producer"]
 
@@ -83,8 +84,8 @@ class GroupView:
 
 def fates_of_producer(view: StreamView) -> Iterator[Fate]:
     """The producer's own account."""
-    for first, last, tags in pieces(view.ranges):
-        has = {name for name, _ in tags}
+    for first, last, tags in stretches(view.ranges):
+        has = _names(tags)
         if has <= {"held", "cut"}:
             continue
         after = "after" in has
@@ -108,8 +109,8 @@ def fates_of_group(view: StreamView, group: GroupView) -> Iterator[Fate]:
     for at in judge.edges():
         every.append((at, at, _CUT))
     begun = end = 0
-    for first, last, tags in pieces(every):
-        if all(tag == _CUT for tag in tags):
+    for first, last, tags in stretches(every):
+        if tags == {_CUT}:
             continue
         piece = judge.piece(first, last, tags)
         if piece.rest:
@@ -120,12 +121,12 @@ def fates_of_group(view: StreamView, group: GroupView) -> Iterator[Fate]:
 
 @dataclass(slots=True)
 class _Piece:
-    """The numbers to which the same rows apply, and the answers to the questions that decide their fate."""
+    """Numbers of which the journals say the same, and the answers to the questions that decide their fate."""
 
     first: int
     last: int
-    tags: Sequence[Tag]
-    has: set[str]
+    tags: frozenset[Tag]
+    has: frozenset[str]
     """The names in `tags`."""
     accounted: bool
     """Enqueued in the time of the audit."""
@@ -189,9 +190,9 @@ class _Judge:
             if place is not None and place[0] == self._epoch:
                 yield max(place[1], 1)
 
-    def piece(self, first: int, last: int, tags: Sequence[Tag]) -> _Piece:
+    def piece(self, first: int, last: int, tags: frozenset[Tag]) -> _Piece:
         """Answer the questions that decide a fate."""
-        has = {name for name, _ in tags}
+        has = _names(tags)
         place, joined = (self._epoch, first), self._joined
         after = "after" in has
         accounted = "enqueued" in has and not after and self._group.named
@@ -331,6 +332,11 @@ class _Judge:
                 yield "consumed_unsettled"
 
 
+@lru_cache(maxsize=1_000)
+def _names(tags: frozenset[Tag]) -> frozenset[str]:
+    return frozenset(name for name, _ in tags)
+
+
 def _why_pending(tags: Iterable[Tag], parked: set[str]) -> str:
     """The responses of sites that did not confirm it, or where its stream was parked."""
     every = set(tags)
@@ -344,7 +350,7 @@ def _why_pending(tags: Iterable[Tag], parked: set[str]) -> str:
     return f"parked at {', '.join(sorted(parked))}" if parked else ""
 
 
-def _hop(has: set[str]) -> str:
+def _hop(has: frozenset[str]) -> str:
     """The last hop that an undelivered range reached."""
     if "received" in has:
         return "buffered" if "buffered" in has else "received"

@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from reliamsg.audit.context import Journal, ProducerContext, position
 from reliamsg.audit.fold import Fact, StreamName, unfold
 from reliamsg.audit.found import Finding
 from reliamsg.audit.order import Position
-from reliamsg.audit.spans import LAST, joined, pieces
+from reliamsg.audit.spans import LAST, joined, stretches
 
 __all__ = ["History", "Published", "read_history"]
 
 _RELEASED = ("released", "released_unsent")
 _AS_WRITTEN = ("epoch", "renumbered")
 """Kinds about an epoch itself."""
+_ENQUEUED, _TWICE = ("enqueued", ""), ("twice", "")
 _CHANGES = ("group_added", "group_removed")
 DECLINED = ("nacked", "refused", "returned")
 """Responses of a site other than a confirm."""
@@ -37,7 +39,6 @@ class History:
     """A stream in one journal of its producer."""
 
     journal: Journal
-    rows: list[Published]
     moves: list[tuple[int, int, int]]
     """Row, old epoch and new epoch of each renumbering, in order."""
     counted: dict[str, list[tuple[int, int, int]]] = field(default_factory=dict)
@@ -48,10 +49,21 @@ class History:
     """Groups, and half-open ranges that they had announced as settled when they were removed."""
     held: list[tuple[int, int, int]] = field(default_factory=list)
     """Epochs and ranges that the outbox still has, if it keeps messages until they are consumed."""
+    rows: list[Published] = field(default_factory=list)
+    """In journal order."""
+    _by_kind: dict[str, list[Published]] = field(default_factory=lambda: defaultdict(list))
 
-    def of_kind(self, *kinds: str) -> Iterator[Published]:
-        """The rows of these kinds."""
-        return (row for row in self.rows if row.fact.kind in kinds)
+    def add(self, row: Published) -> None:
+        """Add the next row."""
+        self.rows.append(row)
+        self._by_kind[row.fact.kind].append(row)
+
+    def of_kind(self, *kinds: str) -> Sequence[Published]:
+        """The rows of these kinds, in journal order."""
+        found = [self._by_kind[kind] for kind in kinds if kind in self._by_kind]
+        if len(found) == 1:
+            return found[0]
+        return sorted(chain.from_iterable(found), key=lambda row: row.fact.lsn)
 
     def moved(self, epoch: int, lsn: int) -> int:
         """The final epoch of messages that were in `epoch` when that row was written."""
@@ -77,10 +89,10 @@ def read_history(journal: Journal, stream: StreamName, facts: Sequence[Fact]) ->
         for fact in facts
         if fact.kind == "renumbered" and isinstance(new := (fact.detail or {}).get("epoch"), int)
     ]
-    history = History(journal, [], moves)
+    history = History(journal, moves)
     for fact in facts:
         epoch = fact.epoch if fact.kind in _AS_WRITTEN else history.moved(fact.epoch, fact.lsn)
-        history.rows.append(Published(epoch, journal.boot_lsn(fact.boot, fact.lsn), fact))
+        history.add(Published(epoch, journal.boot_lsn(fact.boot, fact.lsn), fact))
     _count(history, stream[1])
     _hold(history)
     return history
@@ -126,7 +138,7 @@ def _count(history: History, topic: str) -> None:
         for epoch, first, last, why in found:
             by_epoch[epoch].append((first, last, why))
         for epoch, ranges in by_epoch.items():
-            for first, last, whys in pieces(ranges):
+            for first, last, whys in stretches(ranges):
                 into = history.excused if "removed" in whys else history.counted
                 into.setdefault(group, []).append((epoch, first, last))
 
@@ -140,7 +152,7 @@ def _hold(history: History) -> None:
         tag = "in" if row.fact.kind == "enqueued" else "out"
         by_epoch[row.epoch].append((row.fact.first, row.fact.last, tag))
     for epoch, ranges in by_epoch.items():
-        history.held += [(epoch, first, last) for first, last, tags in pieces(ranges) if "out" not in tags]
+        history.held += [(epoch, first, last) for first, last, tags in stretches(ranges) if "out" not in tags]
 
 
 def names(value: Any) -> list[str]:
@@ -187,23 +199,34 @@ def _numbers(
     everything: Iterable[tuple[int, int, int, int]],
     producer: ProducerContext | None,
 ) -> Iterator[tuple[str, str, int, int, int]]:
-    by_epoch: dict[int, list[tuple[int, int, str]]] = defaultdict(list)
+    rows: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for epoch, first, last, _ in everything:
-        by_epoch[epoch].append((first, last, ""))
-    sites: dict[int, list[tuple[int, int, str]]] = defaultdict(list)
+        rows[epoch].append((first, last))
+    ranges: dict[int, list[tuple[int, int, tuple[str, str]]]] = defaultdict(list)
+    for epoch, own in rows.items():
+        ranges[epoch] += [(first, last, _ENQUEUED) for first, last in own]
+        ranges[epoch] += [(first, last, _TWICE) for first, last in _overlaps(own)]
     if producer is not None:
         for history in histories:
             for row in history.of_kind("confirmed"):
                 if producer.has_all_of(row.epoch):
-                    sites[row.epoch].append((row.fact.first, row.fact.last, row.fact.site or "\0"))
-    for epoch in {*by_epoch, *sites}:
-        for first, last, marks in pieces([*by_epoch[epoch], *sites[epoch]]):
-            times = marks.count("")
-            if times > 1:
+                    ranges[row.epoch].append((row.fact.first, row.fact.last, ("confirmed", row.fact.site)))
+    for epoch, marked in ranges.items():
+        for first, last, marks in stretches(marked):
+            if _TWICE in marks:
                 yield "seq_reused", "", epoch, first, last
-            elif not times:
-                for site in set(marks):
-                    yield "confirmed_unknown", site.strip("\0"), epoch, first, last
+            elif _ENQUEUED not in marks:
+                for _, site in marks:
+                    yield "confirmed_unknown", site, epoch, first, last
+
+
+def _overlaps(ranges: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """The numbers that more than one range covers; some of them repeatedly."""
+    end = -1
+    for first, last in sorted(ranges):
+        if first <= end:
+            yield first, min(last, end)
+        end = max(end, last)
 
 
 def _newest_before(journal: Journal, lsn: int) -> int:
@@ -257,7 +280,7 @@ def _unconfirmed(history: History) -> Iterator[tuple[str, str, int, int, int]]:
             for by_boot, in_epoch, by_site, first, last in confirmed
             if by_boot <= boot_lsn and in_epoch == epoch and site in ("", by_site)
         ]
-        for first, last, marks in pieces([*ranges, *covered]):
+        for first, last, marks in stretches([*ranges, *covered]):
             if all(marks):
                 yield "published_unconfirmed", site, epoch, first, last
 
@@ -295,7 +318,7 @@ def released_early(histories: Iterable[History]) -> Iterator[tuple[str, int, int
             for epoch, first, last, tag in consumed:
                 by_epoch[epoch].append((first, last, tag))
             for epoch, tagged in by_epoch.items():
-                for first, last, tags in pieces(tagged):
+                for first, last, tags in stretches(tagged):
                     if "counted" in tags and "released" in tags and "consumed" not in tags:
                         yield group, epoch, first, last
 

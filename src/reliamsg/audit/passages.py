@@ -10,7 +10,7 @@ from reliamsg.audit.context import Context
 from reliamsg.audit.fold import Fact
 from reliamsg.audit.numbers import History
 from reliamsg.audit.order import end_of
-from reliamsg.audit.spans import pieces, size
+from reliamsg.audit.spans import size, stretches
 from reliamsg.audit.sums import compare_passages
 
 __all__ = ["Passages", "count_passages"]
@@ -60,8 +60,8 @@ def count_passages(
         for row in history.of_kind("confirmed"):
             confirmed[row.epoch].append((row.fact.first, row.fact.last, row.fact.site))
     for own in confirmed.values():
-        for first, last, sites in pieces(own):
-            for site in set(sites):
+        for first, last, sites in stretches(own):
+            for site in sites:
                 found.confirmed[site] += size(first, last)
     for group, facts in groups.items():
         of_group = Passages()
@@ -125,8 +125,10 @@ def _count_group(
     confirmed: list[tuple[int, int, tuple[str, str]]],
     found: Passages,
 ) -> None:
-    for first, last, tags in pieces([*marks, *confirmed]):
-        messages = size(first, last)
+    total: Counter[frozenset[tuple[str, str]]] = Counter()
+    for first, last, tags in stretches([*marks, *confirmed]):
+        total[tags] += size(first, last)
+    for tags, messages in total.items():
         names = {name for name, _ in tags}
         arrived = {site for name, site in tags if name == "arrived"}
         for site in arrived:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from typing import TypeVar
 
-__all__ = ["LAST", "joined", "pieces", "size"]
+__all__ = ["LAST", "joined", "pieces", "size", "stretches"]
 
 _Mark = TypeVar("_Mark")
 _Key = TypeVar("_Key")
+_Hashable = TypeVar("_Hashable", bound=Hashable)
 
 LAST = 2**63 - 2
 """Beyond every sequence number: the end of a range of unknown extent."""
+_MAX_SETS = 1_000
+"""More different sets of marks are not remembered."""
 
 
 def pieces(ranges: Iterable[tuple[int, int, _Mark]]) -> Iterator[tuple[int, int, list[_Mark]]]:
@@ -36,6 +39,77 @@ def pieces(ranges: Iterable[tuple[int, int, _Mark]]) -> Iterator[tuple[int, int,
             active[number] = None
         else:
             del active[number]
+
+
+def stretches(
+    ranges: Iterable[tuple[int, int, _Hashable]],
+) -> Iterator[tuple[int, int, frozenset[_Hashable]]]:
+    """Like :func:`pieces`, where it does not matter how many ranges with the same mark cover a number, nor where one
+    ends that another continues: the longest pieces throughout which the same marks apply. Made for many ranges with few
+    different marks."""
+    known: dict[_Hashable, tuple[list[int], list[int]]] = {}
+    for first, last, mark in ranges:
+        if first > last:
+            continue
+        own = known.get(mark)
+        if own is None:
+            known[mark] = [first], [last]
+        elif own[0][-1] <= first <= own[1][-1] + 1:
+            own[1][-1] = max(own[1][-1], last)
+        else:
+            own[0].append(first)
+            own[1].append(last)
+    # Events are numbers, since these take less memory than tuples and are sorted faster: place, mark, and whether a
+    # range begins.
+    shift = (2 * len(known)).bit_length()
+    mask = (1 << shift) - 1
+    events: list[int] = []
+    for number, (firsts, lasts) in enumerate(known.values()):
+        events += [(first << shift) + 2 * number + 1 for first in firsts]
+        events += [((min(last, LAST) + 1) << shift) + 2 * number for last in lasts]
+    events.sort()
+    marks = list(known)
+    known.clear()
+    depths = [0] * len(marks)
+    sets: dict[int, frozenset[_Hashable]] = {}
+    # Marks as bits: those of the stretch from `start` on, and those from `at` on.
+    start = at = before = now = 0
+
+    def applying(bits: int) -> frozenset[_Hashable]:
+        found = sets.get(bits)
+        if found is None:
+            if len(sets) >= _MAX_SETS:
+                sets.clear()
+            found = sets[bits] = frozenset(marks[number] for number in _ones(bits))
+        return found
+
+    for event in events:
+        place = event >> shift
+        if place != at:
+            if now != before:
+                if before:
+                    yield start, at - 1, applying(before)
+                start, before = at, now
+            at = place
+        number = (event & mask) >> 1
+        if event & 1:
+            depths[number] += 1
+            if depths[number] == 1:
+                now |= 1 << number
+        else:
+            depths[number] -= 1
+            if not depths[number]:
+                now ^= 1 << number
+    if before:
+        yield start, at - 1, applying(before)
+
+
+def _ones(bits: int) -> Iterator[int]:
+    """The places of all ones in a number, in time for each of them and not for each zero."""
+    while bits:
+        place = (bits & -bits).bit_length() - 1
+        yield place
+        bits ^= 1 << place
 
 
 def joined(

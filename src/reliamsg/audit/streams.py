@@ -19,7 +19,7 @@ from reliamsg.audit.offsets import Offsets, offsets_of_stream
 from reliamsg.audit.order import Bounds, Course, Position, end_of, follow
 from reliamsg.audit.passages import Passages, count_passages
 from reliamsg.audit.repeats import repeats
-from reliamsg.audit.spans import LAST, joined, pieces, size
+from reliamsg.audit.spans import LAST, joined, size, stretches
 from reliamsg.audit.sums import compare_fates, size_of_union
 from reliamsg.audit.through import Open, dated, enqueue_times, questions
 
@@ -157,7 +157,7 @@ class _Stream:
         for group in self.audience:
             self._judge_group(group, courses.get(group, []), views, opened, compared)
         found.pending = sum(
-            size(first, last) for ranges in opened.values() for first, last, _ in pieces(ranges)
+            size(first, last) for ranges in opened.values() for first, last, _ in stretches(ranges)
         )
         of_groups = {
             group: [fact for _, facts in self.groups.get(group, ()) for fact in facts]
@@ -462,7 +462,7 @@ class _Stream:
             return
         left = [
             (0, first, last)
-            for first, last, marks in pieces([*handed, *((a, b, False) for a, b in compared)])
+            for first, last, marks in stretches([*handed, *((a, b, False) for a, b in compared)])
             if all(marks)
         ]
         worse = {

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from reliamsg.audit.fates import Fate
 from reliamsg.audit.kinds import LOSSES
-from reliamsg.audit.spans import joined, pieces, size
+from reliamsg.audit.spans import joined, size, stretches
 
 __all__ = ["SumsDiffer", "compare_fates", "compare_passages", "size_of_union"]
 
@@ -29,7 +29,7 @@ def size_of_union(enqueued: Iterable[tuple[int, int, int, bool]]) -> int:
     return sum(
         size(first, last)
         for ranges in by_epoch.values()
-        for first, last, marks in pieces(ranges)
+        for first, last, marks in stretches(ranges)
         if not any(marks)
     )
 
