@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reliamsg.audit import spans
-from reliamsg.audit.spans import LAST, pieces, stretches
+from reliamsg.audit.spans import LAST, cut_at, pieces, stretches
 
 Ranges = list[tuple[int, int, str]]
 ranges = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30), st.sampled_from("abcd")), max_size=12)
@@ -32,6 +32,16 @@ def test_stretches_are_pieces_as_long_as_possible(own: Ranges) -> None:
         assert last + 1 < first or marks != after
     of_marks = {marks: marks for _, _, marks in found}
     assert all(of_marks[marks] is marks for _, _, marks in found)
+
+
+@given(ranges, st.lists(st.integers(0, 32)))
+def test_cut_further(own: Ranges, places: list[int]) -> None:
+    found = list(cut_at(stretches(own), places))
+    assert by_number(found) == by_number(stretches(own))
+    assert all(one[1] < other[0] for one, other in pairwise(found))
+    begun = {first for first, _, _ in found}
+    assert begun - set(places) <= {first for first, _, _ in stretches(own)}
+    assert begun.issuperset(place for place in places if place in by_number(found))
 
 
 def test_ranges_without_an_end_reach_to_the_last_number() -> None:

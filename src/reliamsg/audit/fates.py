@@ -14,7 +14,7 @@ from reliamsg.audit.context import Context, GroupContext, ProducerContext
 from reliamsg.audit.kinds import LOSSES
 from reliamsg.audit.numbers import DECLINED
 from reliamsg.audit.order import Bounds, Position
-from reliamsg.audit.spans import stretches
+from reliamsg.audit.spans import cut_at, stretches
 
 __all__ = ["PRODUCER", "Fate", "GroupView", "StreamView", "Tag", "fates_of_group", "fates_of_producer"]
 
@@ -22,7 +22,6 @@ PRODUCER = ""
 """Used as the group in the producer's own account."""
 Tag = tuple[str, str]
 """What a row says about its numbers, and at which site; the site is empty if it does not matter."""
-_CUT: Tag = ("cut", "")
 
 
 @dataclass(slots=True)
@@ -86,7 +85,7 @@ def fates_of_producer(view: StreamView) -> Iterator[Fate]:
     """The producer's own account."""
     for first, last, tags in stretches(view.ranges):
         has = _names(tags)
-        if has <= {"held", "cut"}:
+        if has <= {"held"}:
             continue
         after = "after" in has
         accounted = "enqueued" in has and not after
@@ -106,12 +105,8 @@ def fates_of_group(view: StreamView, group: GroupView) -> Iterator[Fate]:
     every = [*view.ranges, *group.ranges]
     names = {tag[0] for _, _, tag in every}
     judge = _Judge(view, group, names)
-    for at in judge.edges():
-        every.append((at, at, _CUT))
     begun = end = 0
-    for first, last, tags in stretches(every):
-        if tags == {_CUT}:
-            continue
+    for first, last, tags in cut_at(stretches(every), judge.edges()):
         piece = judge.piece(first, last, tags)
         if piece.rest:
             begun = begun if end + 1 == first and begun else first

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Hashable, Iterable, Iterator
 from typing import TypeVar
 
-__all__ = ["LAST", "joined", "pieces", "size", "stretches"]
+__all__ = ["LAST", "cut_at", "joined", "pieces", "size", "stretches"]
 
 _Mark = TypeVar("_Mark")
 _Key = TypeVar("_Key")
@@ -102,6 +103,21 @@ def stretches(
                 now ^= 1 << number
     if before:
         yield start, at - 1, applying(before)
+
+
+def cut_at(
+    found: Iterable[tuple[int, int, _Mark]], places: Iterable[int]
+) -> Iterator[tuple[int, int, _Mark]]:
+    """Disjoint pieces in ascending order, cut further before each of these numbers."""
+    left = deque(sorted(places))
+    for begin, last, mark in found:
+        first = begin
+        while left and left[0] <= last:
+            place = left.popleft()
+            if place > first:
+                yield first, place - 1, mark
+                first = place
+        yield first, last, mark
 
 
 def _ones(bits: int) -> Iterator[int]:
