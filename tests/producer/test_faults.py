@@ -190,6 +190,8 @@ class TestParking:
         assert producer.status().sites["dc1"].parked == ()
         wait_for(lambda: reader.bodies() == numbers(1, 30))
         assert reader.bodies("other") == numbers(1, 30)
+        # Noted when the stream is sent with the others again, which is after its last message was confirmed.
+        wait_for(lambda: journal(path, "resumed"))
         producer.close(timeout=120)
         kinds = {row.kind for row in journal(path) if row.site == "dc1"}
         assert {"connected", outcome.value, "parked", "resumed", "confirmed"} <= kinds
