@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from reliamsg.checker import ApplicationLog, AppRecord, Expect, check
 from reliamsg.message import Stream
 from reliamsg.store.journal import Entry
 from tests.checker.histories import write
+
+pytestmark = pytest.mark.integrations
 
 S = Stream("A", "orders")
 

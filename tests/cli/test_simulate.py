@@ -13,6 +13,8 @@ from reliamsg.cli.status import Status
 from reliamsg.simulation import producer
 from tests.cli.commands import json_of, refused, reliamsg, reliamsg_here, succeeded
 
+pytestmark = pytest.mark.integrations
+
 
 def test_journals_are_kept_for_one_audit_of_all(tmp_path: Path) -> None:
     runs = tmp_path / "runs"

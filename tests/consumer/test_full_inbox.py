@@ -149,6 +149,7 @@ PROTOCOLS = ["amqp", "mqtt5", "mqtt3", "mixed"]
 WORKLOADS = {"one stream": one_stream, "many streams": many_streams, "gap behind another stream": gap_behind}
 
 
+@pytest.mark.integrations
 @pytest.mark.parametrize("tight", ["prefetch", "both"])
 @pytest.mark.parametrize("workload", WORKLOADS)
 @pytest.mark.parametrize("sites", [1, 2])

@@ -23,6 +23,8 @@ from reliamsg.testing import MemoryNetwork
 from tests.consumer.tools import GROUP, TOPIC, send, until
 from tests.interruptions import Interruption, interrupt, points
 
+pytestmark = pytest.mark.integrations
+
 HANG_S = 60.0
 
 

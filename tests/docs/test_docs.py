@@ -66,8 +66,11 @@ def own_vhost(rabbit: RabbitNode, vhost: str) -> str:
 
 AT_FULL_SIZE = {"docs/how-to/audit.md"}
 """Two further audits, half a minute each; the README and an example also run the command and the call."""
-INTEGRATIONS = {"README.md"}
-"""An audit in a process of its own, for half a minute or more."""
+INTEGRATIONS = {
+    "README.md", "docs/how-to/chaos.md", "docs/how-to/collect-journals.md", "docs/how-to/end-to-end.md",
+    "docs/how-to/shutdown.md", "docs/how-to/signatures.md", "docs/how-to/standby.md",
+}  # fmt: skip
+"""These take longest: many processes, or an audit in a process of its own."""
 _SPARK = re.compile(r"reliamsg audit|reliamsg\.audit|pyspark")
 """Matches blocks that start Spark."""
 

@@ -22,6 +22,8 @@ from reliamsg.lab import Mosquitto, RabbitNode
 from tests.e2e.tools import World
 from tests.patience import patient, wait_for
 
+pytestmark = pytest.mark.integrations
+
 TIMEOUT = 4.0
 """``takeover_timeout``, in seconds."""
 RATE = 100

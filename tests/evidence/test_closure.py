@@ -193,6 +193,7 @@ def project() -> Sources:
     return Sources(ROOT)
 
 
+@pytest.mark.integrations
 def test_the_simulator_needs_neither_commands_nor_audit_nor_laboratory(project: Sources) -> None:
     for entry in (ENTRY, "tests/mutants/search.py"):
         closure = project.closure([entry])
@@ -212,6 +213,7 @@ def test_the_campaign_has_the_applications_that_it_starts(project: Sources) -> N
     assert not [path for path in closure if path.startswith(("src/reliamsg/cli/", "src/reliamsg/audit/"))]
 
 
+@pytest.mark.integrations
 def test_a_defect_follows_from_its_file_and_its_test(project: Sources) -> None:
     simulated = next(mutant for mutant in MUTANTS if isinstance(mutant.expected, BySimulator))
     tested = next(mutant for mutant in MUTANTS if isinstance(mutant.expected, ByTest))

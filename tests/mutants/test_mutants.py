@@ -98,12 +98,14 @@ def copies(tmp_path_factory: pytest.TempPathFactory) -> Copies:
     return Copies(tmp_path_factory.mktemp("copies"))
 
 
+@pytest.mark.integrations
 @pytest.mark.parametrize("name", QUICK)
 def test_it_is_convicted(name: str, copies: Copies) -> None:
     verdict = convict(named(name), copies, QUICK_SEEDS)
     assert verdict.convicted, f"{name} survived: {verdict}"
 
 
+@pytest.mark.integrations
 @pytest.mark.parametrize("name", ["number-used-twice", "prev-last-ignored"])
 def test_what_does_not_start_is_not_convicted(name: str, copies: Copies) -> None:
     mutant = named(name)
@@ -113,6 +115,7 @@ def test_what_does_not_start_is_not_convicted(name: str, copies: Copies) -> None
     assert not verdict.convicted
 
 
+@pytest.mark.integrations
 def test_another_kind_of_violation_convicts_nobody(copies: Copies) -> None:
     mutant = named("number-used-twice")
     other = Mutant(
@@ -239,6 +242,7 @@ def test_every_defect_for_the_simulator_has_a_hint() -> None:
     assert not [m.name for m in MUTANTS if isinstance(m.expected, BySimulator) and m.expected.seed is None]
 
 
+@pytest.mark.integrations
 def test_a_hint_is_tried_first_and_is_only_a_hint(copies: Copies) -> None:
     mutant = named("hole-passed")  # which not every run meets
     assert isinstance(mutant.expected, BySimulator)

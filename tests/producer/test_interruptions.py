@@ -28,6 +28,8 @@ from tests.interruptions import interrupt, points
 from tests.producer.control_tools import Bench
 from tests.producer.tools import producer
 
+pytestmark = pytest.mark.integrations
+
 HANG_S = 60.0
 
 

@@ -13,6 +13,8 @@ from reliamsg.simulation.runner import Outcome, run
 from reliamsg.simulation.scenario import Scenario, draw
 from reliamsg.simulation.settings import ClientSettings
 
+pytestmark = pytest.mark.integrations
+
 SEEDS = range(4)
 
 

@@ -23,6 +23,8 @@ from reliamsg.simulation.world import World
 from reliamsg.store.journal import Entry, Journal
 from reliamsg.store.segment import decode, encode
 
+pytestmark = pytest.mark.integrations
+
 SEEDS = range(8)
 
 

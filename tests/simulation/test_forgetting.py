@@ -8,6 +8,8 @@ from reliamsg.consumer import engine
 from reliamsg.simulation.runner import run
 from reliamsg.simulation.scenario import draw
 
+pytestmark = pytest.mark.integrations
+
 FAULTS = (
     "streams_forgotten", "duplicate", "broker_stale", "restart", "crash", "crash_inside", "torn_write", "reset",
     "reorder", "delay", "control_lost", "disk_full", "handler_failed", "session_forgotten",

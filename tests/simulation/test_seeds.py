@@ -44,6 +44,7 @@ def test_without_faults_all_is_well_and_soon_over() -> None:
         assert not outcome.struck
 
 
+@pytest.mark.integrations
 def test_a_seed_makes_one_history_whatever_the_hash_seed() -> None:
     code = (
         "from reliamsg.simulation.runner import run\n"
@@ -81,6 +82,7 @@ TAKES = {
 """Faults that can't change anything unless something else happens."""
 
 
+@pytest.mark.integrations
 def test_each_fault_strikes() -> None:
     idle = set(FAULTS) - set(struck_by(tuple(FAULTS), range(900, 912)))
     for fault in sorted(idle):

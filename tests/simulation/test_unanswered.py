@@ -17,6 +17,8 @@ from reliamsg.simulation.trace import Trace
 from reliamsg.simulation.traffic import Traffic
 from reliamsg.transport.base import Binding, Outgoing
 
+pytestmark = pytest.mark.integrations
+
 
 class Nothing:
     """A witness of traffic that is not interested in it."""

@@ -13,6 +13,8 @@ from tests.spoilt.judging import judged, originals_of, params
 from tests.spoilt.reader import Files, Journals
 from tests.spoilt.ways import ways_for
 
+pytestmark = pytest.mark.integrations
+
 
 @pytest.fixture(scope="session")
 def originals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Files]:
