@@ -280,7 +280,8 @@ class Folder:
             boot, lsn = settled_by(line.detail)
             if boot:
                 self._settled[line.group, boot] = max(lsn, self._settled.get((line.group, boot), lsn))
-        tip = self._tips.get(name, {}).get(key) if kind in JOINED else None
+        tips = self._tips.get(name)
+        tip = None if tips is None else tips.get(key)
         if tip is not None and self._continues(tip, line):
             self._extend(tip, line)
             return
@@ -297,13 +298,17 @@ class Folder:
             del self._tips[name]
 
     def _keep_time(self, line: Line, opening: Opening) -> None:
-        began = line.wall_us
-        opening.changed_us = max(opening.changed_us, began, line.wall_last_us)
+        began, ended = line.wall_us, line.wall_last_us
+        if began > opening.changed_us or ended > opening.changed_us:
+            opening.changed_us = max(began, ended)
+        if began >= self._latest_us:  # as nearly every row
+            self._latest_us = began
+            if self._least_us is None:
+                self._least_us = began
+            return
         if self._least_us is None or began < self._least_us:
             self._least_us = began
-        if began >= self._latest_us:
-            self._latest_us = began
-        elif self._mixed and self._mixed[-1][1] == self._latest_us:
+        if self._mixed and self._mixed[-1][1] == self._latest_us:
             self._mixed[-1] = (min(began, self._mixed[-1][0]), self._latest_us)
         else:
             self._mixed.append((began, self._latest_us))
@@ -323,20 +328,21 @@ class Folder:
             tip.last + 1 == line.first
             and line.last >= line.first
             and tip.epoch == line.epoch
-            and same_opening(tip.detail, line.detail)
+            and (tip.detail is line.detail is None or same_opening(tip.detail, line.detail))
             and (tip.digest is None) == (line.digest is None)
-            and _padded(line.incarnation) == tip.incarnation
+            and (line.incarnation == tip.incarnation or _padded(line.incarnation) == tip.incarnation)
         )
 
     @staticmethod
     def _extend(tip: Fact, line: Line) -> None:
+        digest = tip.digest
         if _has_points(tip):
             if tip.points is None:
                 tip.points = []
-            mark = settled_by(tip.detail)[1] if tip.kind == "consumed" else tip.digest or 0
+            mark = settled_by(tip.detail)[1] if tip.kind == "consumed" else digest or 0
             tip.points.append(Point(tip.last, line.lsn, mark, tip.wall_last_us, line.wall_us))
-        if tip.digest is not None and line.digest is not None:
-            tip.digest = (tip.digest + int(line.digest, 16)) & _MASK
+        if digest is not None and line.digest is not None:
+            tip.digest = (digest + int(line.digest, 16)) & _MASK
         tip.last, tip.wall_last_us, tip.detail = line.last, line.wall_last_us, line.detail
 
     def _remember(self, line: Line, fact: Fact, name: StreamName, opening: Opening, producer: bool) -> None:
