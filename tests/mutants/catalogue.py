@@ -3652,7 +3652,7 @@ MUTANTS = (
     ),
     Mutant(
         "unsigned-checkpoint-accepted",
-        "audit/checkpoint.py",
+        "audit/signed.py",
         '    if signature is None:\n        return "not signed"\n',
         "    if signature is None:\n        return None\n",
         "P8: a checkpoint that nobody signed is accepted although signatures are checked",
