@@ -601,12 +601,15 @@ def test_killed_between_two_writes_a_state_can_be_verified(
 def test_facts_that_others_change_while_they_are_written_are_not_signed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (tmp_path / "forged").mkdir()
+    forged = write_facts(str(tmp_path / "forged"), [((("p", "t", 0), 1), b"forged")])
+    assert forged is not None
     close = pq.ParquetWriter.close
 
     def then_changed(self: pq.ParquetWriter) -> None:
         close(self)
         (path,) = tmp_path.glob(".facts-*")
-        path.write_bytes(path.read_bytes() + b"x")
+        path.write_bytes((tmp_path / "forged" / forged.name).read_bytes())
 
     monkeypatch.setattr(pq.ParquetWriter, "close", then_changed)
     file = write_facts(str(tmp_path), [((("p", "t", 0), 1), b"x")])

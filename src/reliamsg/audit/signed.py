@@ -22,11 +22,9 @@ __all__ = [
     "ACCEPTANCE", "CHECKPOINT", "STATE", "Signature", "SignedFile", "encode_signed", "read_signed", "signature_problem",
 ]  # fmt: skip
 
-CHECKPOINT, STATE, ACCEPTANCE = (
-    b"reliamsg checkpoint 1",
-    b"reliamsg audit state 1",
-    b"reliamsg audit acceptance 1",
-)
+CHECKPOINT = b"reliamsg checkpoint 1"
+STATE = b"reliamsg audit state 1"
+ACCEPTANCE = b"reliamsg audit acceptance 1"
 """What is signed. No other signature of reliamsg begins with one of these."""
 MAX_BYTES = 16 * 1024**2
 """Of a JSON file: a list of a hundred thousand files."""
