@@ -1,5 +1,7 @@
-"""Keeps what operators accept in the directory of a state, as a file for each incident. Audits never change what it
-says; they only sign it again if the auditor has a newer key."""
+"""Keeps what operators accept in the directory of a state, in a file for each incident.
+
+Audits never change what these files say. They only sign them again when the auditor has a newer key.
+"""
 
 from __future__ import annotations
 
@@ -98,7 +100,8 @@ def _read(directory: Path, keys: KeyRing | None) -> Iterator[tuple[Acceptance, S
 
 @contextmanager
 def _changing(directory: Path) -> Iterator[None]:
-    """No other program changes acceptances meanwhile. Operators may have accounts of their own."""
+    """Within the block, no other program changes acceptances."""
+    # Operators may have accounts of their own; who can open the directory is up to its mode.
     lock = FileLock(directory / LOCK, mode=0o666)
     try:
         lock.acquire(timeout=_LOCK_S)

@@ -132,9 +132,9 @@ class Merge:
 class Kept:
     """The state of audits in a directory, which is created if necessary, for one audit at a time.
 
-    With `keys`, it is signed by one of them, and from the next audit on by their key for signing. Raises
-    :class:`ConfigError` if it is not, if another audit is using it, or if it holds something else, and :class:`OSError`
-    if it can't be read.
+    With `keys`, it must be signed by one of them, and what is written is signed with their key for signing. Raises
+    :class:`ConfigError` if it is not, if it is signed and there are no keys, if another audit is using it, or if it
+    holds something else, and :class:`OSError` if it can't be read.
     """
 
     def __init__(self, path: str | os.PathLike[str], keys: KeyRing | None = None) -> None:
@@ -177,7 +177,7 @@ class Kept:
 
     @property
     def is_verified(self) -> bool:
-        """Whether the auditor's keys have signed what it has."""
+        """Whether it had to be signed by one of the auditor's keys."""
         return self._keys is not None
 
     @property
@@ -283,8 +283,8 @@ class Kept:
 
 
 def check_keys_of(directory: Path, keys: KeyRing | None) -> None:
-    """Raise :class:`ConfigError` if a state is signed, and something is to be written there that would not be, or if it
-    is damaged."""
+    """Raise :class:`ConfigError` if a state is signed, and what is written there next would not be; or if it is
+    damaged."""
     if keys is not None and not keys.signs:
         raise ConfigError("the keys of a state: this key ring only verifies: pass sign_with=")
     if keys is None and (_is_signed(directory) or has_signed_acceptances(directory)):

@@ -1,9 +1,9 @@
 """Signs the auditor's own files, and checks who signed them.
 
-A signature is for one purpose, whose name is signed too. So with one key, a checkpoint never passes for a state.
+Each signature has a purpose, which is signed too. So a checkpoint never passes for a state, even with the same key.
 
-A signed JSON file is the unsigned one with a last field ``signature``. Every byte of the unsigned one is signed, so its
-content is compared before anything in it is believed.
+A signed JSON file is the unsigned one with a last field ``signature``, which covers every byte of the unsigned one. No
+other field is decoded before the file is verified.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ STATE = b"reliamsg audit state 1"
 ACCEPTANCE = b"reliamsg audit acceptance 1"
 """What is signed. No other signature of reliamsg begins with one of these."""
 MAX_BYTES = 16 * 1024**2
-"""Of a JSON file: a list of a hundred thousand files."""
+"""Of a JSON file. A list of a hundred thousand files has as many."""
 _END = b"\n}\n"
 
 
 class Signature(msgspec.Struct, frozen=True):
-    """By whom something is signed."""
+    """The id of the key that signed something, and the HMAC-SHA-256."""
 
     key: str
     hmac: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
@@ -49,7 +49,7 @@ class SignedFile:
     data: bytes
     """A JSON object."""
     signature: Signature | None
-    """By whom it is signed, which was not checked without keys."""
+    """None if it is not signed. Checked only if there were keys."""
 
 
 def signature_problem(
