@@ -455,6 +455,18 @@ def test_a_forged_result_is_not_accepted(system: System, capsys: pytest.CaptureF
     assert acceptance_of(system).read_bytes() == before
 
 
+def test_a_damaged_acceptance_can_be_replaced_without_keys(tmp_path: Path) -> None:
+    system = System(tmp_path)
+    system.day(lost=[41])
+    (incident,) = system.audit()["incidents"]
+    path = system.state / f"accepted-{incident['id']}.json"
+    path.write_text("{")
+    with pytest.raises(ConfigError, match="damaged"):
+        system.again()
+    assert accept.main([str(system.state), incident["id"], "--reason", "known"]) == 0
+    assert system.again(baseline=ALWAYS)["window"]["verdict"] == "accepted"
+
+
 # -- without keys -------------------------------------------------------------------------------------------
 
 

@@ -6,7 +6,7 @@ Audits never change what these files say. They only sign them again when the aud
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -35,8 +35,12 @@ def has_acceptances(directory: Path) -> bool:
 
 
 def has_signed_acceptances(directory: Path) -> bool:
-    """Whether any is signed, by whomever. Raises :class:`ConfigError` for a damaged file."""
-    return any(signature is not None for _, signature in _read(directory, None))
+    """Whether any is signed, by whomever. Damaged ones are not, so an operator can replace them."""
+    for path in directory.glob(f"{PREFIX}*"):
+        with suppress(ConfigError, FileNotFoundError):
+            if read_signed(path, None, ACCEPTANCE, _REMEDY).signature is not None:
+                return True
+    return False
 
 
 def read_acceptances(directory: Path, keys: KeyRing | None = None) -> Acceptances:
