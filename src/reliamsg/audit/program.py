@@ -48,8 +48,8 @@ def state_keys_option(command: F) -> F:
     return click.option(
         "--state-keys",
         metavar="FILE",
-        help="A file of the auditor's keys, one per line: ID SECRET. The first one signs the state, and a state that"
-        " none of them signed is refused.  [default: the state is not signed]",
+        help="A file of the auditor's keys, one per line: ID SECRET. The first one signs what is written to the state."
+        " What none of them signed is refused.  [default: the state is not signed]",
     )(command)
 
 
