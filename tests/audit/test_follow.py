@@ -74,8 +74,12 @@ def followers(tmp_path: Path) -> Iterator[list[Follower]]:
 
 
 def shown(verdict: dict[str, Any]) -> dict[str, Any]:
-    """Without what differs between two audits of the same journals: when, where, and compared with what."""
-    return {name: value for name, value in verdict.items() if name not in ("seconds", "incidents", "window")}
+    """Without what differs between two audits of the same journals: when, where, compared with what, and whether with a
+    state."""
+    found = {name: value for name, value in verdict.items() if name not in ("seconds", "incidents", "window")}
+    unlike = {"state_signature_checked"}
+    found["evidence"] = {name: value for name, value in verdict["evidence"].items() if name not in unlike}
+    return found
 
 
 @pytest.mark.integrations

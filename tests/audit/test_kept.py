@@ -49,7 +49,11 @@ def moved(paths: list[Path], source: Path, target: Path) -> None:
 
 
 def shown(verdict: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in verdict.items() if name != "seconds"}
+    """Without what differs between audits with and without a state."""
+    found = {name: value for name, value in verdict.items() if name != "seconds"}
+    unlike = {"state_signature_checked"}
+    found["evidence"] = {name: value for name, value in verdict["evidence"].items() if name not in unlike}
+    return found
 
 
 def in_pieces(paths: list[Path], rng: random.Random, pieces: int) -> Iterator[list[Path]]:

@@ -659,6 +659,15 @@ def test_the_content_of_a_script_can_not_end_it(bad_night: Report) -> None:
         assert html.count("<script") == html.count("</script>") == 3
 
 
+@pytest.mark.parametrize("checked", [None, True, False])
+def test_whether_the_signature_of_the_state_was_checked(bad_night: Report, checked: bool | None) -> None:
+    verdict, found = bad_night
+    of_state = {} if checked is None else {"state_signature_checked": checked}
+    html = render({**verdict, "evidence": {**verdict["evidence"], **of_state}}, found)
+    said = re.findall("The signature of the state was (.*?)\\.", html)
+    assert said == {None: [], True: ["checked"], False: ["not checked"]}[checked]
+
+
 @pytest.mark.parametrize("character", ["x", "&", '"', "\u202e", "\U0001f600"])
 def test_long_names_make_no_long_report(bad_night: Report, character: str) -> None:
     verdict, found = bad_night

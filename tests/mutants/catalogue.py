@@ -3652,7 +3652,7 @@ MUTANTS = (
     ),
     Mutant(
         "unsigned-checkpoint-accepted",
-        "audit/checkpoint.py",
+        "audit/signed.py",
         '    if signature is None:\n        return "not signed"\n',
         "    if signature is None:\n        return None\n",
         "P8: a checkpoint that nobody signed is accepted although signatures are checked",
@@ -3724,6 +3724,99 @@ MUTANTS = (
         ByTest(
             "audit/test_checkpoints.py::TestState::test_a_checkpoint_covers_more_than_the_state",
             "assert by_audit == by_checker",
+        ),
+    ),
+    Mutant(
+        "state-signed-as-an-acceptance",
+        "audit/signed.py",
+        'ACCEPTANCE = b"reliamsg audit acceptance 1"\n',
+        "ACCEPTANCE = STATE\n",
+        "P8: a signature that the auditor made for something else makes a state valid",
+        ByTest(
+            "audit/test_state_keys.py::test_forged_files_are_refused[state-as the other file]",
+            "with pytest.raises(ConfigError) as error:",
+            "Failed",
+        ),
+    ),
+    Mutant(
+        "state-of-another-version-not-verified",
+        "audit/kept.py",
+        "        data = read_signed(path, keys, STATE, _REMEDY).data\n"
+        "        if msgspec.json.decode(data, type=_Version).version != VERSION:\n"
+        "            return empty\n",
+        "        data = path.read_bytes()\n"
+        "        if msgspec.json.decode(data, type=_Version).version != VERSION:\n"
+        "            return empty\n"
+        "        data = read_signed(path, keys, STATE, _REMEDY).data\n",
+        "P8: whoever changes the version of a state has the audit discard what was proven",
+        ByTest(
+            "audit/test_state_keys.py::test_every_field_is_signed[{'version': 99}]",
+            "with pytest.raises(ConfigError) as error:",
+            "Failed",
+        ),
+    ),
+    Mutant(
+        "acceptance-not-verified",
+        "audit/acceptances.py",
+        "            found = read_signed(path, keys, ACCEPTANCE, _REMEDY)\n",
+        "            found = read_signed(path, None, ACCEPTANCE, _REMEDY)\n",
+        "P8: anyone who can write to the directory of a signed state accepts incidents",
+        ByTest(
+            "audit/test_state_keys.py::test_forged_files_are_refused[acceptance-another key]",
+            "with pytest.raises(ConfigError) as error:",
+            "Failed",
+        ),
+    ),
+    Mutant(
+        "acceptance-of-any-name",
+        "audit/acceptances.py",
+        "        if path != _path(directory, each.incident.id):\n",
+        "        if not path.name.startswith(PREFIX):\n",
+        "P8: an acceptance has a second file, and stays when it is withdrawn",
+        ByTest(
+            "audit/test_state_keys.py::test_an_acceptance_is_of_one_incident",
+            "with pytest.raises(ConfigError) as error:",
+            "Failed",
+        ),
+    ),
+    Mutant(
+        "withdrawn-acceptance-signed-again",
+        "audit/acceptances.py",
+        "    if all(_is_current(signature, keys) for _, signature in _read(directory, keys)):\n"
+        "        return\n"
+        "    with _changing(directory):  # or one that is withdrawn meanwhile would be back\n"
+        "        for each, signature in _read(directory, keys):\n",
+        "    found = list(_read(directory, keys))\n"
+        "    with _changing(directory):\n"
+        "        for each, signature in found:\n",
+        "P8: an acceptance that is withdrawn while keys are rotated is back",
+        ByTest(
+            "audit/test_state_keys.py::test_an_acceptance_that_is_withdrawn_while_keys_are_rotated_stays_withdrawn",
+            "assert not read_acceptances(system.state, BOTH).by_id",
+        ),
+    ),
+    Mutant(
+        "signature-of-a-state-dropped",
+        "audit/kept.py",
+        "    if keys is None and (_is_signed(directory) or has_signed_acceptances(directory)):\n",
+        "    if keys is None and has_signed_acceptances(directory):\n",
+        "P8: an audit without keys takes the signature of a state away",
+        ByTest(
+            "audit/test_state_keys.py::test_without_keys_a_signed_state_is_not_written[state]",
+            "with pytest.raises(ConfigError) as error:",
+            "Failed",
+        ),
+    ),
+    Mutant(
+        "facts-hashed-as-others-left-them",
+        "audit/kept.py",
+        "    return KeptFile(name, file.hash.hexdigest())\n",
+        "    return KeptFile(name, hashlib.sha256((Path(directory) / name).read_bytes()).hexdigest())\n",
+        "P8: an auditor signs facts that others put in the place of his while he wrote them",
+        ByTest(
+            "audit/test_state_keys.py::test_facts_that_others_change_while_they_are_written_are_not_signed",
+            "with pytest.raises(ConfigError, match=",
+            "Failed",
         ),
     ),
 )

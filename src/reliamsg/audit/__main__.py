@@ -23,10 +23,11 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from reliamsg.audit.acceptances import read_acceptances
 from reliamsg.audit.expect import parse_expect
 from reliamsg.audit.hook import Hook
 from reliamsg.audit.job import audit
-from reliamsg.audit.kept import read_audited
+from reliamsg.audit.kept import check_keys_of, read_audited
 from reliamsg.audit.output import Output
 from reliamsg.audit.program import (
     IO,
@@ -37,6 +38,7 @@ from reliamsg.audit.program import (
     fail,
     journal_keys_options,
     run_command,
+    state_keys_option,
 )
 from reliamsg.audit.retired import parse_retired
 from reliamsg.audit.session import make_session
@@ -45,7 +47,7 @@ from reliamsg.audit.times import parse_time
 from reliamsg.audit.verdict import line, status, table
 from reliamsg.audit.windows import Baseline
 from reliamsg.errors import ConfigError, JournalTargetError
-from reliamsg.keys import read_key_ring
+from reliamsg.keys import KeyRing, read_key_ring
 from reliamsg.terminal import say_json, say_text
 from reliamsg.trust import make_trust
 
@@ -153,6 +155,7 @@ Exit codes:
     help="A file of the auditor's keys, one per line: ID SECRET. Checkpoints that none of them signed count as damaged."
     "  [default: signatures of checkpoints are not checked]",
 )
+@state_keys_option
 @click.option("--json", "as_json", is_flag=True, help="Print the content of verdict.json instead of a table.")
 def _command(
     journals: str,
@@ -173,6 +176,7 @@ def _command(
     journal_keys: str | None,
     unsigned_before: tuple[str, ...],
     checkpoint_keys: str | None,
+    state_keys: str | None,
     as_json: bool,
 ) -> int:
     """Report the fate of every message from the clients' journals below JOURNALS (a directory or URL).
@@ -189,25 +193,27 @@ def _command(
         tolerance=tolerance,
         max_skew=max_skew,
         trust=make_trust(journal_keys, unsigned_before),
-        checkpoint_keys=None if checkpoint_keys is None else read_key_ring(checkpoint_keys),
+        checkpoint_keys=_ring(checkpoint_keys),
+        state_keys=_ring(state_keys),
     )
     parse_retired(retired)  # reports words of another form before Spark is started
     check_local(journals)
     if out is not None:
         Output(out)  # reports an unusable directory before Spark is started
-    for option, value in (("--follow", follow), ("--hook", hook)):
+    for option, value in (("--follow", follow), ("--hook", hook), ("--state-keys", state_keys)):
         if value is not None and state is None:
             raise click.UsageError(f"{option} needs --state")
     if metrics is not None:
         _check_metrics(metrics)
     caller = None if hook is None else Hook(hook)
-    baseline = _baseline(state, since)
+    baseline = _baseline(state, since, rules.state_keys)
     with _session(master, journals) as spark:
         audited = partial(audit, spark, journals, out=out, state=state, baseline=baseline, hook=caller)
 
         def run() -> dict[str, Any]:
             # Keys may be added while audits are repeated.
-            found = audited(expect=replace(rules, trust=make_trust(journal_keys, unsigned_before)))
+            trust = make_trust(journal_keys, unsigned_before)
+            found = audited(expect=replace(rules, trust=trust, state_keys=_ring(state_keys)))
             if metrics is not None:
                 from reliamsg.audit.metrics import write_metrics  # requires prometheus_client
 
@@ -232,9 +238,18 @@ def _check_metrics(file: str) -> None:
         raise ConfigError(f"--metrics {file}: there is no such directory")
 
 
-def _baseline(state: str | None, since: str | None) -> Baseline:
-    """Where the window begins, which stays the same for all audits of this program."""
-    audited = None if state is None or not os.path.isdir(state) else read_audited(Path(state))
+def _ring(file: str | None) -> KeyRing | None:
+    return None if file is None else read_key_ring(file)
+
+
+def _baseline(state: str | None, since: str | None, keys: KeyRing | None) -> Baseline:
+    """Where the window begins, which stays the same for all audits of this program. Reports a state that can't be used
+    before Spark is started."""
+    audited = None
+    if state is not None and os.path.isdir(state):
+        check_keys_of(Path(state), keys)
+        audited = read_audited(Path(state), keys)
+        read_acceptances(Path(state), keys)
     found = Baseline.after(audited)
     return found if since is None else replace(found, since_us=parse_time(since, "--since"))
 

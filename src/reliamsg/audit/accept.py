@@ -10,43 +10,46 @@ from pathlib import Path
 
 import click
 
+from reliamsg.audit.acceptances import read_acceptances, remove_acceptance, write_acceptance
 from reliamsg.audit.accepted import Acceptance, Brief
-from reliamsg.audit.kept import (
-    is_state,
-    read_acceptances,
-    read_audited,
-    remove_acceptance,
-    write_acceptance,
-)
-from reliamsg.audit.program import run_command
+from reliamsg.audit.kept import check_keys_of, is_state, read_audited
+from reliamsg.audit.program import run_command, state_keys_option
 from reliamsg.audit.times import as_time
+from reliamsg.keys import KeyRing, read_key_ring
 from reliamsg.terminal import say
 
 __all__ = ["main"]
 
 
-@click.command("audit accept", context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(
+    "audit accept",
+    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "RELIAMSG_AUDIT_ACCEPT"},
+)
 @click.argument("state")
 @click.argument("incident", required=False)
 @click.option("--reason", metavar="TEXT", help="Why it needs no further attention.")
 @click.option("--withdraw", is_flag=True, help="Take an acceptance back.")
-def _command(state: str, incident: str | None, reason: str | None, withdraw: bool) -> None:
+@state_keys_option
+def _command(
+    state: str, incident: str | None, reason: str | None, withdraw: bool, state_keys: str | None
+) -> None:
     """Accept an incident that the latest audit with the state in directory STATE has found.
 
     INCIDENT is its id in verdict.json and in the report. It is shown by all further audits, with the reason, and does
     not count for their exit codes unless it becomes worse or larger. Without INCIDENT, list what was accepted.
     """
     place = Path(state)
+    keys = None if state_keys is None else read_key_ring(state_keys)
     if not place.is_dir():
         raise FileNotFoundError(f"{state}: no such directory")
-    if not is_state(place):
+    if not is_state(place, keys):
         raise FileNotFoundError(
             f"{state}: no audit has used this state yet: name the directory of its --state"
         )
     if incident is None:
         if reason is not None or withdraw:
             raise click.UsageError("which incident?")
-        _list(place)
+        _list(place, keys)
     elif withdraw:
         if reason is not None:
             raise click.UsageError("--withdraw takes no --reason")
@@ -56,14 +59,15 @@ def _command(state: str, incident: str | None, reason: str | None, withdraw: boo
     else:
         if reason is None or not reason.strip():
             raise click.UsageError("an acceptance needs a --reason")
-        found = _found(place, incident)
+        check_keys_of(place, keys)
+        found = _found(place, incident, keys)
         acceptance = Acceptance(found, reason.strip(), _operator(), time.time_ns() // 1000)
-        write_acceptance(place, acceptance)
+        write_acceptance(place, acceptance, keys)
         say(f"incident {incident}: accepted as {_described(found)}")
 
 
-def _found(place: Path, incident: str) -> Brief:
-    audited = read_audited(place)
+def _found(place: Path, incident: str, keys: KeyRing | None) -> Brief:
+    audited = read_audited(place, keys)
     if audited is None:
         raise FileNotFoundError(f"{place}: no audit has used this state yet")
     found = next((each for each in audited.incidents if each.id == incident), None)
@@ -72,11 +76,14 @@ def _found(place: Path, incident: str) -> Brief:
     return found
 
 
-def _list(place: Path) -> None:
-    for each in sorted(read_acceptances(place).by_id.values(), key=lambda each: each.at_us):
+def _list(place: Path, keys: KeyRing | None) -> None:
+    found = sorted(read_acceptances(place, keys).by_id.values(), key=lambda each: each.at_us)
+    for each in found:
         say(
             f"{each.incident.id}  {as_time(each.at_us)}  {each.by}: {each.reason} ({_described(each.incident)})"
         )
+    if found:
+        say("signatures were not checked (--state-keys)" if keys is None else "signatures were checked")
 
 
 def _described(incident: Brief) -> str:

@@ -18,11 +18,12 @@ import msgspec
 
 from reliamsg.audit.fold import Fact, Opening, Part, StreamName
 from reliamsg.audit.segment import owner_of
+from reliamsg.audit.signed import CHECKPOINT, Signature
 from reliamsg.keys import KeyRing
 
 __all__ = [
     "MAX_BYTES", "Checkpoint", "CheckpointName", "encode_checkpoint", "is_checkpoint", "parse_checkpoint_name",
-    "read_checkpoint", "signature_problem",
+    "read_checkpoint",
 ]  # fmt: skip
 
 FORMAT, VERSION = "reliamsg.checkpoint", 1
@@ -31,7 +32,6 @@ MAX_BYTES = 1024**3
 """Of a checkpoint, and of the content of one of its columns: larger ones are not read."""
 _HEADER, _SIGNATURE = b"reliamsg.checkpoint", b"reliamsg.checkpoint.signature"
 _NAME = re.compile(r"checkpoint-([0-9]{20})-([0-9a-f]{64})\.parquet")
-_SIGNED = b"reliamsg checkpoint 1"
 _COLUMNS = ("producer", "topic", "part", "facts")
 _GROUP_ROWS = 10_000
 _UNREADABLE = (ValueError, TypeError, RecursionError, OverflowError)
@@ -122,13 +122,6 @@ class _Header(msgspec.Struct, frozen=True):
     content: _Digest
 
 
-class Signature(msgspec.Struct, frozen=True):
-    """By whom a header is signed."""
-
-    key: str
-    hmac: _Digest
-
-
 @dataclass(frozen=True, slots=True)
 class CheckpointName:
     """The parts of a checkpoint's file name."""
@@ -187,7 +180,7 @@ def encode_checkpoint(found: Checkpoint, keys: KeyRing | None = None) -> tuple[C
     )  # fmt: skip
     metadata = {_HEADER: header}
     if keys is not None:
-        signature = Signature(keys.sign_with or "", keys.sign((_SIGNED, header)).hex())
+        signature = Signature(keys.sign_with or "", keys.sign((CHECKPOINT, header)).hex())
         metadata[_SIGNATURE] = msgspec.json.encode(signature)
     schema = pa.schema(
         [("producer", pa.string()), ("topic", pa.string()), ("part", pa.int32()), ("facts", pa.binary())],
@@ -236,19 +229,6 @@ def _content_of(rows: Iterable[tuple[StreamName, bytes]]) -> str:
 
 
 # -- reading ------------------------------------------------------------------------------------------------
-
-
-def signature_problem(header: bytes, signature: Signature | None, keys: KeyRing | None) -> str | None:
-    """Why a checkpoint is not one that the auditor signed; None if it is, or if that is not checked."""
-    if keys is None:
-        return None
-    if signature is None:
-        return "not signed"
-    if signature.key not in keys.key_ids:
-        return "signed with an unknown key"
-    if not keys.verifies(signature.key, bytes.fromhex(signature.hmac), (_SIGNED, header)):
-        return "its signature is wrong"
-    return None
 
 
 class _Unusable(Exception):

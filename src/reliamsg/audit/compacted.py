@@ -14,10 +14,11 @@ from typing import Any
 from pyspark import RDD
 from pyspark.sql import SparkSession
 
-from reliamsg.audit.checkpoint import Checkpoint, Signature, read_checkpoint, signature_problem
+from reliamsg.audit.checkpoint import Checkpoint, read_checkpoint
 from reliamsg.audit.fold import Part, StreamName
 from reliamsg.audit.lineage import Damaged, Placed
 from reliamsg.audit.segment import SegmentName, is_head, owner_of, parse_segment_name
+from reliamsg.audit.signed import CHECKPOINT, Signature, signature_problem
 from reliamsg.audit.sources import File, Found, read_checkpoint_file
 from reliamsg.keys import KeyRing
 
@@ -118,7 +119,7 @@ def check(every: Iterable[Checked], keys: KeyRing | None, *, required: bool = Fa
     verified could hide in them."""
     found = Checkpoints()
     for each in sorted(every, key=lambda each: each.path):
-        problem = each.problem or signature_problem(each.header, each.signature, keys)
+        problem = each.problem or signature_problem(each.header, each.signature, keys, CHECKPOINT)
         if problem is None and keys is None and required:
             problem = UNVERIFIED
         if problem is not None or each.part is None:

@@ -27,13 +27,13 @@ from reliamsg.audit.checkpoint import (
     is_checkpoint,
     parse_checkpoint_name,
     read_checkpoint,
-    signature_problem,
 )
 from reliamsg.audit.directories import listed
 from reliamsg.audit.fold import Fact, Folder, Part, StreamName
 from reliamsg.audit.joining import join_facts, join_parts, seam_of
 from reliamsg.audit.segment import owner_of, parse_segment_name, read_segment
 from reliamsg.audit.signatures import NOT_SIGNED, reaching, signer_of
+from reliamsg.audit.signed import CHECKPOINT, signature_problem
 from reliamsg.errors import ConfigError
 from reliamsg.files import create_private, irregular, make_directories, read_regular
 from reliamsg.keys import KeyRing
@@ -209,7 +209,7 @@ class _Client:
                 raise _LeftOut(f"{name}: {found}")
             if self._keys is None and found.signature is not None:
                 raise _LeftOut(f"{name}: it is signed: a key is needed to continue it")
-            problem = signature_problem(found.header, found.signature, self._keys)
+            problem = signature_problem(found.header, found.signature, self._keys, CHECKPOINT)
             if problem is not None:
                 raise _LeftOut(f"{name}: {problem}")
             known.append((found, path))

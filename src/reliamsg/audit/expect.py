@@ -44,6 +44,8 @@ class Expect:
     """By which every segment and head must be signed by its client; None: signatures are not checked."""
     checkpoint_keys: KeyRing | None = None
     """Keys of which one must have signed each checkpoint; None: signatures of checkpoints are not checked."""
+    state_keys: KeyRing | None = None
+    """Keys of which one must have signed the state, which their key for signing signs again; None: it is not signed."""
 
     @property
     def all_counts(self) -> bool:

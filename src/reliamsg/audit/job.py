@@ -81,11 +81,13 @@ def audit(
     package, too; and if signatures are checked, the file of keys at the same path.
 
     Returns the content of ``verdict.json``. Raises :class:`FileNotFoundError` if `journals` does not exist,
-    :class:`ConfigError` if `out` or `state` contains other files, is damaged, or is in use, and Spark's exceptions.
+    :class:`ConfigError` if `out` or `state` contains other files, is damaged, or is in use, or if a state is signed and
+    `expect` has no keys for it, or is not signed by one of them, and Spark's exceptions.
     """
     started = time.perf_counter()
+    rules = expect or Expect()
     output = Output(out) if out is not None else None
-    kept = Kept(state) if state is not None else None
+    kept = Kept(state, rules.state_keys) if state is not None else None
     try:
         found = find(spark, journals)
         scope = Scope(baseline or Baseline())
@@ -93,7 +95,7 @@ def audit(
             scope = Scope(baseline or Baseline.after(kept.audited), kept.acceptances)
         if output is not None:
             output.begin()
-        return _Audit(spark, expect or Expect(), kept, output, scope, hook).run(found, started)
+        return _Audit(spark, rules, kept, output, scope, hook).run(found, started)
     finally:
         if kept is not None:
             kept.close()
@@ -191,6 +193,7 @@ class _Audit:
             [] if until_us is None else list(demands_at(until_us, clients.proven, now_us)),
             Reach(of_window, enqueued, proven, rules.all_counts),
             rules.trust is not None,
+            None if self._kept is None else self._kept.is_verified,
         )
 
     def _report(

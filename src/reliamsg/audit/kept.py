@@ -4,6 +4,9 @@ The directory holds files that are never changed, and ``kept.json``, which lists
 as a whole. So an audit that is interrupted at any time leaves the state before or after it. Everything in it can be
 folded again from the segments.
 
+With the auditor's keys, ``kept.json`` is signed, and with it all files that it lists. Nothing in a file is then decoded
+before it is verified.
+
 Only a client's journal from its first row on, without a hole, is kept, and as one line: if its file turns out to have
 been copied before the last row that is kept, the client is folded anew.
 """
@@ -12,33 +15,41 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import os
 import secrets
 from collections import Counter, defaultdict
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from filelock import FileLock, Timeout
 
-from reliamsg.audit.accepted import Acceptance, Acceptances
+from reliamsg.audit.acceptances import (
+    LOCK,
+    PREFIX,
+    has_acceptances,
+    has_signed_acceptances,
+    read_acceptances,
+    renew_acceptances,
+)
 from reliamsg.audit.compacted import Checkpoints, choose
 from reliamsg.audit.joining import Seam, follows, join_parts, seam_of
 from reliamsg.audit.lineage import Damaged, Histories, Placed
 from reliamsg.audit.segment import is_head, owner_of, parse_segment_name
 from reliamsg.audit.signatures import is_trusted
+from reliamsg.audit.signed import STATE, encode_signed, read_signed
 from reliamsg.audit.sources import File, Found
 from reliamsg.audit.windows import Audited
 from reliamsg.errors import ConfigError
-from reliamsg.files import make_directories, replace_file
+from reliamsg.files import make_directories, read_regular, replace_file
+from reliamsg.keys import KeyRing
 from reliamsg.trust import Trust
 
 __all__ = [
-    "Kept", "KeptFile", "Merge", "Plan", "Record", "is_state", "merges", "read_acceptances", "read_audited",
-    "read_facts", "remove_acceptance", "storable", "write_acceptance", "write_facts",
+    "Kept", "KeptFile", "Merge", "Plan", "Record", "check_keys_of", "is_state", "merges", "read_audited", "read_facts",
+    "storable", "write_facts",
 ]  # fmt: skip
 
 FORMAT = "reliamsg.audit.kept"
@@ -48,9 +59,10 @@ MAX_FILES = 64
 MAX_PARTS = 16
 """More parts of one client, or files, are joined."""
 _MANIFEST, _LOCK = "kept.json", "kept.lock"
-_ACCEPTED = "accepted-"
-"""Files with what operators have accepted, which audits never change. The rest of their names is the incident."""
+_REMEDY = "remove it, and audit again"
 _BATCH_ROWS = 10_000
+
+_T = TypeVar("_T")
 
 Record = tuple[tuple[tuple[str, str, int], int], bytes]
 """The encoded facts of a stream in the part with a number."""
@@ -63,6 +75,10 @@ class KeptFile(msgspec.Struct, frozen=True):
     sha256: str
     parts: bool = False
     """Whether it has parts, not facts of streams."""
+
+
+class _Version(msgspec.Struct):
+    version: int
 
 
 class _Manifest(msgspec.Struct, frozen=True):
@@ -116,12 +132,13 @@ class Merge:
 class Kept:
     """The state of audits in a directory, which is created if necessary, for one audit at a time.
 
-    Raises :class:`ConfigError` if another audit is using it, or if it holds something else, and :class:`OSError` if it
-    can't be read.
+    With `keys`, it must be signed by one of them, and what is written is signed with their key for signing. Raises
+    :class:`ConfigError` if it is not, if it is signed and there are no keys, if another audit is using it, or if it
+    holds something else, and :class:`OSError` if it can't be read.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = Path(path).absolute()
+    def __init__(self, path: str | os.PathLike[str], keys: KeyRing | None = None) -> None:
+        self._path, self._keys = Path(path).absolute(), keys
         if self._path.exists() and not self._path.is_dir():
             raise ConfigError(f"{path}: there is a file where the state of audits should be")
         strange = sorted(each.name for each in self._path.glob("*") if not _is_ours(each))
@@ -136,12 +153,15 @@ class Kept:
         except OSError as error:
             raise OSError(f"{path}: can't be locked: {error.strerror or error}") from error
         try:
-            self._manifest = _read_manifest(self._path)
+            check_keys_of(self._path, keys)
+            self._manifest = _read_manifest(self._path, keys)
             self._placed = [each for file in self._of(parts=True) for each in self._read_parts(file)]
             self.audited = _read_audited(self._path, self._manifest)
             """The result of the latest audit; None if there was none."""
-            self.acceptances = read_acceptances(self._path)
+            self.acceptances = read_acceptances(self._path, keys)
             """What operators have accepted."""
+            if keys is not None:
+                renew_acceptances(self._path, keys)
         except BaseException:
             self._lock.release()
             raise
@@ -154,6 +174,11 @@ class Kept:
     def place(self) -> str:
         """Its directory."""
         return str(self._path)
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether it had to be signed by one of the auditor's keys."""
+        return self._keys is not None
 
     @property
     def facts(self) -> list[KeptFile]:
@@ -239,97 +264,79 @@ class Kept:
         """Put files and a result in the place of all others."""
         result = self._write(f"audited-{secrets.token_hex(8)}.msgpack", msgspec.msgpack.encode(audited))
         manifest = _Manifest(FORMAT, VERSION, list(files), result)
-        self._write(_MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)) + b"\n")
+        self._write(_MANIFEST, encode_signed(manifest, self._keys, STATE))
         self._manifest, self.audited = manifest, audited
-        current = {each.name for each in (*manifest.files, result)} | {_MANIFEST, _LOCK}
+        current = {each.name for each in (*manifest.files, result)} | {_MANIFEST, _LOCK, LOCK}
         for path in self._path.iterdir():
-            if path.name not in current and not path.name.lstrip(".").startswith(_ACCEPTED):
+            if path.name not in current and not path.name.lstrip(".").startswith(PREFIX):
                 path.unlink(missing_ok=True)
 
     def _of(self, *, parts: bool) -> list[KeptFile]:
         return [each for each in self._manifest.files if each.parts is parts]
 
     def _read_parts(self, file: KeptFile) -> list[Placed]:
-        return msgspec.msgpack.decode(_verified(self._path, file), type=list[Placed])
+        return _decoded(self._path, file, list[Placed])
 
     def _write(self, name: str, data: bytes) -> KeptFile:
         replace_file(self._path / name, data)
         return KeptFile(name, hashlib.sha256(data).hexdigest(), parts=name.startswith("parts-"))
 
 
-def _read_manifest(directory: Path) -> _Manifest:
+def check_keys_of(directory: Path, keys: KeyRing | None) -> None:
+    """Raise :class:`ConfigError` if a state is signed, and what is written there next would not be; or if it is
+    damaged."""
+    if keys is not None and not keys.signs:
+        raise ConfigError("the keys of a state: this key ring only verifies: pass sign_with=")
+    if keys is None and (_is_signed(directory) or has_signed_acceptances(directory)):
+        raise ConfigError(f"{directory}: this state is signed: the auditor's keys are needed (--state-keys)")
+
+
+def _is_signed(directory: Path) -> bool:
+    try:
+        return read_signed(directory / _MANIFEST, None, STATE, _REMEDY).signature is not None
+    except FileNotFoundError:
+        return False
+
+
+def _read_manifest(directory: Path, keys: KeyRing | None) -> _Manifest:
     empty = _Manifest(FORMAT, VERSION, [])
     path = directory / _MANIFEST
     try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return empty
-    try:
-        version = json.loads(data)["version"]
-        if version != VERSION:
+        data = read_signed(path, keys, STATE, _REMEDY).data
+        if msgspec.json.decode(data, type=_Version).version != VERSION:
             return empty
         found = msgspec.json.decode(data, type=_Manifest)
-    except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{path}: damaged ({error}); remove it, and audit again") from None
-    if found.format != FORMAT or any("/" in each.name for each in found.files):
+    except FileNotFoundError:
+        return empty
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"{path}: damaged ({error}); {_REMEDY}") from None
+    every = [*found.files, *([] if found.audited is None else [found.audited])]
+    if found.format != FORMAT or any("/" in each.name for each in every):
         raise ConfigError(f"{path}: not the state of audits")
     return found
 
 
-def read_audited(directory: Path) -> Audited | None:
+def read_audited(directory: Path, keys: KeyRing | None = None) -> Audited | None:
     """The result of the latest audit with the state in a directory, which another audit may be replacing; None if there
     was none. Raises :class:`ConfigError` as :class:`Kept` does."""
     while True:
-        manifest = _read_manifest(directory)
+        manifest = _read_manifest(directory, keys)
         try:
             return _read_audited(directory, manifest)
         except ConfigError:
-            if _read_manifest(directory) == manifest:
+            if _read_manifest(directory, keys) == manifest:
                 raise
 
 
 def _read_audited(directory: Path, manifest: _Manifest) -> Audited | None:
-    if manifest.audited is None:
-        return None
-    return msgspec.msgpack.decode(_verified(directory, manifest.audited), type=Audited)
+    return None if manifest.audited is None else _decoded(directory, manifest.audited, Audited)
 
 
-def is_state(directory: Path) -> bool:
+def is_state(directory: Path, keys: KeyRing | None = None) -> bool:
     """Whether a directory holds what an audit or an operator has kept there. An audit that was interrupted before its
-    end leaves nothing. Raises :class:`ConfigError` if it is damaged."""
-    _read_manifest(directory)
-    return (directory / _MANIFEST).exists() or any(directory.glob(f"{_ACCEPTED}*"))
-
-
-def read_acceptances(directory: Path) -> Acceptances:
-    """What operators have accepted, from a state's directory. Raises :class:`ConfigError` for a damaged file."""
-    found = Acceptances()
-    for path in sorted(directory.glob(f"{_ACCEPTED}*")):
-        try:
-            each = msgspec.json.decode(path.read_bytes(), type=Acceptance)
-        except FileNotFoundError:
-            continue  # it was withdrawn
-        except msgspec.DecodeError as error:
-            raise ConfigError(
-                f"{path}: damaged ({error}); remove it, and accept the incident again"
-            ) from None
-        found.by_id[each.incident.id] = each
-    return found
-
-
-def write_acceptance(directory: Path, acceptance: Acceptance) -> None:
-    """Keep an acceptance, in the place of an earlier one of the same incident."""
-    data = msgspec.json.format(msgspec.json.encode(acceptance)) + b"\n"
-    replace_file(directory / f"{_ACCEPTED}{acceptance.incident.id}.json", data)
-
-
-def remove_acceptance(directory: Path, incident: str) -> bool:
-    """Forget an acceptance; returns whether there was one."""
-    try:
-        (directory / f"{_ACCEPTED}{incident}.json").unlink()
-    except FileNotFoundError:
-        return False
-    return True
+    end leaves nothing. Raises :class:`ConfigError` as :class:`Kept` does."""
+    _read_manifest(directory, keys)
+    return (directory / _MANIFEST).exists() or has_acceptances(directory)
 
 
 def storable(known: Histories, placed: Iterable[Placed]) -> list[Placed]:
@@ -372,7 +379,8 @@ def merges(placed: Sequence[Placed], lowest: int) -> list[Merge]:
 
 
 def write_facts(directory: str, records: Iterable[Record]) -> KeptFile | None:
-    """Write facts to a new file, if there are any."""
+    """Write facts to a new file, if there are any. Its hash is that of what was written, not of what is in the file
+    after that, which others may have changed."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -384,19 +392,37 @@ def write_facts(directory: str, records: Iterable[Record]) -> KeptFile | None:
     aside = Path(directory) / f".{name}"
     rows = 0
     try:
-        with pq.ParquetWriter(aside, schema, compression="zstd") as writer:
-            for batch in _batches(records):
-                rows += len(batch)
-                writer.write_batch(pa.record_batch(list(map(list, zip(*batch, strict=True))), schema=schema))
+        with _HashedFile(aside) as file:
+            with pq.ParquetWriter(file, schema, compression="zstd") as writer:
+                for batch in _batches(records):
+                    rows += len(batch)
+                    writer.write_batch(
+                        pa.record_batch(list(map(list, zip(*batch, strict=True))), schema=schema)
+                    )
+            os.fsync(file.fileno())
         if not rows:
             return None
-        with open(aside, "rb+") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-            os.fsync(file.fileno())
         os.replace(aside, Path(directory) / name)
     finally:
         aside.unlink(missing_ok=True)
-    return KeptFile(name, digest)
+    return KeptFile(name, file.hash.hexdigest())
+
+
+class _HashedFile(io.FileIO):
+    """A new file that is written from its beginning to its end."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, "x")
+        self.hash = hashlib.sha256()
+
+    def write(self, data: Any) -> int:
+        """Write all of it."""
+        left = memoryview(data).cast("B")
+        self.hash.update(left)
+        count = len(left)
+        while left:
+            left = left[super().write(left) :]
+        return count
 
 
 def _batches(records: Iterable[Record]) -> Iterator[list[tuple[Any, ...]]]:
@@ -422,17 +448,28 @@ def read_facts(directory: str, file: KeptFile, numbers: Container[int]) -> Itera
                 yield ((producer, topic, part), number), data
 
 
-def _verified(directory: Path, file: KeptFile) -> bytes:
-    path = directory / file.name
+def _decoded(directory: Path, file: KeptFile, kind: type[_T]) -> _T:
+    data = _verified(directory, file)
     try:
-        data = path.read_bytes()
+        return msgspec.msgpack.decode(data, type=kind)
+    except (ValueError, RecursionError) as error:
+        raise _unusable(directory, file, f"damaged ({error})") from None
+
+
+def _verified(directory: Path, file: KeptFile) -> bytes:
+    try:
+        data = read_regular(directory / file.name)
     except FileNotFoundError:
-        raise ConfigError(f"{path}: missing; remove {directory / _MANIFEST}, and audit again") from None
+        raise _unusable(directory, file, "missing") from None
     if hashlib.sha256(data).hexdigest() != file.sha256:
-        raise ConfigError(f"{path}: damaged; remove {directory / _MANIFEST}, and audit again")
+        raise _unusable(directory, file, "damaged")
     return data
+
+
+def _unusable(directory: Path, file: KeptFile, why: str) -> ConfigError:
+    return ConfigError(f"{directory / file.name}: {why}; remove {directory / _MANIFEST}, and audit again")
 
 
 def _is_ours(path: Path) -> bool:
     name = path.name.lstrip(".")
-    return name.startswith(("facts-", "parts-", "audited-", _ACCEPTED, _MANIFEST)) or name == _LOCK
+    return name.startswith(("facts-", "parts-", "audited-", PREFIX, _MANIFEST)) or name in (_LOCK, LOCK)

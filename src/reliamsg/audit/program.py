@@ -13,6 +13,7 @@ from reliamsg.terminal import say
 
 __all__ = [
     "INTERRUPTED", "IO", "NO_INPUT", "SOFTWARE", "UNAVAILABLE", "USAGE", "fail", "journal_keys_options", "run_command",
+    "state_keys_option",
 ]  # fmt: skip
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -40,6 +41,16 @@ def journal_keys_options(effect: str) -> Callable[[F], F]:
         )(before)
 
     return add
+
+
+def state_keys_option(command: F) -> F:
+    """``--state-keys``; the command gets it as it is, for :func:`~reliamsg.keys.read_key_ring`."""
+    return click.option(
+        "--state-keys",
+        metavar="FILE",
+        help="A file of the auditor's keys, one per line: ID SECRET. The first one signs what is written to the state."
+        " What none of them signed is refused.  [default: the state is not signed]",
+    )(command)
 
 
 def run_command(command: click.Command, name: str, arguments: Sequence[str] | None) -> int:

@@ -116,6 +116,8 @@ class Proof:
     in_window: Reach
     signatures_checked: bool = False
     """Whether every segment and head had to be signed by its client."""
+    state_signature_checked: bool | None = None
+    """Whether the state had to be signed by the auditor; None: there was none."""
 
 
 def compose(
@@ -162,6 +164,7 @@ def compose(
             "signatures_checked": proof.signatures_checked,
             "checkpoints": known.checkpoints,
             "checkpoint_signatures_checked": known.checkpoint_signatures_checked,
+            **_of_state(proof),
             "broken": sorted(line for kind in EVIDENCE if kind != "missing" for line in lines[kind])[
                 :MAX_FINDINGS
             ],
@@ -172,6 +175,11 @@ def compose(
         "findings_total": sum(kinds.values()),
         "rows": known.rows,
     }
+
+
+def _of_state(proof: Proof) -> dict[str, bool]:
+    checked = proof.state_signature_checked
+    return {} if checked is None else {"state_signature_checked": checked}
 
 
 def _incidents(
@@ -290,6 +298,9 @@ def table(verdict: Mapping[str, Any], limit: int = 20) -> str:
     lines += _clocks(verdict["clients"])
     checked = "checked" if evidence["signatures_checked"] else "not checked"
     lines.append(f"  signatures of journals: {checked}")
+    if "state_signature_checked" in evidence:
+        checked = "checked" if evidence["state_signature_checked"] else "not checked"
+        lines.append(f"  signature of the state: {checked}")
     lines += [f"  delivered to {group}: {count:,}" for group, count in m["delivered"].items()]
     lines.append(
         f"  lost {m['lost']:,}, declared gaps {m['declared_gaps']:,}, duplicates {m['duplicates']:,},"
