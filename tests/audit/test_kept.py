@@ -20,6 +20,7 @@ from reliamsg.audit.windows import Baseline
 from reliamsg.errors import ConfigError
 from reliamsg.export.target import DirectoryTarget
 from tests.audit.generated import Journals, journals
+from tests.audit.local_spark import local_spark
 
 audit = partial(job.audit, baseline=Baseline())
 """With the same window, whether there is a state or not."""
@@ -56,6 +57,12 @@ def shown(verdict: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+@pytest.fixture
+def here() -> SparkSession:
+    """In this process: Spark itself takes seconds for each audit."""
+    return local_spark(1)
+
+
 def in_pieces(paths: list[Path], rng: random.Random, pieces: int) -> Iterator[list[Path]]:
     ends = sorted(rng.sample(range(1, len(paths)), pieces - 1))
     for start, end in zip([0, *ends], [*ends, len(paths)], strict=True):
@@ -63,7 +70,7 @@ def in_pieces(paths: list[Path], rng: random.Random, pieces: int) -> Iterator[li
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("order", ["by row", "any"])
+@pytest.mark.parametrize("order", ["by row", pytest.param("any", marks=pytest.mark.integrations)])
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.full)])
 def test_every_increment_gives_the_verdict_of_an_audit_of_everything(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, order: str
@@ -87,59 +94,59 @@ def test_every_increment_gives_the_verdict_of_an_audit_of_everything(
     assert shown(again) == shown(with_state)
 
 
-def test_what_was_kept_is_not_read_again(spark: SparkSession, tmp_path: Path) -> None:
+def test_what_was_kept_is_not_read_again(here: SparkSession, tmp_path: Path) -> None:
     """So segments may be archived; heads are always read."""
     target, state = tmp_path / "journals", tmp_path / "state"
     journals(5, "-x").write(target, random.Random(5))
     expect = Expect(drained=True, now_us=2**60)
-    before = audit(spark, target, state=state, expect=expect)
+    before = audit(here, target, state=state, expect=expect)
     assert before["verdict"] == "complete"
     for path in target.rglob("*.ndjson"):
         path.unlink()
-    assert shown(audit(spark, target, state=state, expect=expect)) == shown(before)
+    assert shown(audit(here, target, state=state, expect=expect)) == shown(before)
 
 
 def test_a_file_that_was_copied_before_what_was_kept_is_read_as_a_whole(
-    spark: SparkSession, tmp_path: Path
+    here: SparkSession, tmp_path: Path
 ) -> None:
     """Its segments are compared as without a state; where they are gone, rows are missing."""
     target, state = tmp_path / "journals", tmp_path / "state"
     run = journals(5, "-x")
     run.write(target, random.Random(5))
     expect = Expect(drained=True, now_us=2**60)
-    audit(spark, target, state=state, expect=expect)
+    audit(here, target, state=state, expect=expect)
     producers = [path for path in sorted(target.rglob("*.ndjson")) if "role=producer" in path.as_posix()]
     other = journals(5, "-x")
     other.write(
         tmp_path / "other", random.Random(6)
     )  # other cuts: from some row on, other segments of the same rows
     moved(sorted((tmp_path / "other").rglob("*.ndjson")), tmp_path / "other", target)
-    found = audit(spark, target, state=state, expect=expect)
-    assert shown(found) == shown(audit(spark, target, expect=expect))
+    found = audit(here, target, state=state, expect=expect)
+    assert shown(found) == shown(audit(here, target, expect=expect))
     for path in producers:
         path.unlink()
-    lacking = audit(spark, target, state=state, expect=expect)
-    assert shown(lacking) == shown(audit(spark, target, expect=expect))
+    lacking = audit(here, target, state=state, expect=expect)
+    assert shown(lacking) == shown(audit(here, target, expect=expect))
 
 
-def test_times_within_what_was_kept(spark: SparkSession, tmp_path: Path) -> None:
+def test_times_within_what_was_kept(here: SparkSession, tmp_path: Path) -> None:
     target, state = tmp_path / "journals", tmp_path / "state"
     run = journals(9, "-x")
     run.write(target, random.Random(9))
-    audit(spark, target, state=state)
+    audit(here, target, state=state)
     walls = sorted({row.wall_us for _, _, rows in run.clients for row in rows})
     for until_us in walls[:: max(1, len(walls) // 6)]:
         expect = Expect(until_us=until_us, now_us=2**60)
-        assert shown(audit(spark, target, state=state, expect=expect)) == shown(
-            audit(spark, target, expect=expect)
+        assert shown(audit(here, target, state=state, expect=expect)) == shown(
+            audit(here, target, expect=expect)
         )
 
 
 class TestDirectory:
     @pytest.fixture
-    def state(self, spark: SparkSession, tmp_path: Path) -> Path:
+    def state(self, here: SparkSession, tmp_path: Path) -> Path:
         journals(5, "-x").write(tmp_path / "journals", random.Random(5))
-        audit(spark, tmp_path / "journals", state=tmp_path / "state")
+        audit(here, tmp_path / "journals", state=tmp_path / "state")
         return tmp_path / "state"
 
     def test_one_audit_at_a_time(self, state: Path) -> None:
@@ -152,7 +159,7 @@ class TestDirectory:
     @pytest.mark.parametrize("name", ["facts", "parts"])
     @pytest.mark.parametrize("how", ["changed", "gone"])
     def test_damage_is_named(
-        self, spark: SparkSession, tmp_path: Path, state: Path, name: str, how: str
+        self, here: SparkSession, tmp_path: Path, state: Path, name: str, how: str
     ) -> None:
         (path,) = state.glob(f"{name}-*") if name == "parts" else list(state.glob(f"{name}-*"))[:1]
         if how == "gone":
@@ -164,7 +171,7 @@ class TestDirectory:
         with pytest.raises(
             Exception, match=rf"{path.name}: {'missing' if how == 'gone' else 'damaged'}; remove"
         ):
-            audit(spark, tmp_path / "journals", state=state)
+            audit(here, tmp_path / "journals", state=state)
 
     @pytest.mark.parametrize(
         "text",
@@ -190,7 +197,7 @@ class TestDirectory:
             Kept(tmp_path / "mine.txt")
 
     def test_what_another_version_kept_is_folded_again(
-        self, spark: SparkSession, tmp_path: Path, state: Path
+        self, here: SparkSession, tmp_path: Path, state: Path
     ) -> None:
         before = {path.name for path in state.iterdir()}
         manifest = json.loads((state / "kept.json").read_text())
@@ -198,13 +205,13 @@ class TestDirectory:
         known = Kept(state)
         assert known.placed == []
         known.close()
-        audit(spark, tmp_path / "journals", state=state)
+        audit(here, tmp_path / "journals", state=state)
         after = {path.name for path in state.iterdir()}
         assert {"kept.json", "kept.lock"} <= after
         assert not (before & after) - {"kept.json", "kept.lock"}
 
     def test_a_crash_before_the_end_changes_nothing(
-        self, spark: SparkSession, tmp_path: Path, state: Path, monkeypatch: pytest.MonkeyPatch
+        self, here: SparkSession, tmp_path: Path, state: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         journals(6, "-y").write(tmp_path / "journals", random.Random(6))
         expect = Expect(drained=True, now_us=2**60)
@@ -215,9 +222,9 @@ class TestDirectory:
         with monkeypatch.context() as patched:
             patched.setattr("os.replace", killed)
             with pytest.raises(KeyboardInterrupt):
-                audit(spark, tmp_path / "journals", state=state, expect=expect)
-        found = audit(spark, tmp_path / "journals", state=state, expect=expect)
-        assert shown(found) == shown(audit(spark, tmp_path / "journals", expect=expect))
+                audit(here, tmp_path / "journals", state=state, expect=expect)
+        found = audit(here, tmp_path / "journals", state=state, expect=expect)
+        assert shown(found) == shown(audit(here, tmp_path / "journals", expect=expect))
         manifest = json.loads((state / "kept.json").read_text())
         listed = {each["name"] for each in (*manifest["files"], manifest["audited"])}
         assert {path.name for path in state.iterdir()} == listed | {"kept.json", "kept.lock"}
@@ -226,15 +233,15 @@ class TestDirectory:
         assert state.stat().st_mode & 0o777 == 0o700
 
 
-def test_copies_of_segments_are_counted(spark: SparkSession, tmp_path: Path) -> None:
+def test_copies_of_segments_are_counted(here: SparkSession, tmp_path: Path) -> None:
     target, state = tmp_path / "journals", tmp_path / "state"
     journals(5, "-x").write(target, random.Random(5))
-    audit(spark, target, state=state)
+    audit(here, target, state=state)
     paths = list(DirectoryTarget(target).paths())
     for path in paths[:2]:
         place = target / "copy" / path
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(target / path, place)
-    with_state = audit(spark, target, state=state, expect=Expect(now_us=2**60))
+    with_state = audit(here, target, state=state, expect=Expect(now_us=2**60))
     assert with_state["evidence"]["duplicated"] == 2
-    assert shown(with_state) == shown(audit(spark, target, expect=Expect(now_us=2**60)))
+    assert shown(with_state) == shown(audit(here, target, expect=Expect(now_us=2**60)))
