@@ -18,7 +18,7 @@ from reliamsg.audit.clients import StreamTraces
 from reliamsg.audit.context import NOBODY, Context, Journal
 from reliamsg.audit.days import Days, add_days, days_of
 from reliamsg.audit.fates import Fate
-from reliamsg.audit.fold import Fact, Folder, StreamName
+from reliamsg.audit.fold import Fact, Folder, StreamName, decode_facts
 from reliamsg.audit.found import Finding
 from reliamsg.audit.incidents import MAX_INCIDENTS, Incident, worst_incidents
 from reliamsg.audit.kinds import KINDS, LOSSES, PRECEDENCE
@@ -50,8 +50,6 @@ Key = tuple[StreamName, int]
 """A stream, and the number of the part that has facts about it."""
 
 _facts = msgspec.msgpack.Encoder()
-_split_facts = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
-_decode_fact = msgspec.msgpack.Decoder(Fact).decode
 _SEVERITY = {kind: PRECEDENCE.index(severity) for kind, (severity, _) in KINDS.items()}
 MAX_PARTS = 1 << 20
 """Parts of one chunk, at most."""
@@ -164,22 +162,11 @@ def _streams(
                 pieces[name].append((places[name][number], data))
         words: dict[str, str] = {}
         facts = {
-            name: [fact for _, data in sorted(own) for fact in _decoded(data, words)]
+            name: [fact for _, data in sorted(own) for fact in decode_facts(data, words)]
             for name, own in pieces.items()
         }
         if facts:
             yield stream, facts
-
-
-def _decoded(data: bytes, words: dict[str, str]) -> Iterator[Fact]:
-    """Facts with shared strings. Millions of facts of one stream take half the memory then."""
-    share = words.setdefault
-    for raw in _split_facts(data):
-        fact = _decode_fact(raw)
-        fact.kind, fact.boot = share(fact.kind, fact.kind), share(fact.boot, fact.boot)
-        fact.incarnation = share(fact.incarnation, fact.incarnation)
-        fact.site, fact.group = share(fact.site, fact.site), share(fact.group, fact.group)
-        yield fact
 
 
 def trace_streams(
