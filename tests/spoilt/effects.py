@@ -69,6 +69,8 @@ class Effect:
     """By group, how many of the messages in its rows do not count as delivered."""
     open: set[Message] = field(default_factory=set)
     """Messages with open questions that are not named, since there are others about the same epoch."""
+    uncompared: set[Message] = field(default_factory=set)
+    """Delivered messages, likewise: their contents can't be compared."""
     duplicated: int = 0
     streams: int = 2
     unjudged: bool = False
@@ -95,6 +97,7 @@ def both(one: Effect, other: Effect) -> Effect:
         one.counts + other.counts,
         one.delivered + other.delivered,
         one.open | other.open,
+        one.uncompared | other.uncompared,
         one.duplicated + other.duplicated,
         2,
         one.unjudged or other.unjudged,
@@ -156,7 +159,9 @@ def expected_of(journals: Journals, effect: Effect, now_us: int, drained: bool) 
 
 def _through(journals: Journals, effect: Effect, now_us: int, enqueued: set[Message]) -> int | None:
     """The time through which everything is proven: docs/reference/audit.md, "Complete through a time"."""
-    open_now = {message for kind, _, _, message in effect.found if kind in _OPEN} | effect.open
+    open_now = (
+        {message for kind, _, _, message in effect.found if kind in _OPEN} | effect.open | effect.uncompared
+    )
     if effect.missing or effect.broken or open_now - enqueued:
         return None
     begins: dict[Message, int] = {}
