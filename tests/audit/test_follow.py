@@ -78,7 +78,9 @@ def shown(verdict: dict[str, Any]) -> dict[str, Any]:
     state."""
     found = {name: value for name, value in verdict.items() if name not in ("seconds", "incidents", "window")}
     unlike = {"state_signature_checked"}
-    found["evidence"] = {name: value for name, value in verdict["evidence"].items() if name not in unlike}
+    found["evidence"] = {
+        name: value for name, value in verdict.get("evidence", {}).items() if name not in unlike
+    }
     return found
 
 

@@ -69,8 +69,9 @@ class Effect:
     """By group, how many of the messages in its rows do not count as delivered."""
     open: set[Message] = field(default_factory=set)
     """Messages with open questions that are not named, since there are others about the same epoch."""
-    uncompared: set[Message] = field(default_factory=set)
-    """Delivered messages, likewise: their contents can't be compared."""
+    unnamed: set[Message] = field(default_factory=set)
+    """Messages with other open questions, likewise, that are not pending: by rows that are missing, a producer was told
+    that they are settled."""
     duplicated: int = 0
     streams: int = 2
     unjudged: bool = False
@@ -97,7 +98,7 @@ def both(one: Effect, other: Effect) -> Effect:
         one.counts + other.counts,
         one.delivered + other.delivered,
         one.open | other.open,
-        one.uncompared | other.uncompared,
+        one.unnamed | other.unnamed,
         one.duplicated + other.duplicated,
         2,
         one.unjudged or other.unjudged,
@@ -160,8 +161,9 @@ def expected_of(journals: Journals, effect: Effect, now_us: int, drained: bool) 
 def _through(journals: Journals, effect: Effect, now_us: int, enqueued: set[Message]) -> int | None:
     """The time through which everything is proven: docs/reference/audit.md, "Complete through a time"."""
     open_now = (
-        {message for kind, _, _, message in effect.found if kind in _OPEN} | effect.open | effect.uncompared
+        {message for kind, _, _, message in effect.found if kind in _OPEN} | effect.open | effect.unnamed
     )
+    open_now |= _uncompared(journals, effect) & enqueued
     if effect.missing or effect.broken or open_now - enqueued:
         return None
     begins: dict[Message, int] = {}
@@ -181,6 +183,42 @@ def _through(journals: Journals, effect: Effect, now_us: int, enqueued: set[Mess
     while around := [low for low, high in mixed if low <= through < high]:
         through = min(around) - 1
     return through
+
+
+def _uncompared(journals: Journals, effect: Effect) -> set[Message]:
+    """What was delivered, and can't be compared with what was published: beside other open questions about its epoch,
+    nothing names it."""
+    found: set[Message] = set()
+    for group in journals.groups:
+        for producer in journals.producers:
+            for epoch in {row["epoch"] for row in group.of("delivered") if row["producer"] == producer.name}:
+                kinds = {
+                    kind
+                    for kind, name, _, message in effect.found
+                    if name in ("", group.name) and message[:2] == (producer.name, epoch)
+                }
+                if effect.unjudged or (kinds and kinds <= _OPEN):
+                    found |= _beyond_comparison(group, producer, epoch)
+    return found
+
+
+def _beyond_comparison(group: Client, producer: Client, epoch: int) -> set[Message]:
+    """What a group delivered of an epoch, if without gaps, outside of all numbers at which rows of both sides end:
+    there are no two sums of contents to compare."""
+    delivered, enqueued = (
+        [row for row in client.of(kind) if (row["producer"], row["epoch"]) == (producer.name, epoch)]
+        for client, kind in ((group, "delivered"), (producer, "enqueued"))
+    )
+    ours, theirs = (
+        {at for row in rows for at in (row["first"] - 1, row["last"])} for rows in (delivered, enqueued)
+    )
+    both = ours & theirs
+    return {
+        message
+        for row in delivered
+        for message in messages_of(row)
+        if not both or not min(both) < message[-1] <= max(both)
+    }
 
 
 def _proven(client: Client, journals: Journals) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.spoilt.edits import CLIENTS, Case, missing_rows, named, spread
 from tests.spoilt.effects import COMPLETE, UNKNOWN, Effect
-from tests.spoilt.reader import Client, Id, Journals, Row, Segment, sha
+from tests.spoilt.reader import Client, Id, Journals, Message, Row, Segment, messages_of, sha
 
 __all__ = ["CASES"]
 
@@ -35,7 +35,10 @@ def useless(journals: Journals, client: Client, gone: list[Segment], *lines: str
     effect = Effect(UNKNOWN, broken=broken, unjudged=True)
     enqueued = journals.about("enqueued", role="producer")
     if client.role == "group":
-        effect.open |= enqueued - journals.about("delivered", "redelivered", name=client.name)
+        missing = enqueued - journals.about("delivered", "redelivered", name=client.name)
+        unseen = missing & _said_to_be_settled(journals, client)
+        effect.open |= missing - unseen
+        effect.unnamed |= unseen
     else:
         effect.open |= enqueued - journals.about("published", role="producer")
         effect.found |= {
@@ -44,6 +47,21 @@ def useless(journals: Journals, client: Client, gone: list[Segment], *lines: str
             for message in journals.about("delivered", "redelivered", name=group.name) - enqueued
         }
     return effect
+
+
+def _said_to_be_settled(journals: Journals, group: Client) -> set[Message]:
+    """What a producer was told that the group had settled, beyond everything that the group delivered."""
+    reached: dict[str, tuple[int, int]] = {}
+    for row in group.of("delivered", "redelivered"):
+        reached[row["producer"]] = max(reached.get(row["producer"], (0, 0)), (row["epoch"], row["last"]))
+    return {
+        message
+        for producer in journals.producers
+        for row in producer.of("consumed")
+        if row["group"] == group.name
+        for message in messages_of(row)
+        if message[1:] > reached.get(producer.name, (0, 0))
+    }
 
 
 # -- bytes ---------------------------------------------------------------------------------------------------

@@ -356,23 +356,7 @@ def in_quarantine(journals: Journals, group: Client, producer: str) -> Effect:
     forget(journals, group.name, gone)
     fill(row, "quarantined", like, site="dc1", reason="undecodable", digest=None, latency=None)
     group.chain()
-    return Effect(
-        UNKNOWN,
-        found=at("undelivered", group.name, gone),
-        uncompared=beyond_comparison(journals, group, producer, like["epoch"]),
-    )
-
-
-def beyond_comparison(journals: Journals, group: Client, producer: str, epoch: int) -> set[Message]:
-    """What a group delivered of an epoch, without a gap, and that lies outside of all numbers at which rows of both
-    sides end: there are no two sums of contents to compare."""
-    delivered = of_epoch(group, "delivered", producer, epoch)
-    enqueued = of_epoch(journals.client("producer", producer), "enqueued", producer, epoch)
-    ours, theirs = (
-        {at for row in rows for at in (row["first"] - 1, row["last"])} for rows in (delivered, enqueued)
-    )
-    both = ours & theirs
-    return {message for message in all_of(delivered) if not both or not min(both) < message[-1] <= max(both)}
+    return Effect(UNKNOWN, found=at("undelivered", group.name, gone))
 
 
 def dead_lettered(journals: Journals, group: Client, producer: str) -> Effect:
