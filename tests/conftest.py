@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import signal
 from collections.abc import Iterator
 
@@ -15,11 +16,12 @@ pytest_plugins = ["tests.options", "tests.chance", "tests.brokers", "tests.audit
 
 
 def pytest_configure() -> None:
-    """A run in the background of a shell, or below ``nohup``, ignores some signals, and so would every process that a
-    test starts."""
+    """Prepare for the processes that tests start. A run in the background of a shell, or below ``nohup``, ignores some
+    signals, and so would they."""
     for number in (signal.SIGHUP, signal.SIGINT):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    os.environ["PYTHONFAULTHANDLER"] = "1"  # see tests/children.py
 
 
 @pytest.hookimpl(trylast=True)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.children import run_child
 
 SOURCE = Path(__file__).parent.parent / "src" / "reliamsg"
 
@@ -188,9 +189,7 @@ def test_there_is_something_to_check() -> None:
 
 def loaded_by(statement: str) -> set[str]:
     code = f"import sys; {statement}; print(*sys.modules)"
-    found = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
-    )
+    found = run_child([sys.executable, "-c", code], text=True, check=True)
     return set(found.stdout.split())
 
 
@@ -234,7 +233,7 @@ def test_importing_starts_no_thread_and_configures_no_logging() -> None:
         "assert all(type(h) is logging.NullHandler for h in logging.getLogger('reliamsg').handlers)\n"
         "assert before == [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    run_child([sys.executable, "-c", code], check=True)
 
 
 def test_no_test_is_hidden_in_a_function() -> None:

@@ -20,18 +20,17 @@ from reliamsg.audit.verdict import status, table
 from reliamsg.checker import check_directory
 from reliamsg.errors import ConfigError
 from tests.audit.mutilated import exported
+from tests.children import run_child
 
 _SECONDS = 500
 
 
 def audit(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return run_child(
         [sys.executable, "-m", "reliamsg", "audit", *map(str, arguments)],
-        capture_output=True,
         text=True,
         timeout=_SECONDS,
         env={**os.environ, **environment},
-        check=False,
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from pyarrow import parquet
 
 from reliamsg.audit.show import StreamNotFound, main, read_stream
 from reliamsg.audit.spans import LAST
+from tests.children import run_child
 
 RANGES = pyarrow.schema(
     [
@@ -162,14 +162,13 @@ def test_directories_without_an_audit(
 
 
 def test_the_command_needs_neither_spark_nor_java(output: Path) -> None:
-    done = subprocess.run(
+    done = run_child(
         [sys.executable, "-m", "reliamsg", "audit", "show", str(output), "a/b/c"],
-        capture_output=True, text=True, timeout=120, env={"PATH": "", "JAVA_HOME": ""}, check=False,
-    )  # fmt: skip
+        text=True,
+        env={"PATH": "", "JAVA_HOME": ""},
+    )
     assert done.returncode == 0, done.stderr
     assert "group g  1" in done.stdout
     code = "import sys, reliamsg.audit.show; print('pyspark' in sys.modules)"
-    loaded = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
-    )
+    loaded = run_child([sys.executable, "-c", code], text=True, check=True)
     assert loaded.stdout == "False\n"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +22,7 @@ from reliamsg.errors import (
     StoreTooNew,
 )
 from tests.badinput.tools import Clients, bodies, site, take, wait_connected
+from tests.children import run_child
 
 NOWHERE = "mqtt://127.0.0.1:1"
 BAD_NAMES = {
@@ -195,10 +195,7 @@ def test_files_of_another_user(clients: Clients, tmp_path: Path) -> None:
     here = [site("dc1", NOWHERE)]
     clients.producer(here).close()
     clients.consumer(here).close()
-    found = subprocess.run(
-        [sys.executable, "-c", AS_NOBODY, str(tmp_path), clients.group],
-        capture_output=True, text=True, timeout=120, check=True,
-    )  # fmt: skip
+    found = run_child([sys.executable, "-c", AS_NOBODY, str(tmp_path), clients.group], text=True, check=True)
     lines = found.stdout.splitlines()
     assert len(lines) == 6
     assert all("Permission denied" in line and str(tmp_path) in line for line in lines)

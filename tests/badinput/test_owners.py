@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ from reliamsg import Consumer, Site
 from reliamsg.errors import GroupBusy, InboxLocked, OutboxLocked, StoreError
 from reliamsg.lab import Mosquitto, RabbitNode, TcpProxy
 from tests.badinput.tools import Clients, bodies, journalled, site, states, take, wait_connected
+from tests.children import run_child
 from tests.patience import wait_for
 
 OTHER_PROCESS = """
@@ -35,10 +35,7 @@ except Exception as error:
 def elsewhere(kind: str, path: Path, sites: list[Site], group: str) -> str:
     """The error of another process that opens `path`."""
     given = {"kind": kind, "path": str(path), "sites": [(s.name, s.url) for s in sites], "group": group}
-    found = subprocess.run(
-        [sys.executable, "-c", OTHER_PROCESS, json.dumps(given)],
-        capture_output=True, text=True, timeout=120, check=True,
-    )  # fmt: skip
+    found = run_child([sys.executable, "-c", OTHER_PROCESS, json.dumps(given)], text=True, check=True)
     return found.stdout
 
 
@@ -216,10 +213,7 @@ assert consumer.close().clean
 
 def test_use_after_fork(clients: Clients, sites: list[Site], tmp_path: Path) -> None:
     given: dict[str, Any] = {"topic": clients.topic, "sites": [(s.name, s.url) for s in sites]}
-    found = subprocess.run(
-        [sys.executable, "-c", FORK, json.dumps(given)],
-        cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False,
-    )  # fmt: skip
+    found = run_child([sys.executable, "-c", FORK, json.dumps(given)], cwd=tmp_path, text=True)
     assert found.returncode == 0, found.stdout + found.stderr
     assert found.stdout == "connected\n", found.stderr
     assert "Traceback" not in found.stderr

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from reliamsg.cli import main
+from tests.children import run_child
 
 RELIAMSG = [sys.executable, "-m", "reliamsg"]
 
@@ -36,15 +37,10 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def reliamsg(
-    *arguments: str | Path, stdin: bytes = b"", timeout: float = 120.0, **variables: str
+    *arguments: str | Path, stdin: bytes = b"", timeout: float = 240.0, **variables: str
 ) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        [*RELIAMSG, *map(str, arguments)],
-        input=stdin,
-        capture_output=True,
-        timeout=timeout,
-        check=False,
-        env=environment(**variables),
+    return run_child(
+        [*RELIAMSG, *map(str, arguments)], stdin=stdin, timeout=timeout, env=environment(**variables)
     )
 
 

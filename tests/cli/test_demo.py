@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.children import ended, run_child
 from tests.cli.commands import json_of, refused, reliamsg, start, succeeded
 from tests.patience import wait_for
 
@@ -87,7 +88,7 @@ def test_a_signal_ends_everything(number: signal.Signals, tmp_path: Path) -> Non
     try:
         wait_for(lambda: len(processes_with("reliamsg.cli.demo")) >= 6, "all applications run", 60)
         process.send_signal(number)
-        output, errors = process.communicate(timeout=120)
+        output, errors = ended(process)
     finally:
         process.kill()
     assert process.returncode == 128 + number
@@ -118,9 +119,7 @@ def test_a_missing_broker_is_named(tmp_path: Path) -> None:
         "mosquitto.program = lambda name, package: program('absent-' + name, package)\n"
         "from reliamsg.cli import main; sys.exit(main(['demo', '--sites', 'mosquitto']))\n"
     )
-    result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, check=False, timeout=120, cwd=tmp_path
-    )
+    result = run_child([sys.executable, "-c", code], cwd=tmp_path)
     refused_with = result.stderr.decode().splitlines()[-1]
     assert result.returncode == 69
     assert refused_with == "reliamsg: absent-mosquitto is not installed; on Debian: apt-get install mosquitto"

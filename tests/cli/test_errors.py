@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from reliamsg import __version__
+from tests.children import run_child
 from tests.cli.commands import (
     Sites,
     create,
@@ -182,5 +183,5 @@ def test_a_fault_of_our_own_is_one_line_too() -> None:
         "def broken(): raise KeyError('mqtt://u:secret@h\\nsecond line')\n"
         "sys.exit(main(['broken']))\n"
     )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, timeout=120)
+    result = run_child([sys.executable, "-c", code])
     assert "secret" not in refused(result, 70, "internal error: KeyError")

@@ -6,6 +6,7 @@ import json
 import subprocess
 from pathlib import Path
 
+from tests.children import ended
 from tests.cli.commands import (
     Sites,
     create,
@@ -89,7 +90,7 @@ def test_looking_while_the_owner_runs(mqtt: Sites, unique: str) -> None:
         owner.stdin.flush()
         wait_for(lambda: Path(mqtt.file("p.db")).exists(), "the outbox is made")
         wait_for(lambda: stats(mqtt)["messages"] == 2, "both lines are in the outbox")
-        _, errors = owner.communicate(timeout=120)
+        _, errors = ended(owner)
         assert owner.returncode == 0, errors
     finally:
         owner.kill()
@@ -116,7 +117,7 @@ def test_a_consumed_release_waits_for_its_group_and_drain_keeps_to_it(mixed: Sit
     # The last acknowledgement is announced when the reader continues, or returns.
     reader = start("sub", unique, *mixed.arguments, "--group", unique, "--inbox", mixed.file(f"{unique}.db"))
     try:
-        assert drain.communicate(timeout=120)[0] == b"2 messages of p acknowledged; nothing remains\n"
+        assert ended(drain)[0] == b"2 messages of p acknowledged; nothing remains\n"
     finally:
         reader.terminate()
         reader.wait(120)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from reliamsg.lab import Mosquitto
+from tests.children import ended
 from tests.cli.commands import (
     Sites,
     create,
@@ -103,7 +104,7 @@ def test_lines_go_on_as_they_come_and_sigterm_says_how_many(mqtt: Sites, unique:
         writer.stdin.flush()
         assert succeeded(subscribe(mqtt, unique, unique, "--count", "2")) == b"first\nsecond\n"
         writer.send_signal(signal.SIGTERM)
-        _, errors = writer.communicate(timeout=120)
+        _, errors = ended(writer)
         result = subprocess.CompletedProcess([], writer.returncode, b"", errors)
         refused(result, 143, "interrupted", "2 lines stored", "all confirmed")
     finally:
@@ -135,7 +136,7 @@ def test_a_subscriber_ends_cleanly_on_a_signal(mqtt: Sites, unique: str, number:
         try:
             wait_for(lambda: output.read_bytes() == b"a\n", "the message is written")
             reader.send_signal(number)
-            _, errors = reader.communicate(timeout=120)
+            _, errors = ended(reader)
         finally:
             reader.kill()
     assert reader.returncode == 0, errors

@@ -5,7 +5,6 @@ order.
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from reliamsg.consumer.api import Consumer
 from reliamsg.message import Gap, Message, Stream
 from reliamsg.runtime.wakeup import Uninterrupted
 from reliamsg.testing import MemoryNetwork
+from tests.children import run_child
 from tests.consumer.tools import GROUP, TOPIC, send, until
 from tests.interruptions import Interruption, interrupt, points
 
@@ -427,11 +427,5 @@ with MemoryNetwork("a", "b") as net:
 
 
 def test_real_signals(tmp_path: Path) -> None:
-    found = subprocess.run(
-        [sys.executable, "-c", SIGNALS, str(tmp_path), "1"],
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-    )
+    found = run_child([sys.executable, "-c", SIGNALS, str(tmp_path), "1"], text=True)
     assert found.stdout.split() == ["True"] * 3, found.stdout + found.stderr

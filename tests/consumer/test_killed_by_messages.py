@@ -6,7 +6,6 @@ The sites are in memory, so each life has the messages delivered again, as broke
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from reliamsg.store.inbox_view import read_dead_letters
+from tests.children import run_child
 
 pytestmark = pytest.mark.integrations
 """Each of them starts processes by the dozen."""
@@ -74,7 +74,7 @@ def test_a_message_that_kills_its_handler_uses_up_its_deliveries(tmp_path: Path,
     poisons = [7, 30]
     for life in range(2 * (most + 1) + 1):
         command = [sys.executable, "-c", LIFE, str(inbox), str(log), how, str(most), json.dumps(poisons)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        done = run_child(command, text=True)
         if done.returncode == 0:
             break
         assert done.returncode == -9, (life, done.stderr)

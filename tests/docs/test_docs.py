@@ -19,6 +19,7 @@ from xml.etree import ElementTree
 import pytest
 
 from reliamsg.lab import Mosquitto, RabbitNode
+from tests.children import run_child
 from tests.docs.blocks import RUN, Block, DocsError, blocks, check_kind, run
 
 ROOT = Path(__file__).parent.parent.parent
@@ -98,10 +99,7 @@ def test_the_first_example_runs_by_itself(tmp_path: Path) -> None:
     assert first.kind == "python"
     assert len([line for line in first.text.splitlines() if line]) <= 12
     (tmp_path / "first.py").write_text(first.text)
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "first.py"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    done = run_child([sys.executable, "-W", "error", "first.py"], cwd=tmp_path, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "42 widgets\n", "")
 
 

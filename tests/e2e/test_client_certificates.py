@@ -20,6 +20,7 @@ from reliamsg.lab.brokers.base import TlsFiles
 from reliamsg.lab.chaos.certificates import Authority
 from reliamsg.transport.base import Binding
 from reliamsg.transport.factory import create_group
+from tests.children import run_child
 from tests.docs.permissions import recipe, recipes
 from tests.e2e.tools import take
 
@@ -54,9 +55,7 @@ def command(files: TlsFiles, site: str, *more: str) -> subprocess.CompletedProce
         str(files.authority),
         *more,
     ]
-    return subprocess.run(
-        [sys.executable, "-m", "reliamsg", *words], capture_output=True, text=True, timeout=60, check=False
-    )
+    return run_child([sys.executable, "-m", "reliamsg", *words], text=True)
 
 
 def with_certificate(files: TlsFiles) -> list[str]:
@@ -174,14 +173,7 @@ def test_what_the_page_says(
         exchange(site, tmp_path / site.name)
     program, *words = shlex.split(shell.replace("\\\n", ""))
     assert program == "reliamsg"
-    done = subprocess.run(
-        [sys.executable, "-m", "reliamsg", *words],
-        input="2\n",
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run_child([sys.executable, "-m", "reliamsg", *words], stdin="2\n", text=True)
     assert done.returncode == 0, done.stderr
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from reliamsg.lab import Mosquitto, RabbitNode
+from tests.children import ended
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -36,9 +37,9 @@ def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
         process.communicate()
 
 
-def output_of(process: subprocess.Popen[bytes], stdin: bytes = b"", timeout: float = 100) -> str:
+def output_of(process: subprocess.Popen[bytes], stdin: bytes = b"") -> str:
     """Its output; it exited with 0."""
-    output, errors = process.communicate(stdin, timeout=timeout)
+    output, errors = ended(process, stdin)
     assert process.returncode == 0, (process.returncode, output.decode(), errors.decode())
     return output.decode()
 
@@ -105,7 +106,7 @@ def test_producer_without_sites_reports_open_messages(
 ) -> None:
     site = f"dc1=mqtt://127.0.0.1:{free_port}"
     process = start("producer.py", "t", site, "--group", "g", "--timeout", "0.5")
-    output, errors = process.communicate(b"one\n", timeout=120)
+    output, errors = ended(process, b"one\n")
     assert process.returncode == 1
     assert output.startswith(b"durable here: ")
     assert errors.startswith(b"not confirmed by all sites yet: ")
@@ -113,7 +114,7 @@ def test_producer_without_sites_reports_open_messages(
 
 @pytest.mark.parametrize("lab", ["mosquitto", pytest.param("mixed", marks=pytest.mark.full)])
 def test_resume_test_in_the_lab(start: Callable[..., subprocess.Popen[bytes]], lab: str) -> None:
-    plain, ours = output_of(start("resume_test.py", "--lab", lab), timeout=200).splitlines()
+    plain, ours = output_of(start("resume_test.py", "--lab", lab)).splitlines()
     assert plain.endswith(": A"), "the fault did not matter: the plain client lost nothing"
     assert ours.endswith(": A B C D E")
 
@@ -127,7 +128,7 @@ def test_resume_test_with_an_operator(
     assert process.stdin is not None
     answer(process, "kill the broker of dc1", dc1.kill)
     answer(process, "start the broker of dc1", dc1.start)
-    assert output_of(process, timeout=100).endswith("subscriber with two sites: A B C D E\n")
+    assert output_of(process).endswith("subscriber with two sites: A B C D E\n")
 
 
 def answer(process: subprocess.Popen[bytes], question: str, act: Callable[[], object]) -> None:
@@ -146,7 +147,7 @@ def answer(process: subprocess.Popen[bytes], question: str, act: Callable[[], ob
 
 @pytest.mark.parametrize("lab", ["mosquitto", pytest.param("mixed", marks=pytest.mark.full)])
 def test_two_accounts_in_the_lab(start: Callable[..., subprocess.Popen[bytes]], lab: str) -> None:
-    text = output_of(start("two_accounts.py", "--lab", lab, "--messages", "3000"), timeout=200)
+    text = output_of(start("two_accounts.py", "--lab", lab, "--messages", "3000"))
     assert text.count("in order: True") == 4
     first, *_, last = text.splitlines()
     assert first.startswith("dc1 is gone; not handled yet: ")

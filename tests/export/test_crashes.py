@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import pytest
 
 from reliamsg.store.journal import JournalRow
+from tests.children import ended
 from tests.export.tools import meta, segments, whole
 
 pytestmark = pytest.mark.integrations
@@ -55,7 +56,7 @@ class Client:
         process = self.start()
         time.sleep(0.2)
         (self.directory / "stop").touch()
-        _, errors = process.communicate(timeout=120)
+        _, errors = ended(process)
         assert process.returncode == 0, errors.decode()
         return whole(self.target, self.path)
 
@@ -77,7 +78,7 @@ class Client:
 
 def killed(process: subprocess.Popen[bytes]) -> None:
     """Wait until it has killed itself."""
-    _, errors = process.communicate(timeout=120)
+    _, errors = ended(process)
     assert process.returncode == -signal.SIGKILL, errors.decode()
 
 
@@ -109,7 +110,7 @@ def test_another_size_after_a_crash(role: str, tmp_path: Path) -> None:
     process = client.start(segment_rows=3)
     time.sleep(0.2)
     process.kill()
-    process.communicate(timeout=120)
+    ended(process)
     client.check(boots=3)
     firsts = [segment.header.first_lsn for segment in segments(client.target)]
     assert len(firsts) == len(set(firsts))
@@ -123,7 +124,7 @@ def test_killed_at_random_instants(role: str, tmp_path: Path, size: Any, seeded:
         process = client.start(segment_rows=seeded.choice([1, 3, 20, 1000]))
         time.sleep(seeded.uniform(0.0, 0.3))  # the instant is random
         process.kill()
-        process.communicate(timeout=120)
+        ended(process)
     client.check(boots=kills + 1)
     firsts = [segment.header.first_lsn for segment in segments(client.target)]
     assert len(firsts) == len(set(firsts))

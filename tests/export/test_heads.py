@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import stat
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -32,6 +31,7 @@ from reliamsg.store.journal import Entry
 from reliamsg.store.outbox import Outbox
 from reliamsg.store.segment import SegmentError
 from reliamsg.testing import MemoryNetwork
+from tests.children import run_child
 from tests.consumer.tools import until
 from tests.export.tools import consumer, left, meta, producer, segments
 from tests.patience import STALL_S
@@ -349,7 +349,7 @@ def test_killed_while_it_writes(point: str, role: str, tmp_path: Path) -> None:
             "probe": [point, nth, str(tmp_path / f"mark{nth}")],
         }  # fmt: skip
         command = [sys.executable, "-m", "tests.export.client", json.dumps(config)]
-        done = subprocess.run(command, capture_output=True, timeout=120, check=False)
+        done = run_child(command)
         assert done.returncode == -signal.SIGKILL, done.stderr.decode()
         (chain,) = collect(target).chains
         assert not chain.broken

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -15,6 +14,7 @@ from reliamsg import JournalExport
 from reliamsg.config import shown_target
 from reliamsg.errors import ConfigError, JournalTargetError, TransientError
 from reliamsg.export.target import DirectoryTarget, RemoteTarget, Target, open_target
+from tests.children import run_child
 
 PATH = "role=producer/client=a%2Fb/date=2026-01-01/x.ndjson"
 
@@ -167,9 +167,7 @@ def test_protocols_that_are_unknown_or_lack_a_package() -> None:
         "try: open_target('s3://key:secret@bucket/x')\n"
         "except Exception as error: print(type(error).__name__, error)\n"
     )
-    found = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
-    )
+    found = run_child([sys.executable, "-c", code], text=True, check=True)
     assert found.stdout == (
         "ConfigError s3://bucket/x: a journal at a URL needs the extra: pip install 'reliamsg[remote]'\n"
     )
@@ -218,4 +216,4 @@ def test_fsspec_is_not_loaded_for_directories() -> None:
         "open_target('/tmp')\n"
         "assert 'fsspec' not in sys.modules\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    run_child([sys.executable, "-c", code], check=True)

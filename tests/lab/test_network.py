@@ -13,6 +13,7 @@ import pytest
 
 from reliamsg.lab import LabError, Network, wait_until
 from reliamsg.lab.process import Child
+from tests.children import run_child
 from tests.patience import wait_for
 
 LISTEN = "import socket, time; server = socket.create_server(('0.0.0.0', 7000)); time.sleep(1e6)"
@@ -95,14 +96,14 @@ import os, signal, subprocess
 from reliamsg.lab import Network
 network = Network(1)
 process = subprocess.Popen(network.inside(1, ["sleep", "1000000"]), start_new_session=True,
-                           stdout=subprocess.DEVNULL)
+                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 print(network.namespace(1), process.pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
 def test_the_next_network_of_a_number_removes_the_leftovers_of_a_killed_process() -> None:
-    done = subprocess.run([sys.executable, "-c", ABANDON], stdout=subprocess.PIPE, check=False, timeout=60)
+    done = run_child([sys.executable, "-c", ABANDON])
     space, pid = done.stdout.decode().split()
     with contextlib.ExitStack() as stack:
         # Other processes that create networks now may use its number, and then remove the leftovers.

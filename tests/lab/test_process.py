@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 
 from reliamsg.lab.process import Child, LabError, free_port, program, wait_until
+from tests.children import run_child
 
 PARENT = """
 import os, signal, sys
@@ -38,7 +38,7 @@ def running(pid: int) -> bool:
 @pytest.mark.parametrize("end", ["exited", "killed"])
 def test_children_exit_with_their_parent(tmp_path: Path, end: str) -> None:
     command = [sys.executable, "-c", PARENT, str(tmp_path / "out"), end]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = run_child(command, text=True)
     assert done.returncode == (0 if end == "exited" else -signal.SIGKILL), done.stderr
     wait_until(lambda: not running(int(done.stdout)), 60, "the child is gone")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from reliamsg.store.outbox import Cursors, Outbox, Parked
 from reliamsg.store.outbox_view import inspect_outbox, list_batches
 from reliamsg.testing import MemoryNetwork
 from reliamsg.transport.base import Outcome
+from tests.children import run_child
 from tests.producer.tools import Reader, journal, numbers, wait_for
 
 Make = Callable[..., Producer]
@@ -352,10 +352,7 @@ class TestRestart:
             "    p.publish('orders', b'%d' % n)\n"
             "    print(n, flush=True)\n"
         )
-        found = subprocess.run(
-            [sys.executable, "-c", code, str(path), point],
-            capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
+        found = run_child([sys.executable, "-c", code, str(path), point], text=True)
         assert found.returncode == -9, found.stderr
         durable = len(found.stdout.splitlines())
         held = sum(batch.count for batch in list_batches(path, 100_000))

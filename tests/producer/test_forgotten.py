@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 from reliamsg import Producer, Site
 from reliamsg.testing import MemoryNetwork
+from tests.children import run_child
 
 AWAY = [Site("dc1", "mqtt://127.0.0.1:1")]
 
@@ -62,10 +62,9 @@ producer.publish("t", b"x")
 
 
 def test_one_that_is_left_open_at_the_end_of_a_program_warns(tmp_path: Path) -> None:
-    found = subprocess.run(
-        [sys.executable, "-W", "default", "-c", FORGETS, str(tmp_path / "o.db")],
-        capture_output=True, text=True, timeout=60, check=True,
-    )  # fmt: skip
+    found = run_child(
+        [sys.executable, "-W", "default", "-c", FORGETS, str(tmp_path / "o.db")], text=True, check=True
+    )
     words = "producer p was never closed: 1 message remains unconfirmed"
     assert f"reliamsg.producer WARNING {words}" in found.stderr
     assert f"ResourceWarning: {words}" in found.stderr

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from reliamsg.errors import ConfigError, ConfirmTimeout, OutboxFull, OutboxIndet
 from reliamsg.store.outbox_view import inspect_outbox
 from reliamsg.testing import MemoryNetwork
 from reliamsg.transport.base import Binding
+from tests.children import run_child
 from tests.patience import wait_for
 from tests.producer.tools import journal
 
@@ -154,13 +154,7 @@ def test_killed_at_the_gate(path: Path, point: str) -> None:
         "p.publish('orders', b'1').wait(100)\n"
         "print('not killed')\n"
     )
-    found = subprocess.run(
-        [sys.executable, "-c", code, str(path), point],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    found = run_child([sys.executable, "-c", code, str(path), point], text=True, timeout=300)
     assert found.returncode == -signal.SIGKILL, found.stdout + found.stderr
     with MemoryNetwork("dc1") as network:
         network["dc1"].declare([Binding("orders", 0, "g")])

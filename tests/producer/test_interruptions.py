@@ -4,7 +4,6 @@ KeyboardInterrupt. Whatever the point, nothing hangs afterwards, no receipt name
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from reliamsg.runtime.wakeup import Waiters, Wakeup
 from reliamsg.store.database import open_readonly
 from reliamsg.testing import MemoryNetwork
 from reliamsg.wire.data import open_frame
+from tests.children import run_child
 from tests.interruptions import interrupt, points
 from tests.producer.control_tools import Bench
 from tests.producer.tools import producer
@@ -358,8 +358,5 @@ with MemoryNetwork("a", "b") as net:
 
 
 def test_real_signals(tmp_path: Path) -> None:
-    found = subprocess.run(
-        [sys.executable, "-c", SIGNALS, str(tmp_path / "o.db"), "1"],
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    found = run_child([sys.executable, "-c", SIGNALS, str(tmp_path / "o.db"), "1"], text=True)
     assert found.stdout.split() == ["True", "0"], found.stderr

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from reliamsg.errors import (
 )
 from reliamsg.store.outbox_view import inspect_outbox, list_batches
 from reliamsg.testing import MemoryNetwork
+from tests.children import run_child
 from tests.producer.tools import Reader, journal, wait_for
 
 Make = Callable[..., Producer]
@@ -348,7 +348,7 @@ class TestClosing:
             "producer = Producer('p', network.sites, outbox=sys.argv[1])\n"
             "producer.publish('orders', b'x')\n"
         )
-        subprocess.run([sys.executable, "-c", code, str(path)], check=True, timeout=120)
+        run_child([sys.executable, "-c", code, str(path)], check=True)
         assert journal(path)[-1].kind == "closed"
         assert inspect_outbox(path).messages == 1
 
@@ -373,7 +373,7 @@ class TestClosing:
             "producer.publish('t', b'y').wait(timeout=120)\n"
             "assert producer.close().nothing\n"
         )
-        subprocess.run([sys.executable, "-c", code, str(path)], check=True, timeout=120)
+        run_child([sys.executable, "-c", code, str(path)], check=True)
         assert ForkedError.__doc__
 
 

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from reliamsg.checker import Expect, check_directory
 from reliamsg.lab import Mosquitto, RabbitNode
+from tests.children import run_child
 from tests.runs.collected import keep
 from tests.runs.harness import assert_complete, wait_for
 
@@ -43,9 +44,7 @@ def test_output_equals_input(
     dc1 = make_mosquitto(name="dc1")
     sites = ["--site", f"dc1={dc1.url}", "--site", f"dc2={rabbit.url}"]
     journal = ["--journal", tmp_path / "journals"]
-    subprocess.run(
-        [*RELIAMSG, "group", "create", "readers", "--topic", "changes", *sites], check=True, timeout=60
-    )
+    run_child([*RELIAMSG, "group", "create", "readers", "--topic", "changes", *sites], check=True)
     with output.open("wb") as out:
         reader = subprocess.Popen(
             [*RELIAMSG, "sub", "changes", "--group", "readers", "--inbox", tmp_path / "inbox.db",

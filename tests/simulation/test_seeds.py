@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterable
 
@@ -12,6 +11,7 @@ import pytest
 from reliamsg.simulation.faults import FAULTS
 from reliamsg.simulation.runner import Outcome, run, run_many
 from reliamsg.simulation.scenario import draw
+from tests.children import run_child
 
 PARTS = 12
 INTEGRATIONS = range(1, PARTS)
@@ -54,11 +54,13 @@ def test_a_seed_makes_one_history_whatever_the_hash_seed() -> None:
     )
     histories = set()
     for hash_seed in ("0", "1", "77"):
-        done = subprocess.run(
+        done = run_child(
             [sys.executable, "-c", code],
             env={**os.environ, "PYTHONHASHSEED": hash_seed},
-            capture_output=True, text=True, timeout=300, check=True,
-        )  # fmt: skip
+            text=True,
+            timeout=300,
+            check=True,
+        )
         histories.add(done.stdout)
     assert len(histories) == 1
     assert len(histories.pop().splitlines()) > 200

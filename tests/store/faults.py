@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 from reliamsg.lab.faults.disk import DiskFaults, fill, remount, small_disk
+from tests.children import run_child
 
 __all__ = ["DiskFaults", "FailingDisk", "fill", "remount", "small_disk"]
 
@@ -41,9 +41,6 @@ class FailingDisk:
             **self._faults.environment,
             "DIRECTORY": str(self.directory),
         }
-        found = subprocess.run(
-            [sys.executable, "-c", self.PREAMBLE + code],
-            env=environment, capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
+        found = run_child([sys.executable, "-c", self.PREAMBLE + code], env=environment, text=True)
         assert found.returncode == 0, found.stderr
         return found.stdout

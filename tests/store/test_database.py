@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -22,6 +21,7 @@ from reliamsg.errors import (
 )
 from reliamsg.store import database
 from reliamsg.store.database import CHECKPOINT_BYTES, Database, open_readonly
+from tests.children import run_child
 from tests.store.faults import FailingDisk, fill, remount, small_disk
 
 
@@ -84,9 +84,7 @@ class TestOwning:
             "import sys\nfrom reliamsg.errors import OutboxLocked\nfrom reliamsg.store.database import Database\n"
             "try: Database(sys.argv[1], 'outbox', 'p')\nexcept OutboxLocked: print('locked')"
         )
-        found = subprocess.run(
-            [sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=120, check=True
-        )
+        found = run_child([sys.executable, "-c", code, str(path)], text=True, check=True)
         assert found.stdout == "locked\n"
         db.close()
 

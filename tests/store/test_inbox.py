@@ -37,6 +37,7 @@ from reliamsg.store.inbox_rows import (
 )
 from reliamsg.store.inbox_view import list_streams, read_dead_letters, summarize_inbox
 from reliamsg.store.journal import Entry
+from tests.children import run_child
 
 STREAM = Stream("p", "orders")
 
@@ -167,7 +168,7 @@ def test_wrong_files_are_refused(tmp_path: Path, inbox: Inbox) -> None:
         "import sys\nfrom reliamsg.store.inbox import Inbox\nfrom reliamsg.errors import InboxLocked\n"
         "try:\n    Inbox(sys.argv[1], 'billing')\nexcept InboxLocked:\n    sys.exit(7)\n"
     )
-    assert subprocess.run([sys.executable, "-c", code, inbox.path], timeout=120, check=False).returncode == 7
+    assert run_child([sys.executable, "-c", code, inbox.path]).returncode == 7
     inbox.close()
     with pytest.raises(StoreMismatch):
         Inbox(inbox.path, "other")

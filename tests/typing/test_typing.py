@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from tests.children import run_child
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -20,10 +21,7 @@ Found = set[tuple[str, int]]
 
 
 def output_of(*command: object) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", *map(str, command)],
-        cwd=ROOT, capture_output=True, text=True, timeout=500, check=False,
-    )  # fmt: skip
+    done = run_child([sys.executable, "-m", *map(str, command)], cwd=ROOT, text=True, timeout=500)
     assert done.returncode in (0, 1), done.stdout + done.stderr
     return done.stdout
 
