@@ -12,10 +12,17 @@ from pyspark.sql import SparkSession
 from reliamsg.audit.kinds import KINDS
 from reliamsg.audit.verdict import table
 from reliamsg.checker import Expect, check_directory
+from tests.audit.equality import by_audit, differences, plain
 from tests.audit.generated import write_chains
 from tests.checker.controlled import E2, E9, SCENARIOS
 
 PROGRAM = Path(__file__).resolve().parents[2] / "examples" / "audit.py"
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_each_is_judged_like_by_the_plain_checker(name: str) -> None:
+    chains = SCENARIOS[name].chains()
+    assert not differences(plain(chains), by_audit(chains))
 
 
 @pytest.mark.integrations

@@ -173,6 +173,27 @@ def _twin_without_journal(*fence: Entry) -> list[Chain]:
     ]
 
 
+def _inbox_gone(*end: Entry, later: tuple[Entry, ...] = ()) -> list[Chain]:
+    """An outbox and an inbox are restored from backups. Before that, the outbox had published 6 and 7, and in an
+    opening that left no journal 1 and 2, which only that life of the inbox received. `end`: how the outbox's first
+    opening ended. `later`: what that life of the inbox received afterwards."""
+    began = [reading(), *taken(E1, 1, 3)]
+    gone = [reading(), *taken(E1, 4, 7), *taken(E2, 1, 2), *later]
+    flagged = [
+        given("received", E1, 4, 5, site="dc1"),
+        given("redelivered", E1, 4, 5),
+        given("acknowledged", E1, 4, 5),
+    ]
+    return [
+        producer(
+            [opened(E1), entered(E1), *published(E1, 1, 5), *end],
+            [opened(E3), entered(E3, Prev(E1, INC[E1], 5)), *published(E3, 1, 3)],
+        ),
+        group(began, gone),
+        again(group(began, [reading(), *flagged, *taken(E3, 1, 3)]), "00000000000000c0"),
+    ]
+
+
 def _silent(end: tuple[Entry, ...], *more: Entry) -> list[Chain]:
     """The group received messages that no journal has; the producer's last opening published nothing, so no group met
     it. `end`: of the one before."""
@@ -417,6 +438,18 @@ SCENARIOS = {
     "the same, and the outbox had been closed": Scenario(
         lambda: _passed_by(Entry("closed")), "violated",
         _found("phantom", E1, (6, 7)) | _found("settled_unseen", E2, (1, 3)) | _ABSENT, {"phantom": 2},
+    ),
+    "whoever received what an outbox lost is gone": Scenario(
+        _inbox_gone, "unknown", _found("unproven", E1, (6, 7)) | _found("unproven", E2, (1, 2)) | _ABSENT,
+    ),
+    "the same, and the outbox had been closed then": Scenario(
+        lambda: _inbox_gone(Entry("closed")), "violated",
+        _found("phantom", E1, (6, 7)) | _found("unproven", E2, (1, 2)) | _ABSENT, {"phantom": 2},
+    ),
+    "whoever received what was never published goes on": Scenario(
+        lambda: _inbox_gone(later=tuple(taken(E3, 4, 4))), "violated",
+        _found("phantom", E1, (6, 7)) | _found("phantom", E2, (1, 2)) | _found("phantom", E3, (4, 4)) | _ABSENT,
+        {"phantom": 5},
     ),
     "another file of the producer's begins before it": Scenario(
         lambda: [*_begun_anew(), again(producer([opened(E1), entered(E1), *published(E1, 1, 2)]), "00000000000000c0")],

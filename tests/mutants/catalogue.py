@@ -2479,6 +2479,77 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "all-who-received-went-on",
+        "checker/losses.py",
+        "            if not self.group.went_on(key, last, ends.epochs):\n                return True\n",
+        "            pass\n",
+        "P9: what went with the disk of an outbox counts as never published if no inbox that had received it is left",
+        ByTest(
+            "checker/test_controlled.py::test_scenario[whoever received what an outbox lost is gone]",
+            "assert _found(report.findings) == scenario.found",
+        ),
+    ),
+    Mutant(
+        "nobody-who-received-went-on",
+        "checker/losses.py",
+        "            if not self.group.went_on(key, last, ends.epochs):\n",
+        "            if True:\n",
+        "P9: made-up messages are excused as lost with a disk, although their group went on and met no other history",
+        ByTest(
+            "checker/test_controlled.py::test_scenario[whoever received what was never published goes on]",
+            "assert _found(report.findings) == scenario.found",
+        ),
+    ),
+    Mutant(
+        "closed-openings-lose-their-end",
+        "checker/restores.py",
+        "            frozenset(_end(boot) for boot, followed in own if followed and not boot.closed),\n",
+        "            frozenset(_end(boot) for boot, followed in own if followed),\n",
+        "P9: made-up messages at the end of an opening that was closed are excused as lost with a disk",
+        ByTest(
+            "checker/test_controlled.py::test_scenario[the same, and the outbox had been closed then]",
+            "assert _found(report.findings) == scenario.found",
+        ),
+    ),
+    Mutant(
+        "audit-all-who-received-went-on",
+        "audit/streams.py",
+        "        unmet = self._unmet(courses, views)\n",
+        "        unmet = set[int]()\n",
+        "P9: the audit takes what went with the disk of an outbox for never published if no inbox that had received it"
+        " is left",
+        ByTest(
+            "audit/test_controlled.py::test_each_is_judged_like_by_the_plain_checker"
+            "[whoever received what an outbox lost is gone]",
+            "assert not differences(plain(chains), by_audit(chains))",
+        ),
+    ),
+    Mutant(
+        "audit-nobody-who-received-went-on",
+        "audit/streams.py",
+        "if epoch < entered and last > ends.get(epoch, 0)}\n",
+        "if False}\n",
+        "P9: the audit excuses made-up messages as lost with a disk, although their group went on and met no other"
+        " history",
+        ByTest(
+            "audit/test_controlled.py::test_each_is_judged_like_by_the_plain_checker"
+            "[whoever received what was never published goes on]",
+            "assert not differences(plain(chains), by_audit(chains))",
+        ),
+    ),
+    Mutant(
+        "audit-closed-openings-lose-their-end",
+        "audit/clients.py",
+        "        unclosed = {max(opening.entered) for opening in followed if not opening.closed}\n",
+        "        unclosed = {max(opening.entered) for opening in followed}\n",
+        "P9: the audit excuses made-up messages at the end of an opening that was closed as lost with a disk",
+        ByTest(
+            "audit/test_controlled.py::test_each_is_judged_like_by_the_plain_checker"
+            "[the same, and the outbox had been closed then]",
+            "assert not differences(plain(chains), by_audit(chains))",
+        ),
+    ),
+    Mutant(
         "copy-lacks-its-own",
         "checker/restores.py",
         "    for epoch in sorted({epoch for boot in own for epoch in boot if cut.low < epoch < cut.high}):\n",

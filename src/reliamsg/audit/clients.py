@@ -337,6 +337,9 @@ class _Gatherer:
         known = [journals[each.name] for each in own]
         sound, until = not any(each.broken for each in known), self._expect.until_us
         incarnations = {name for each in own for part in each.parts for _, name in part.own}
+        entered: set[int] = set().union(*(one.entered for each in own for one in self._openings[each.name]))
+        followed = (opening for each in own for opening in self._openings[each.name][:-1])
+        unclosed = {max(opening.entered) for opening in followed if not opening.closed}
         epochs = {epoch for each in own for part in each.parts for epoch, _ in part.own}
         rows = self._rows_of(own, lambda opening: opening.incarnation)
         growing: set[str] = set()
@@ -374,6 +377,7 @@ class _Gatherer:
             continues=sound and bool(opened_ends) and (not self._expect.drained if until is None else excused),
             cuts=cuts, epochs=epochs, absent=absent, rows=rows,
             grows_from=min([*opened_ends, *later_ends], default=None), later_from=later_from,
+            entered=entered, unclosed=unclosed,
         )  # fmt: skip
         return context, lines
 

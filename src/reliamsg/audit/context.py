@@ -115,6 +115,10 @@ class ProducerContext(msgspec.Struct):
     """The epoch from which on rows are missing that may follow, or are later than the audit covers; None if none is."""
     later_from: int | None
     """The epoch from which on openings are later than the audit covers; None if none is."""
+    entered: set[int]
+    """The epochs of all openings."""
+    unclosed: set[int]
+    """The last epochs of openings that were not closed before the next one began."""
     rows: dict[str, int] = msgspec.field(default_factory=dict)
     """By incarnation of an opening, its last row."""
 
@@ -130,6 +134,12 @@ class ProducerContext(msgspec.Struct):
         """Whether messages of the epoch that are not in its journals were never enqueued, unless these are copies. A
         later opening may have left no journal."""
         return self.sound and bool(self.epochs) and epoch <= max(self.epochs) and not self.may_follow(epoch)
+
+    def may_end_early(self, epoch: int) -> bool:
+        """Whether messages of the epoch may have been lost with the outbox's disk: at the end of an opening, or with an
+        opening that left no journal. A group that received them and goes on to a later epoch meets an opening that does
+        not know of them."""
+        return epoch in self.unclosed or (epoch not in self.entered and epoch < max(self.entered, default=0))
 
 
 class Context(msgspec.Struct):

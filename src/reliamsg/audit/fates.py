@@ -79,6 +79,9 @@ class GroupView:
     """From the same positions, to before the end of all messages at that time."""
     met: bool = True
     """Whether the successor of an inbox that is lost with its journal knew of the stream."""
+    unmet: bool = False
+    """Whether messages of the epoch may have been lost with the outbox's disk, and no inbox that had messages of it met
+    an opening afterwards."""
 
 
 def fates_of_producer(view: StreamView) -> Iterator[Fate]:
@@ -169,7 +172,7 @@ class _Judge:
         self._has_all = producer is not None and producer.has_all_of(epoch)
         self._continues = producer is not None and producer.continues and producer.may_follow(epoch)
         cuts = producer.cuts if producer is not None else []
-        self._cut = any(cut.touches(epoch) for cut in cuts)
+        self._cut = group.unmet or any(cut.touches(epoch) for cut in cuts)
         self._may_lack = any(epoch <= cut.low for cut in cuts)
         self._has_original = not names.isdisjoint(("enqueued", "after"))
         joined = self._joined

@@ -14,7 +14,18 @@ from reliamsg.audit.context import Journal
 from reliamsg.audit.fold import Fact
 from reliamsg.audit.spans import LAST
 
-__all__ = ["DEAD", "HANDED", "SKIPPED", "Bounds", "Course", "Position", "Step", "end_of", "follow"]
+__all__ = [
+    "DEAD",
+    "DEALT_WITH",
+    "HANDED",
+    "SKIPPED",
+    "Bounds",
+    "Course",
+    "Position",
+    "Step",
+    "end_of",
+    "follow",
+]
 
 Position = tuple[int, int]
 """Epoch and sequence number."""
@@ -24,6 +35,7 @@ HANDED = ("delivered", "redelivered")
 SKIPPED = ("declared", "before_join")
 """Declared to the application as not delivered. An end below the start means the rest of the epoch."""
 DEAD = "dead_lettered"
+DEALT_WITH = (*HANDED, "declared", DEAD)
 _ADVANCING = frozenset({*HANDED, *SKIPPED, DEAD})
 _ORDERED = frozenset({*_ADVANCING, "late", "replayed"})
 _PLACED = frozenset({*_ORDERED, "acknowledged"})

@@ -16,7 +16,7 @@ from reliamsg.audit.incidents import Incident, incidents_of_stream
 from reliamsg.audit.kinds import KINDS, LOSSES
 from reliamsg.audit.numbers import DECLINED, History, read_history
 from reliamsg.audit.offsets import Offsets, offsets_of_stream
-from reliamsg.audit.order import Bounds, Course, Position, end_of, follow
+from reliamsg.audit.order import DEALT_WITH, Bounds, Course, Position, end_of, follow
 from reliamsg.audit.passages import Passages, count_passages
 from reliamsg.audit.repeats import repeats
 from reliamsg.audit.spans import LAST, joined, size, stretches
@@ -262,10 +262,11 @@ class _Stream:
         by_epoch = self._tags_of(group)
         met = client is None or not client.replaced or self._met(group)
         named = group in self.context.named.get(self.stream[1], ())
+        unmet = self._unmet(courses, views)
         every: list[Fate] = []
         for epoch, view in views.items():
             ranges = by_epoch.get(epoch, [])
-            group_view = GroupView(client, named, bounds, ranges, unseen, existed, met)
+            group_view = GroupView(client, named, bounds, ranges, unseen, existed, met, epoch in unmet)
             fates = list(fates_of_group(view, group_view))
             every += fates
             self._account(group, epoch, fates)
@@ -395,6 +396,25 @@ class _Stream:
             (low, high) for history in self.histories for name, low, high in history.settled if name == group
         ]
         return [*behind, *left], existed, behind
+
+    def _unmet(self, courses: Iterable[Course], epochs: Iterable[int]) -> set[int]:
+        """The epochs whose last messages may have been lost with the outbox's disk, while no inbox that had more of
+        them than journals have went on to a later epoch of the journals."""
+        producer = self.producer
+        found = {epoch for epoch in epochs if producer is not None and producer.may_end_early(epoch)}
+        if producer is None or not found:
+            return found
+        ends: dict[int, int] = {}
+        for epoch, _, last, _ in self.enqueued:
+            ends[epoch] = max(last, ends.get(epoch, 0))
+        for course in courses:
+            own: dict[int, int] = {}
+            for step in course.steps:
+                if step.fact.kind in DEALT_WITH:
+                    own[step.fact.epoch] = max(step.last, own.get(step.fact.epoch, 0))
+            entered = max((epoch for epoch in own if epoch in producer.entered), default=0)
+            found -= {epoch for epoch, last in own.items() if epoch < entered and last > ends.get(epoch, 0)}
+        return found
 
     def _met(self, group: str) -> bool:
         """Whether the successor of a lost inbox knew of the stream."""

@@ -7,7 +7,7 @@ out of order, every hole and every repetition, whatever the client itself believ
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -29,6 +29,7 @@ _FORGED, _UNREMEMBERED = "forged", "unremembered"
 _TOOK_OVER = "took_over"
 """The reason in ``joined`` rows of an inbox that continued where another one had been."""
 _INCARNATION = re.compile("[0-9a-f]{16}")
+_DEALT_WITH = frozenset({"delivered", "redelivered", "declared", "dead_lettered"})
 _SETTLING = frozenset({"acknowledged", "declared", "dead_lettered"})
 
 
@@ -99,6 +100,8 @@ class GroupFacts:
     """The lowest position where it joined without any announcement of the producer."""
     reached: dict[Stream, Position] = field(default_factory=dict)
     """How far each stream got."""
+    dealt_with: dict[Stream, list[dict[int, int]]] = field(default_factory=dict)
+    """For each history of an inbox, the last number of each epoch that it delivered, declared or dead-lettered."""
     behind: dict[Stream, list[tuple[Position, Position]]] = field(default_factory=dict)
     """Half-open ranges that the group had settled according to an announcement, and that the inbox that received the
     announcement had not settled itself."""
@@ -113,6 +116,13 @@ class GroupFacts:
     """Whether an inbox is lost together with its journal: another one learned of positions that no journal reaches."""
     duplicates: int = 0
     out_of_order: int = 0
+
+    def went_on(self, key: Key, last: int, epochs: Collection[int]) -> bool:
+        """Whether an inbox that had messages of a stream's epoch beyond number `last` went on to a later one of these
+        epochs."""
+        stream, epoch = key
+        had = (each for each in self.dealt_with.get(stream, ()) if each.get(epoch, 0) > last)
+        return any(later > epoch and later in epochs for each in had for later in each)
 
     def has_row(self, boot: str, lsn: int) -> bool:
         """Whether the journals have that row of an opening, and so all of its rows before."""
@@ -308,6 +318,7 @@ class _ChainReader:
         """Owed, and skipped."""
         self.settled_to: dict[Stream, Position] = {}
         """The highest position of each stream that it acknowledged, declared or dead-lettered."""
+        self.dealt_with: dict[Stream, dict[int, int]] = {}
         self.announced: list[tuple[int, Stream, Position]] = []
         """Announcements that the group had settled everything before a position: in which boot they were received, for
         which stream, and that position."""
@@ -333,6 +344,10 @@ class _ChainReader:
                 if row.kind in _SETTLING and row.first <= row.last:
                     stream, place = stream_of(row), (row.epoch, row.last)
                     self.settled_to[stream] = max(place, self.settled_to.get(stream, place))
+                if row.kind in _DEALT_WITH:
+                    lasts = self.dealt_with.setdefault(stream_of(row), {})
+                    last = row.last if row.last >= row.first else ENDLESS
+                    lasts[row.epoch] = max(last, lasts.get(row.epoch, 0))
                 if row.kind in ORDERED:
                     self._ordered(row, ack_starts)
                     if row.kind == "declared":
@@ -604,6 +619,8 @@ class _ChainReader:
 
     def finish(self) -> None:
         """After all chains of the group were read: find the holes that no other inbox explains."""
+        for stream, lasts in self.dealt_with.items():
+            self.facts.dealt_with.setdefault(stream, []).append(lasts)
         for stream, state in self.streams.items():
             for epoch, holes in state.holes.items():
                 if self.chain.broken:

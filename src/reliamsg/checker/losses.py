@@ -10,7 +10,7 @@ from reliamsg.checker.groups import GroupFacts
 from reliamsg.checker.hops import by_sites, pieces
 from reliamsg.checker.producers import ProducerFacts
 from reliamsg.checker.report import KINDS, Counts, Finding
-from reliamsg.checker.restores import Cut
+from reliamsg.checker.restores import Cut, Ends
 from reliamsg.checker.spans import ENDLESS, Key, SpanMap, Spans, total
 from reliamsg.checker.sums import check_fates
 from reliamsg.message import Stream
@@ -42,10 +42,12 @@ def account(
     contested: set[Key],
     drained: bool,
     cuts: Mapping[str, list[Cut]],
+    ends: Mapping[str, Ends],
 ) -> Accounts:
     """Compare published messages with those that each group received.
 
-    `named`: groups by topic. `cuts`: where producers' journals lack a part, by producer.
+    `named`: groups by topic. `cuts` and `ends`: where producers' journals lack a part, or may lack one, by
+    producer.
     """
     pending = SpanMap()
     findings: list[Finding] = []
@@ -59,7 +61,7 @@ def account(
     excused: dict[str, SpanMap] = {}
     counts = Counts(enqueued=enqueued)
     for name, group in groups.items():
-        own = _GroupAccount(group, producers, drained, cuts)
+        own = _GroupAccount(group, producers, drained, cuts, ends)
         for producer in producers.values():
             for key in _in_order(producer.enqueued):
                 if name in named.get(key[0].topic, ()):
@@ -134,11 +136,12 @@ class _GroupAccount:
         producers: Mapping[str, ProducerFacts],
         drained: bool,
         cuts: Mapping[str, list[Cut]],
+        ends: Mapping[str, Ends],
     ) -> None:
         self.group = group
         self.producers = producers
         self.drained = drained
-        self.cuts = cuts
+        self.cuts, self.ends = cuts, ends
         self.open: dict[str, SpanMap] = {}
         """Undelivered messages by reason, as far as it is known."""
         self.excused = SpanMap()
@@ -327,7 +330,13 @@ class _GroupAccount:
 
     def _is_cut(self, key: Key) -> bool:
         """Whether the stream's epoch may have had more messages than are in its producer's journal."""
-        return any(cut.touches(key[1]) for cut in self.cuts.get(key[0].producer, ()))
+        producer, epoch = key[0].producer, key[1]
+        ends = self.ends.get(producer)
+        if ends is not None and ends.touch(epoch):
+            last = max((last for _, last in self.producers[producer].enqueued[key]), default=0)
+            if not self.group.went_on(key, last, ends.epochs):
+                return True
+        return any(cut.touches(epoch) for cut in self.cuts.get(producer, ()))
 
     def _may_lack_rows(self, key: Key) -> bool:
         """Whether the producer's journal may lack that messages of the epoch were removed, or offered to sites in this

@@ -20,7 +20,8 @@ elsewhere:
 Some parts may be missing without any evidence. The outbox may have replaced one that was lost, so anything may precede
 a journal. No group meets an opening that publishes nothing: if the last openings are such, the first of them may be
 that of a copy whose clock was behind. And if an inbox continued for another one (``behind``) before it had met an
-opening, the inbox that had met it is gone.
+opening, the inbox that had met it is gone. Likewise, if no inbox that had messages of an opening ever received anything
+later, none could meet the next one (:class:`Ends`).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from reliamsg.checker.spans import ENDLESS, Key, as_position
 from reliamsg.message import Stream
 from reliamsg.store.journal import JournalRow
 
-__all__ = ["Cut", "find_cuts"]
+__all__ = ["Cut", "Ends", "find_cuts", "find_ends"]
 
 _INCARNATION = re.compile("[0-9a-f]{16}")
 
@@ -57,6 +58,22 @@ class Cut:
     def touches(self, epoch: int) -> bool:
         """Whether the journal may lack messages of the epoch."""
         return self.low < epoch < self.high or (self.goes_on and epoch == self.low)
+
+
+@dataclass(frozen=True)
+class Ends:
+    """Where a producer's outbox may have lost its last messages with its disk, unless an inbox that had received them
+    goes on to a later epoch that journals have: it would meet an opening that does not know of them."""
+
+    epochs: frozenset[int]
+    """Of all openings."""
+    unclosed: frozenset[int]
+    """The last epochs of openings that were not closed before the next one began."""
+
+    def touch(self, epoch: int) -> bool:
+        """Whether messages of the epoch may have been lost in this way: at the end of an opening, or with an opening
+        that left no journal."""
+        return epoch in self.unclosed or (epoch not in self.epochs and epoch < max(self.epochs, default=0))
 
 
 class _Known(NamedTuple):
@@ -126,6 +143,22 @@ def find_cuts(chains: Iterable[Chain]) -> dict[str, list[Cut]]:
             if other is not None and other[0] > row.epoch and (chain.client, other[1]) not in known:
                 own.update(_around(Cut(row.epoch, False, ENDLESS), map(_entered, chain.boots)))
     return {producer: sorted(own) for producer, own in cuts.items()}
+
+
+def find_ends(chains: Iterable[Chain]) -> dict[str, Ends]:
+    """By producer, where its outbox may have lost its last messages."""
+    boots: dict[str, list[tuple[Boot, bool]]] = {}
+    for chain in chains:
+        if chain.role == "producer":
+            followed = [True] * (len(chain.boots) - 1) + [False]
+            boots.setdefault(chain.client, []).extend(zip(chain.boots, followed, strict=False))
+    return {
+        producer: Ends(
+            frozenset(epoch for boot, _ in own for epoch in _entered(boot)),
+            frozenset(_end(boot) for boot, followed in own if followed and not boot.closed),
+        )
+        for producer, own in boots.items()
+    }
 
 
 def _beginnings(chains: Iterable[Chain]) -> dict[str, int]:

@@ -26,7 +26,7 @@ from reliamsg.checker.producers import ProducerFacts, gather_producer
 from reliamsg.checker.references import find_missing, find_unfinished, groups_named_in, producers_named_in
 from reliamsg.checker.renumbered import Renumbering
 from reliamsg.checker.report import KINDS, Counts, Finding, Report
-from reliamsg.checker.restores import find_cuts
+from reliamsg.checker.restores import find_cuts, find_ends
 from reliamsg.checker.retired import check_retired, retire
 from reliamsg.checker.sites import count_sites
 from reliamsg.checker.spans import Key, SpanMap, Spans
@@ -150,7 +150,15 @@ def _check(
     findings += wrong
     named = _named_groups(clients, expect)
     findings += _check_evidence(chains, clients, named, apps, expect, emptied)
-    accounts = account(clients.producers, clients.groups, named, contested, expect.drained, find_cuts(chains))
+    accounts = account(
+        clients.producers,
+        clients.groups,
+        named,
+        contested,
+        expect.drained,
+        find_cuts(chains),
+        find_ends(chains),
+    )
     findings += accounts.findings
     findings += _check_drained(chains, expect)
     sites = count_sites(clients.producers, clients.groups)
