@@ -446,6 +446,12 @@ SCENARIOS = {
         lambda: _inbox_gone(Entry("closed")), "violated",
         _found("phantom", E1, (6, 7)) | _found("unproven", E2, (1, 2)) | _ABSENT, {"phantom": 2},
     ),
+    "the same, and it had continued where another inbox was": Scenario(
+        lambda: _inbox_gone(
+            later=(given("behind", E3, 1, 1, detail={"from": [E2, 3]}), given("redelivered", E3, 2, 3),
+                   given("acknowledged", E3, 2, 3))
+        ), "unknown", _found("unproven", E1, (6, 7)) | _found("unproven", E2, (1, 2)) | _ABSENT,
+    ),
     "whoever received what was never published goes on": Scenario(
         lambda: _inbox_gone(later=tuple(taken(E3, 4, 4))), "violated",
         _found("phantom", E1, (6, 7)) | _found("phantom", E2, (1, 2)) | _found("phantom", E3, (4, 4)) | _ABSENT,

@@ -12,6 +12,7 @@ from reliamsg.checker import groups
 from reliamsg.checker.journals import collect
 from reliamsg.simulation import settings
 from reliamsg.simulation.clock import Scheduler
+from reliamsg.simulation.disk import Crash, DiskFault
 from reliamsg.simulation.executor import Executor
 from reliamsg.simulation.faults import Faults
 from reliamsg.simulation.incidents import Incidents
@@ -111,23 +112,64 @@ def test_a_copy_has_what_was_exported_or_truncated(tmp_path: Path) -> None:
     drive.format()
     copy, journal = JournalCopy(drive, incidents, "g1"), Journal("boot")
     with closing(drive.connect(drive.path, isolation_level=None)) as connection:
-        image = None
+        backup = None
         for kind in ("opened", "connected", "closed"):
             connection.execute("BEGIN")
             journal.write(connection, [Entry(kind, group="g1")], 1, 1)
             connection.execute("COMMIT")
             journal.settle(True)
-            image = image or drive.image()
+            backup = backup or drive.back_up()
         connection.execute("BEGIN")
         connection.execute("DELETE FROM journal WHERE lsn <= 2")
         connection.execute("COMMIT")
     assert [row.kind for row in copy.rows()] == ["opened", "connected", "closed"]
     assert [row.kind for row in copy.rows(after=1)] == ["connected", "closed"]
     assert not incidents.truncated
-    assert image is not None
-    drive.restore(image)
-    copy.file_replaced()
+    assert backup is not None
+    drive.bring_back(backup)
     assert [row.kind for row in copy.rows()] == ["opened"]
+
+
+def test_a_copy_follows_the_history_that_comes_back(tmp_path: Path) -> None:
+    """A backup is older than the present history of the file, and has what it had exported itself by then. A commit
+    that was cut short is in no history."""
+    world = World(draw(1, 10, ()), tmp_path)
+    drive = world.consumers[0].drive
+    drive.format()
+    copy = JournalCopy(drive, Incidents(), "g1")
+    fault: DiskFault = ""
+    drive._draw_fault = lambda: fault
+
+    def write(boot: str, *kinds: str, exported: int = 0) -> None:
+        journal = Journal(boot)
+        connection = drive.connect(drive.path, isolation_level=None)
+        try:
+            connection.execute("BEGIN")
+            journal.write(connection, [Entry(kind, group="g1") for kind in kinds], 1, 1)
+            connection.execute("COMMIT")
+            connection.execute("BEGIN")
+            connection.execute("DELETE FROM journal WHERE lsn <= ?", (exported,))
+            connection.execute("COMMIT")
+        finally:
+            drive.crash(connection.close)
+
+    def known() -> list[tuple[str, str]]:
+        return [(row.boot, row.kind) for row in copy.rows()]
+
+    new = drive.back_up()
+    write("a", "opened", "connected", "closed", exported=2)
+    first, whole = drive.back_up(), known()
+    assert whole == [("a", "opened"), ("a", "connected"), ("a", "closed")]
+    drive.bring_back(new)
+    assert known() == []
+    write("b", "opened", "closed", exported=1)
+    assert known() == [("b", "opened"), ("b", "closed")]
+    drive.bring_back(first)
+    assert known() == whole
+    fault = "torn_write"
+    with pytest.raises(Crash):
+        write("c", "opened")
+    assert known() == whole
 
 
 def test_truncated_rows_are_incidents(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from reliamsg.simulation.faults import FAULTS
 from reliamsg.simulation.runner import Outcome, run, run_many
 from reliamsg.simulation.scenario import draw
+from reliamsg.simulation.world import World
 from tests.children import run_child
 
 PARTS = 12
@@ -42,6 +43,19 @@ def test_without_faults_all_is_well_and_soon_over() -> None:
         outcome = run(draw(seed, 60, ()))
         assert not outcome.violations, outcome.violations
         assert not outcome.struck
+
+
+def test_a_run_in_which_the_simulator_fails_is_a_failed_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: World) -> None:
+        raise KeyError(self)
+
+    monkeypatch.setattr(World, "compare", fail)
+    outcomes: list[Outcome] = []
+    summary = run_many([3, 4], 10, (), outcomes.append)
+    assert summary.failing_seeds == [3, 4]
+    for outcome in outcomes:
+        assert outcome.kinds == {"internal_error"}
+        assert "raise KeyError" in outcome.error
 
 
 @pytest.mark.integrations

@@ -37,6 +37,7 @@ from reliamsg.audit.program import (
     USAGE,
     fail,
     journal_keys_options,
+    key_ring,
     run_command,
     state_keys_option,
 )
@@ -47,7 +48,7 @@ from reliamsg.audit.times import parse_time
 from reliamsg.audit.verdict import line, status, table
 from reliamsg.audit.windows import Baseline
 from reliamsg.errors import ConfigError, JournalTargetError
-from reliamsg.keys import KeyRing, read_key_ring
+from reliamsg.keys import KeyRing
 from reliamsg.terminal import say_json, say_text
 from reliamsg.trust import make_trust
 
@@ -193,8 +194,8 @@ def _command(
         tolerance=tolerance,
         max_skew=max_skew,
         trust=make_trust(journal_keys, unsigned_before),
-        checkpoint_keys=_ring(checkpoint_keys),
-        state_keys=_ring(state_keys),
+        checkpoint_keys=key_ring(checkpoint_keys),
+        state_keys=key_ring(state_keys),
     )
     parse_retired(retired)  # reports words of another form before Spark is started
     check_local(journals)
@@ -213,7 +214,7 @@ def _command(
         def run() -> dict[str, Any]:
             # Keys may be added while audits are repeated.
             trust = make_trust(journal_keys, unsigned_before)
-            found = audited(expect=replace(rules, trust=trust, state_keys=_ring(state_keys)))
+            found = audited(expect=replace(rules, trust=trust, state_keys=key_ring(state_keys)))
             if metrics is not None:
                 from reliamsg.audit.metrics import write_metrics  # requires prometheus_client
 
@@ -236,10 +237,6 @@ def _check_metrics(file: str) -> None:
         raise _Unavailable("--metrics needs prometheus-client: pip install 'reliamsg[audit]'")
     if not Path(file).absolute().parent.is_dir():
         raise ConfigError(f"--metrics {file}: there is no such directory")
-
-
-def _ring(file: str | None) -> KeyRing | None:
-    return None if file is None else read_key_ring(file)
 
 
 def _baseline(state: str | None, since: str | None, keys: KeyRing | None) -> Baseline:

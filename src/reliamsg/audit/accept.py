@@ -13,9 +13,9 @@ import click
 from reliamsg.audit.acceptances import read_acceptances, remove_acceptance, write_acceptance
 from reliamsg.audit.accepted import Acceptance, Brief
 from reliamsg.audit.kept import check_keys_of, is_state, read_audited
-from reliamsg.audit.program import run_command, state_keys_option
+from reliamsg.audit.program import key_ring, run_command, state_keys_option
 from reliamsg.audit.times import as_time
-from reliamsg.keys import KeyRing, read_key_ring
+from reliamsg.keys import KeyRing
 from reliamsg.terminal import say
 
 __all__ = ["main"]
@@ -39,7 +39,7 @@ def _command(
     not count for their exit codes unless it becomes worse or larger. Without INCIDENT, list what was accepted.
     """
     place = Path(state)
-    keys = None if state_keys is None else read_key_ring(state_keys)
+    keys = key_ring(state_keys)
     if not place.is_dir():
         raise FileNotFoundError(f"{state}: no such directory")
     if not is_state(place, keys):

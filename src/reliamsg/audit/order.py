@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from reliamsg.audit.context import Journal
+from reliamsg.audit.context import Journal, position
 from reliamsg.audit.fold import Fact
 from reliamsg.audit.spans import LAST
 
@@ -134,6 +134,8 @@ class Course:
     journal: Journal
     steps: list[Step]
     bounds: Bounds
+    behind: list[int]
+    """The rows by which it left its place, because another inbox had got further."""
 
 
 def follow(journal: Journal, facts: Iterable[Fact]) -> Course:
@@ -149,6 +151,7 @@ class _Follower:
         self._cursor: Position | None = None
         self._begin: Position | None = None
         """The lowest position that was delivered so far."""
+        self._behind: list[int] = []
         self._fresh = True
         """Whether nothing of the stream has counted as its beginning, in this life of it."""
 
@@ -161,11 +164,13 @@ class _Follower:
                 self._joined(fact)
             elif kind == "forgotten":
                 self._forgotten(fact)
+            elif kind == "behind" and position(fact.detail, "from") is not None:
+                self._behind.append(fact.lsn)
             elif kind == "gap_held":
                 self._bounds.holds.add((fact.epoch, max(fact.first, 1)))
         self._bounds.reached = self._cursor
         self._look_ahead()
-        return Course(self._journal, self._steps, self._bounds)
+        return Course(self._journal, self._steps, self._bounds, self._behind)
 
     def _placed(self, fact: Fact) -> None:
         kind, first, last = fact.kind, fact.first, end_of(fact)

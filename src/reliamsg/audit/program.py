@@ -9,11 +9,12 @@ from typing import Any, TypeVar
 import click
 
 from reliamsg.errors import ConfigError, JournalTargetError
+from reliamsg.keys import KeyRing, read_key_ring
 from reliamsg.terminal import say
 
 __all__ = [
-    "INTERRUPTED", "IO", "NO_INPUT", "SOFTWARE", "UNAVAILABLE", "USAGE", "fail", "journal_keys_options", "run_command",
-    "state_keys_option",
+    "INTERRUPTED", "IO", "NO_INPUT", "SOFTWARE", "UNAVAILABLE", "USAGE", "fail", "journal_keys_options", "key_ring",
+    "run_command", "state_keys_option",
 ]  # fmt: skip
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -44,13 +45,18 @@ def journal_keys_options(effect: str) -> Callable[[F], F]:
 
 
 def state_keys_option(command: F) -> F:
-    """``--state-keys``; the command gets it as it is, for :func:`~reliamsg.keys.read_key_ring`."""
+    """``--state-keys``; the command gets it as it is, for :func:`key_ring`."""
     return click.option(
         "--state-keys",
         metavar="FILE",
         help="A file of the auditor's keys, one per line: ID SECRET. The first one signs what is written to the state."
         " What none of them signed is refused.  [default: the state is not signed]",
     )(command)
+
+
+def key_ring(file: str | None) -> KeyRing | None:
+    """The keys in a file that an option names. Raises :class:`~reliamsg.errors.ConfigError`."""
+    return None if file is None else read_key_ring(file)
 
 
 def run_command(command: click.Command, name: str, arguments: Sequence[str] | None) -> int:

@@ -101,7 +101,8 @@ class GroupFacts:
     reached: dict[Stream, Position] = field(default_factory=dict)
     """How far each stream got."""
     dealt_with: dict[Stream, list[dict[int, int]]] = field(default_factory=dict)
-    """For each history of an inbox, the last number of each epoch that it delivered, declared or dead-lettered."""
+    """For each history of an inbox, and each part of it between two ``behind`` rows: the last number of each epoch that
+    it delivered, declared or dead-lettered."""
     behind: dict[Stream, list[tuple[Position, Position]]] = field(default_factory=dict)
     """Half-open ranges that the group had settled according to an announcement, and that the inbox that received the
     announcement had not settled itself."""
@@ -319,6 +320,7 @@ class _ChainReader:
         self.settled_to: dict[Stream, Position] = {}
         """The highest position of each stream that it acknowledged, declared or dead-lettered."""
         self.dealt_with: dict[Stream, dict[int, int]] = {}
+        """The latest of the facts."""
         self.announced: list[tuple[int, Stream, Position]] = []
         """Announcements that the group had settled everything before a position: in which boot they were received, for
         which stream, and that position."""
@@ -345,9 +347,7 @@ class _ChainReader:
                     stream, place = stream_of(row), (row.epoch, row.last)
                     self.settled_to[stream] = max(place, self.settled_to.get(stream, place))
                 if row.kind in _DEALT_WITH:
-                    lasts = self.dealt_with.setdefault(stream_of(row), {})
-                    last = row.last if row.last >= row.first else ENDLESS
-                    lasts[row.epoch] = max(last, lasts.get(row.epoch, 0))
+                    self._deal_with(row)
                 if row.kind in ORDERED:
                     self._ordered(row, ack_starts)
                     if row.kind == "declared":
@@ -367,6 +367,15 @@ class _ChainReader:
                 elif row.kind == "forgotten":
                     self._forgotten(row)
             self._acknowledge(acks)
+
+    def _deal_with(self, row: JournalRow) -> None:
+        stream = stream_of(row)
+        if stream not in self.dealt_with:
+            self.dealt_with[stream] = {}
+            self.facts.dealt_with.setdefault(stream, []).append(self.dealt_with[stream])
+        lasts = self.dealt_with[stream]
+        last = row.last if row.last >= row.first else ENDLESS
+        lasts[row.epoch] = max(last, lasts.get(row.epoch, 0))
 
     def _begin(self, boot: Boot) -> None:
         topics = boot.opened.get("topics")
@@ -410,6 +419,7 @@ class _ChainReader:
         if own is None:
             return
         stream, end = stream_of(row), (row.epoch, row.last)
+        self.dealt_with.pop(stream, None)
         self.announced.append((boot, stream, end))
         self.facts.behind.setdefault(stream, []).append((own, end))
         if existed is not None:
@@ -619,8 +629,6 @@ class _ChainReader:
 
     def finish(self) -> None:
         """After all chains of the group were read: find the holes that no other inbox explains."""
-        for stream, lasts in self.dealt_with.items():
-            self.facts.dealt_with.setdefault(stream, []).append(lasts)
         for stream, state in self.streams.items():
             for epoch, holes in state.holes.items():
                 if self.chain.broken:

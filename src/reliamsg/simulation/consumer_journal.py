@@ -108,8 +108,6 @@ class ConsumerJournal:
 
     def file_replaced(self) -> None:
         """The journal was replaced by an older copy."""
-        if self._copy is not None:
-            self._copy.file_replaced()
         self._lsn = 0
         self._growing.clear()
         self._kept.clear()

@@ -11,12 +11,13 @@ import random
 import sqlite3
 import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from reliamsg.store.database import Database, Kind, open_readonly
 
-__all__ = ["Crash", "DiskFault", "Drive", "Image", "Watcher"]
+__all__ = ["Backup", "Crash", "DiskFault", "Drive", "Image", "Watcher"]
 
 SECTOR = 512
 """Bytes that a disk writes either completely or not at all."""
@@ -80,10 +81,26 @@ class _Connection(sqlite3.Connection):
 
 
 class Watcher(Protocol):
-    """Is notified of commits."""
+    """Is notified of commits, and of files that are replaced."""
 
     def committed(self, connection: sqlite3.Connection) -> None:
         """A transaction was committed."""
+
+    def noted(self) -> object:
+        """What it knows about the history of the file so far, for a later call of :meth:`replaced`."""
+
+    def replaced(self, noted: Any) -> None:
+        """The file is in an earlier state. `noted`: what the watcher knew when it was in that state, or later in the
+        same history. The database is not open."""
+
+
+@dataclass(frozen=True)
+class Backup:
+    """A copy of the files."""
+
+    image: Image
+    noted: object
+    """By the watcher, at that time."""
 
 
 class Drive:
@@ -116,9 +133,9 @@ class Drive:
         self._checkpointed = True
         """The database file may have changed since the latest commit: only a checkpoint writes to it."""
         self._committed_at = 0.0
-        self._first_seen: dict[int, float] = {}
-        """By checksum of a database file: when it was first seen, as the time of the latest commit that it can contain.
-        """
+        self._first_seen: dict[int, tuple[float, object]] = {}
+        """By checksum of a database file: when it was first seen, as the time of the latest commit that it can contain;
+        and what the watcher had noted by then."""
         self._torn_databases: set[int] = set()
         """Checksums of database files that are useless without their WAL files."""
 
@@ -126,9 +143,25 @@ class Drive:
         """Notify `watcher` of each commit of the process."""
         self._watcher = watcher
 
-    def _seen_since(self) -> float:
-        """The time since which the database file has been in its current state."""
-        return self._first_seen.setdefault(zlib.crc32(self.path.read_bytes()), self._committed_at)
+    def _seen_since(self) -> tuple[float, object]:
+        """The time since which the database file has been in its current state, and what the watcher knew by then."""
+        checksum = zlib.crc32(self.path.read_bytes())
+        if checksum not in self._first_seen:
+            self._first_seen[checksum] = self._committed_at, self._noted()
+        return self._first_seen[checksum]
+
+    def _noted(self) -> object:
+        return None if self._watcher is None else self._watcher.noted()
+
+    def back_up(self) -> Backup:
+        """Copy the files."""
+        return Backup(self.image(), self._noted())
+
+    def bring_back(self, backup: Backup) -> None:
+        """Replace the files by a copy. The database must not be open."""
+        self.restore(backup.image)
+        if self._watcher is not None:
+            self._watcher.replaced(backup.noted)
 
     def lose_wal(self) -> float | None:
         """Remove the WAL file. The database must not be open.
@@ -139,8 +172,8 @@ class Drive:
         database, wal = self.image()
         if not wal or zlib.crc32(database) in self._torn_databases:
             return None
-        since = self._seen_since()
-        self.restore((database, b""))
+        since, noted = self._seen_since()
+        self.bring_back(Backup((database, b""), noted))
         return since
 
     def connect(self, path: Path, **options: Any) -> sqlite3.Connection:
@@ -265,7 +298,7 @@ class Drive:
         if self._synced is not None:
             image = self._synced
         self.abandon(close)
-        self.restore(image)
+        self.bring_back(Backup(image, self._noted()))  # a commit that was torn is not part of its history
 
     def abandon(self, close: Callable[[], None]) -> None:
         """The process is gone; closing its files is not one of its actions."""

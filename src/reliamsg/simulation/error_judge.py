@@ -29,7 +29,7 @@ class ErrorJudge:
 
     def __init__(self, oracle: Oracle, faults: Faults, incidents: Incidents) -> None:
         self.internal_error: BaseException | None = None
-        """The first error that the product must never raise."""
+        """The first error that must never be raised."""
         self._oracle, self._faults, self._incidents = oracle, faults, incidents
 
     def terminated(self, client: str, error: ReliamsgError, *, halts: bool) -> None:

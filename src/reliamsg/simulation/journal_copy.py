@@ -28,13 +28,17 @@ class JournalCopy:
             if row.kind == "truncated":
                 self._incidents.journal_truncated(self._owner)
 
-    def file_replaced(self) -> None:
-        """The file was replaced by an older copy, or lost its latest rows. Rows that it had exported by then remain."""
+    def noted(self) -> object:
+        """See :class:`~reliamsg.simulation.disk.Watcher`."""
+        return dict(self._rows)
+
+    def replaced(self, noted: dict[int, JournalRow]) -> None:
+        """See :class:`~reliamsg.simulation.disk.Watcher`. Rows that it had exported by then remain."""
         with self._drive.reading() as connection:
             rows = list(read_journal(connection))
             newest = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'journal'").fetchone()
-        first = rows[0].lsn if rows else 1 + (newest[0] if newest else 0)
-        self._rows = {lsn: row for lsn, row in self._rows.items() if lsn < first}
+        last = newest[0] if newest else 0
+        self._rows = {lsn: row for lsn, row in noted.items() if lsn <= last}
         self._rows.update((row.lsn, row) for row in rows)
 
     def rows(self, after: int = 0) -> list[JournalRow]:

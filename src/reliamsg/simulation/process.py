@@ -11,7 +11,7 @@ from reliamsg.errors import ReliamsgError
 from reliamsg.simulation.broker import Broker
 from reliamsg.simulation.client_clock import ClientClock
 from reliamsg.simulation.clock import Scheduler
-from reliamsg.simulation.disk import Crash, Drive, Image
+from reliamsg.simulation.disk import Backup, Crash, Drive
 from reliamsg.simulation.executor import THREAD_S
 from reliamsg.simulation.faults import Chances
 from reliamsg.simulation.host import Host
@@ -97,7 +97,7 @@ class Process:
         """How often in a row its engine asked to be called again at once."""
         # Looked up once: most runs have few faults, and every call asks.
         self._mortal = not self.faults.enabled.isdisjoint(("crash", "restart", "pause"))
-        self._copy: tuple[float, Image] | None = None
+        self._copy: tuple[float, Backup] | None = None
         """An older copy of the file, and when it was made."""
         self.executor.start(self._run)
 
@@ -196,10 +196,10 @@ class Process:
         """The process is gone. When it is opened again, its file may be another."""
         self.after_end()
         if self._copy is not None and self.faults.bites(self.restored_by, 300):
-            at, image = self._copy
+            at, backup = self._copy
             self.faults.strikes(self.restored_by, self.name)
             self.note(f"its file is replaced by a copy from {at:.4f}")
-            self.drive.restore(image)
+            self.drive.bring_back(backup)
             self.after_file_replaced(at)
         if self.faults.bites("wal_lost", 100):
             before = self.drive.lose_wal()
@@ -252,7 +252,7 @@ class Process:
     def _back_up(self, life: int) -> None:
         # Not run by the process itself: whether someone makes a copy must not change what happens in it.
         if life == self.executor.life and self.executor.alive:
-            self._copy = self.scheduler.now, self.drive.image()
+            self._copy = self.scheduler.now, self.drive.back_up()
 
     # -- the engine's thread --------------------------------------------------------------------------------
 

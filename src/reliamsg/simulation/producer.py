@@ -216,8 +216,6 @@ class ProducerProcess(Process):
 
     def after_file_replaced(self, since: float) -> None:
         """See :class:`Process`."""
-        if self._journal_copy is not None:
-            self._journal_copy.file_replaced()
         had, has = self._had, self._journalled()
         gone, rows = had.stored - has.stored, had.rows - has.rows
         self._oracle.outbox_replaced(self.name, since, gone, had.removed - has.removed)

@@ -53,7 +53,7 @@ class Outcome:
     lines: tuple[str, ...] = ()
     """The trace, if it was recorded."""
     error: str = ""
-    """A traceback, if the product raised an error that it must never raise."""
+    """A traceback, if an error was raised that must never be raised."""
     seconds: float = 0.0
     """Simulated seconds."""
     bit: frozenset[str] = frozenset()
@@ -172,8 +172,11 @@ def run(
 
 def _run(scenario: Scenario, keep: bool, directory: Path, journals: Path | None) -> Outcome:
     world = World(scenario, directory, keep)
-    world.run()
-    world.compare()
+    try:
+        world.run()
+        world.compare()
+    except Exception as cause:  # noqa: BLE001  (one failed run must not end all others, nor hide its seed)
+        world.error_judge.raised("the run itself", cause)
     if journals is not None:
         keep_journals(directory, journals, f"-{scenario.seed}")
     raised = world.error_judge.internal_error

@@ -30,7 +30,7 @@ KINDS = {
     "stalled": "not finished long after the last fault, and no client named a cause that this run's faults confirm",
     "spins": "an engine asks to be called again at once, over and over, although nothing else happens",
     "stopped": "a client terminated without a reason",
-    "internal_error": "the product raised an error that it must never raise",
+    "internal_error": "the product, or the simulator, raised an error that must never be raised",
     "checker": "the plain checker contradicts the judge",
 }
 """Kinds of violations, and their meanings."""
