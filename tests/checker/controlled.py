@@ -194,6 +194,21 @@ def _inbox_gone(*end: Entry, later: tuple[Entry, ...] = ()) -> list[Chain]:
     ]
 
 
+def _successor_joins_later(*end: Entry, place: tuple[int, int] = (E2, 1)) -> list[Chain]:
+    """An inbox is lost with what it did after 3, and its successor joins at `place` and delivers the second epoch.
+    `end`: of the first one's journal."""
+    first = write(("group", "g"), [[reading(), *taken(E1, 1, 3), *end]])
+    joined = given("joined", place[0], place[1], place[1])
+    return [
+        producer(
+            [opened(E1), entered(E1), *published(E1, 1, 6)],
+            [opened(E2), entered(E2, Prev(E1, INC[E1], 6)), *published(E2, 1, 5)],
+        ),
+        replace(first, to_the_end=False),
+        again(group([reading(), joined, *taken(E2, 1, 5)]), "00000000000000c0"),
+    ]
+
+
 def _silent(end: tuple[Entry, ...], *more: Entry) -> list[Chain]:
     """The group received messages that no journal has; the producer's last opening published nothing, so no group met
     it. `end`: of the one before."""
@@ -438,6 +453,16 @@ SCENARIOS = {
     "the same, and the outbox had been closed": Scenario(
         lambda: _passed_by(Entry("closed")), "violated",
         _found("phantom", E1, (6, 7)) | _found("settled_unseen", E2, (1, 3)) | _ABSENT, {"phantom": 2},
+    ),
+    "an inbox that was not closed is gone": Scenario(
+        _successor_joins_later, "unknown", _found("settled_unseen", E1, (4, 6)) | _found("unclosed", 0),
+    ),
+    "the same, and its successor passes messages": Scenario(
+        lambda: _successor_joins_later(place=(E1, 5)), "lost",
+        _found("settled_unseen", E1, (4, 4)) | _found("lost", E1, (5, 6)) | _found("unclosed", 0), {"lost": 2},
+    ),
+    "the same, and the inbox was closed": Scenario(
+        lambda: _successor_joins_later(Entry("closed")), "lost", _found("lost", E1, (4, 6)), {"lost": 3},
     ),
     "whoever received what an outbox lost is gone": Scenario(
         _inbox_gone, "unknown", _found("unproven", E1, (6, 7)) | _found("unproven", E2, (1, 2)) | _ABSENT,

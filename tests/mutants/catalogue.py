@@ -2479,6 +2479,75 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "between-inboxes-all-is-lost",
+        "checker/losses.py",
+        "        perhaps = self.group.perhaps_settled(key) if tail else self.group.unaccounted(key)\n",
+        "        perhaps = self.group.perhaps_settled(key) if tail else Spans()\n",
+        "P9: what an inbox may have settled after its last exported row counts as lost once its successor is past it",
+        ByTest(
+            "checker/test_controlled.py::test_scenario[an inbox that was not closed is gone]",
+            "assert _found(report.findings) == scenario.found",
+        ),
+    ),
+    Mutant(
+        "closed-inbox-may-have-gone-on",
+        "checker/groups.py",
+        "            end_unknown = not (self.chain.finished or self.chain.to_the_end)\n",
+        "            end_unknown = True\n",
+        "P8: messages that no inbox received are excused because one that was closed may have had them",
+        ByTest(
+            "checker/test_controlled.py::test_scenario[the same, and the inbox was closed]",
+            "assert _found(report.findings) == scenario.found",
+        ),
+    ),
+    Mutant(
+        "passed-messages-may-be-settled",
+        "checker/groups.py",
+        "        return in_epoch(beyond, key[1]) - in_epoch(own, key[1])\n",
+        "        return in_epoch(beyond, key[1])\n",
+        "P8: messages that an inbox passed are excused because another one was not closed",
+        ByTest(
+            "checker/test_controlled.py::test_scenario[the same, and its successor passes messages]",
+            "assert _found(report.findings) == scenario.found",
+        ),
+    ),
+    Mutant(
+        "audit-between-inboxes-all-is-lost",
+        "audit/fates.py",
+        "        if piece.settled_unseen or (perhaps if tail else self._group.accounts.lacks(place)):\n",
+        "        if piece.settled_unseen or (tail and perhaps):\n",
+        "P9: the audit takes for lost what an inbox may have settled after its last exported row",
+        ByTest(
+            "audit/test_controlled.py::test_each_is_judged_like_by_the_plain_checker"
+            "[an inbox that was not closed is gone]",
+            "assert not differences(plain(chains), by_audit(chains))",
+        ),
+    ),
+    Mutant(
+        "audit-closed-inbox-may-have-gone-on",
+        "audit/streams.py",
+        "            if not course.journal.finished:\n",
+        "            if True:\n",
+        "P8: the audit excuses messages that no inbox received because one that was closed may have had them",
+        ByTest(
+            "audit/test_controlled.py::test_each_is_judged_like_by_the_plain_checker"
+            "[the same, and the inbox was closed]",
+            "assert not differences(plain(chains), by_audit(chains))",
+        ),
+    ),
+    Mutant(
+        "audit-passed-messages-may-be-settled",
+        "audit/fates.py",
+        "            begin <= place < end for begin, end in self.own\n",
+        "            begin <= place < end for begin, end in ()\n",
+        "P8: the audit excuses messages that an inbox passed because another one was not closed",
+        ByTest(
+            "audit/test_controlled.py::test_each_is_judged_like_by_the_plain_checker"
+            "[the same, and its successor passes messages]",
+            "assert not differences(plain(chains), by_audit(chains))",
+        ),
+    ),
+    Mutant(
         "all-who-received-went-on",
         "checker/losses.py",
         "            if not self.group.went_on(key, last, ends.epochs):\n                return True\n",
@@ -2514,8 +2583,8 @@ MUTANTS = (
     Mutant(
         "audit-all-who-received-went-on",
         "audit/streams.py",
-        "        unmet = self._unmet(courses, views)\n",
-        "        unmet = set[int]()\n",
+        "        unmet, accounts = self._unmet(courses, views), self._accounts(group, courses)\n",
+        "        unmet, accounts = set[int](), self._accounts(group, courses)\n",
         "P9: the audit takes what went with the disk of an outbox for never published if no inbox that had received it"
         " is left",
         ByTest(

@@ -272,6 +272,7 @@ class _Gatherer:
             finished=all(each.finished for each in known),
             latest=any(detail.get("begin") == "latest" for each in known for detail in each.opened.values()),
             replaced=replaced,
+            unfinished={each.name for each in known if not each.finished},
             rows=rows,
             lacks_rows=any(rows.get(boot, 0) < lsn for boot, lsn in settled_by),
         )

@@ -84,6 +84,8 @@ class GroupContext(msgspec.Struct):
     """It joins streams with what arrives first, even if producers count it for earlier messages."""
     replaced: dict[str, int]
     """The histories of inboxes that continued for one that is lost with its journal, and from which boot on."""
+    unfinished: set[str]
+    """The histories that rows may follow."""
     rows: dict[str, int] = msgspec.field(default_factory=dict)
     """By opening of any inbox, its last row."""
     lacks_rows: bool = False

@@ -63,6 +63,28 @@ class StreamView:
 
 
 @dataclass(slots=True)
+class Accounts:
+    """For which parts of a stream the journals of a group account."""
+
+    own: list[tuple[Position, Position]] = field(default_factory=list)
+    """For each journal, from where it joined or began, to after everything that it dealt with."""
+    open_ends: list[Position] = field(default_factory=list)
+    """The same ends of those that may have continued; (0, 0) if they have nothing of the stream."""
+
+    def lacks(self, place: Position) -> bool:
+        """Whether a journal may have continued to this place, and no other one accounts for it."""
+        return any(end <= place for end in self.open_ends) and not any(
+            begin <= place < end for begin, end in self.own
+        )
+
+    def edges(self) -> Iterator[Position]:
+        """All places at which something begins or ends."""
+        for own in self.own:
+            yield from own
+        yield from self.open_ends
+
+
+@dataclass(slots=True)
 class GroupView:
     """One epoch of a stream at a group."""
 
@@ -79,6 +101,8 @@ class GroupView:
     """From the same positions, to before the end of all messages at that time."""
     met: bool = True
     """Whether the successor of an inbox that is lost with its journal knew of the stream."""
+    accounts: Accounts = field(default_factory=Accounts)
+    """The parts of the stream for which its journals account."""
     unmet: bool = False
     """Whether messages of the epoch may have been lost with the outbox's disk, and no inbox that had messages of it met
     an opening afterwards."""
@@ -184,7 +208,7 @@ class _Judge:
     def edges(self) -> Iterator[int]:
         """Numbers of the epoch at which a piece must begin."""
         places = [place for each in (*self._group.unseen, *self._group.existed) for place in each]
-        for place in (*places, self._joined, self._held_at):
+        for place in (*places, *self._group.accounts.edges(), self._joined, self._held_at):
             if place is not None and place[0] == self._epoch:
                 yield max(place[1], 1)
 
@@ -296,7 +320,7 @@ class _Judge:
         place = (self._epoch, piece.first)
         existed = any(low <= place < high for low, high in self._group.existed)
         perhaps = existed or (self._replaced and not self._group.met)
-        if piece.settled_unseen or (tail and perhaps):
+        if piece.settled_unseen or (perhaps if tail else self._group.accounts.lacks(place)):
             return "settled_unseen"
         return "joined_unheard" if piece.before and self._joined_unheard else "lost"
 

@@ -10,7 +10,16 @@ from dataclasses import dataclass, field, fields
 from reliamsg.audit import numbers
 from reliamsg.audit.bodies import Run, compare, runs_of, runs_together
 from reliamsg.audit.context import NOBODY, Context, Journal, heard, is_incarnation, position, settled_by
-from reliamsg.audit.fates import PRODUCER, Fate, GroupView, StreamView, Tag, fates_of_group, fates_of_producer
+from reliamsg.audit.fates import (
+    PRODUCER,
+    Accounts,
+    Fate,
+    GroupView,
+    StreamView,
+    Tag,
+    fates_of_group,
+    fates_of_producer,
+)
 from reliamsg.audit.fold import Fact, StreamName, unfold
 from reliamsg.audit.found import Finding
 from reliamsg.audit.incidents import Incident, incidents_of_stream
@@ -263,11 +272,13 @@ class _Stream:
         by_epoch = self._tags_of(group)
         met = client is None or not client.replaced or self._met(group)
         named = group in self.context.named.get(self.stream[1], ())
-        unmet = self._unmet(courses, views)
+        unmet, accounts = self._unmet(courses, views), self._accounts(group, courses)
         every: list[Fate] = []
         for epoch, view in views.items():
             ranges = by_epoch.get(epoch, [])
-            group_view = GroupView(client, named, bounds, ranges, unseen, existed, met, epoch in unmet)
+            group_view = GroupView(
+                client, named, bounds, ranges, unseen, existed, met, accounts, epoch in unmet
+            )
             fates = list(fates_of_group(view, group_view))
             every += fates
             self._account(group, epoch, fates)
@@ -397,6 +408,25 @@ class _Stream:
             (low, high) for history in self.histories for name, low, high in history.settled if name == group
         ]
         return [*behind, *left], existed, behind
+
+    def _accounts(self, group: str, courses: Iterable[Course]) -> Accounts:
+        """For which parts of the stream the group's journals account."""
+        found = Accounts()
+        begun: set[str] = set()
+        for course in courses:
+            begin, reached = course.bounds.joined, course.bounds.reached
+            if begin is None:
+                continue
+            begun.add(course.journal.name)
+            end = (0, 0) if reached is None else (reached[0], reached[1] + 1)
+            if begin < end:
+                found.own.append((begin, end))
+            if not course.journal.finished:
+                found.open_ends.append(max(begin, end))
+        client = self.context.groups.get(group)
+        if client is not None and client.unfinished - begun:
+            found.open_ends.append((0, 0))
+        return found
 
     def _unmet(self, courses: Iterable[Course], epochs: Iterable[int]) -> set[int]:
         """The epochs whose last messages may have been lost with the outbox's disk, while no inbox that had more of

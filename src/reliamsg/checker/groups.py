@@ -30,6 +30,7 @@ _TOOK_OVER = "took_over"
 """The reason in ``joined`` rows of an inbox that continued where another one had been."""
 _INCARNATION = re.compile("[0-9a-f]{16}")
 _DEALT_WITH = frozenset({"delivered", "redelivered", "declared", "dead_lettered"})
+_FAR: Position = (ENDLESS, 0)
 _SETTLING = frozenset({"acknowledged", "declared", "dead_lettered"})
 
 
@@ -40,6 +41,17 @@ class EmptyQueue(NamedTuple):
     producer: str
     incarnation: int
     lsn: int
+
+
+class Course(NamedTuple):
+    """A history's part in a stream."""
+
+    begin: Position
+    """From where on it accounts for messages: where it joined, or the first one that it dealt with."""
+    end: Position
+    """The position after everything that it dealt with."""
+    end_unknown: bool
+    """Whether it may have dealt with more: its journal was not closed."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +122,10 @@ class GroupFacts:
     """From the same positions to before the end of the stream at that time: all that the group may have settled."""
     met_by_successors: set[Stream] = field(default_factory=set)
     """The streams in the rows of inboxes that continued for one without a journal."""
+    courses: dict[Stream, list[Course]] = field(default_factory=dict)
+    """The part of each history in a stream."""
+    ends_unknown: int = 0
+    """The number of histories that may have continued beyond their journals."""
     topics: set[str] = field(default_factory=set)
     rows: dict[str, int] = field(default_factory=dict)
     """By opening of any inbox, its last row."""
@@ -180,6 +196,16 @@ class GroupFacts:
         every = (*self.behind.get(key[0], ()), *announced)
         return in_epoch([each for each in every if joined is None or each[1] < joined], key[1])
 
+    def unaccounted(self, key: Key) -> Spans:
+        """The part of a stream's epoch that a history may have settled beyond the end of its journal, and for which no
+        other one accounts: those that got further began later."""
+        courses = self.courses.get(key[0], ())
+        beyond = [(max(each.begin, each.end), _FAR) for each in courses if each.end_unknown]
+        if len(beyond) < self.ends_unknown:  # one had not begun with the stream, as far as its journal goes
+            beyond.append(((0, 0), _FAR))
+        own = [(each.begin, each.end) for each in courses if each.begin < each.end]
+        return in_epoch(beyond, key[1]) - in_epoch(own, key[1])
+
     def perhaps_settled(self, key: Key) -> Spans:
         """The part of a stream's epoch that existed when such an announcement was received, from the inbox's own
         position on; everything if an inbox is lost and its successor never met the stream."""
@@ -224,6 +250,7 @@ def gather_group(
     _check_acknowledged(facts, findings, readers)
     facts = replace(
         facts,
+        ends_unknown=sum(not (chain.finished or chain.to_the_end) for chain in chains),
         lost_inbox=any(boot_number is not None for _, boot_number in succeeded),
         duplicates=sum(reader.duplicates for reader in readers),
         out_of_order=sum(reader.out_of_order for reader in readers),
@@ -317,6 +344,10 @@ class _ChainReader:
         """Acknowledged more than once in this chain."""
         self.passed = SpanMap()
         """Owed, and skipped."""
+        self.said: dict[Stream, Position] = {}
+        """The lowest position in its own ``joined`` rows."""
+        self.began: dict[Stream, Position] = {}
+        """The lowest position with which it began without one."""
         self.settled_to: dict[Stream, Position] = {}
         """The highest position of each stream that it acknowledged, declared or dead-lettered."""
         self.dealt_with: dict[Stream, dict[int, int]] = {}
@@ -393,6 +424,7 @@ class _ChainReader:
 
     def _joined(self, row: JournalRow) -> None:
         stream, position = stream_of(row), (row.epoch, max(row.first, 1))
+        self.said[stream] = min(position, self.said.get(stream, position))
         facts = self.facts
         for joined in (facts.joined, facts.joined_first)[: 1 if row.reason == _TOOK_OVER else 2]:
             joined[stream] = min(position, joined.get(stream, position))
@@ -578,7 +610,8 @@ class _ChainReader:
                 _at(state.holes, row.epoch).add(*piece)
         if state.cursor is None:
             stream, position = stream_of(row), (row.epoch, row.first)
-            self.begun[stream] = min(position, self.begun.get(stream, position))
+            for begun in (self.begun, self.began):
+                begun[stream] = min(position, begun.get(stream, position))
         state.cursor = (row.epoch, last)
 
     def _check_owed(self, row: JournalRow, state: _StreamState) -> None:
@@ -629,6 +662,12 @@ class _ChainReader:
 
     def finish(self) -> None:
         """After all chains of the group were read: find the holes that no other inbox explains."""
+        for stream, begin in (self.began | self.said).items():
+            state = self.streams.get(stream)
+            cursor = None if state is None else state.cursor
+            end = (0, 0) if cursor is None else (cursor[0], cursor[1] + 1)
+            end_unknown = not (self.chain.finished or self.chain.to_the_end)
+            self.facts.courses.setdefault(stream, []).append(Course(begin, end, end_unknown))
         for stream, state in self.streams.items():
             for epoch, holes in state.holes.items():
                 if self.chain.broken:

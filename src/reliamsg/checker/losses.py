@@ -237,8 +237,8 @@ class _GroupAccount:
         self._excuse(key, discarded)
         certain_loss = missing - open_end
         unseen = certain_loss & self._settled_unseen(key, self.producers[stream.producer])
-        if tail:
-            unseen = unseen | (certain_loss & self.group.perhaps_settled(key))
+        perhaps = self.group.perhaps_settled(key) if tail else self.group.unaccounted(key)
+        unseen = unseen | (certain_loss & perhaps)
         self._put("settled_unseen", key, unseen)
         self._excuse(key, unseen)
         certain_loss = certain_loss - unseen
