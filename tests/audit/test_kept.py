@@ -53,8 +53,15 @@ def shown(verdict: Mapping[str, Any]) -> dict[str, Any]:
     """Without what differs between audits with and without a state."""
     found = {name: value for name, value in verdict.items() if name != "seconds"}
     unlike = {"state_signature_checked"}
-    found["evidence"] = {name: value for name, value in verdict["evidence"].items() if name not in unlike}
+    found["evidence"] = {
+        name: value for name, value in verdict.get("evidence", {}).items() if name not in unlike
+    }
     return found
+
+
+def without_incidents(verdict: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what depends on the audits before."""
+    return {name: value for name, value in verdict.items() if name not in ("incidents", "window")}
 
 
 @pytest.fixture

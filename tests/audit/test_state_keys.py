@@ -34,7 +34,7 @@ from reliamsg.store.signing import sign_line
 from tests.audit.generated import journals
 from tests.audit.local_spark import local_spark
 from tests.audit.test_follow import followed
-from tests.audit.test_kept import shown
+from tests.audit.test_kept import shown, without_incidents
 from tests.audit.test_windows import System
 from tests.chance import examples
 
@@ -374,10 +374,6 @@ def tried(system: System) -> tuple[dict[str, Any] | None, str]:
         return system.again(baseline=ALWAYS), ""
     except (ConfigError, OSError) as error:
         return None, str(error)
-
-
-def without_incidents(verdict: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in verdict.items() if name not in ("incidents", "window")}
 
 
 def changed_somewhere(path: Path, dice: random.Random) -> bool:

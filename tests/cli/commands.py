@@ -37,11 +37,9 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def reliamsg(
-    *arguments: str | Path, stdin: bytes = b"", timeout: float = 240.0, **variables: str
+    *arguments: str | Path, stdin: bytes = b"", **variables: str
 ) -> subprocess.CompletedProcess[bytes]:
-    return run_child(
-        [*RELIAMSG, *map(str, arguments)], stdin=stdin, timeout=timeout, env=environment(**variables)
-    )
+    return run_child([*RELIAMSG, *map(str, arguments)], stdin=stdin, env=environment(**variables))
 
 
 def reliamsg_here(*arguments: str | Path) -> subprocess.CompletedProcess[bytes]:

@@ -2492,8 +2492,8 @@ MUTANTS = (
     Mutant(
         "closed-inbox-may-have-gone-on",
         "checker/groups.py",
-        "            end_unknown = not (self.chain.finished or self.chain.to_the_end)\n",
-        "            end_unknown = True\n",
+        "            course = Course(begin, end, self.chain.end_unknown)\n",
+        "            course = Course(begin, end, True)\n",
         "P8: messages that no inbox received are excused because one that was closed may have had them",
         ByTest(
             "checker/test_controlled.py::test_scenario[the same, and the inbox was closed]",
@@ -2572,8 +2572,8 @@ MUTANTS = (
     Mutant(
         "closed-openings-lose-their-end",
         "checker/restores.py",
-        "            frozenset(_end(boot) for boot, followed in own if followed and not boot.closed),\n",
-        "            frozenset(_end(boot) for boot, followed in own if followed),\n",
+        "            own.unclosed.update(_end(boot) for boot in chain.boots[:-1] if not boot.closed)\n",
+        "            own.unclosed.update(_end(boot) for boot in chain.boots[:-1])\n",
         "P9: made-up messages at the end of an opening that was closed are excused as lost with a disk",
         ByTest(
             "checker/test_controlled.py::test_scenario[the same, and the outbox had been closed then]",
@@ -2736,7 +2736,7 @@ MUTANTS = (
     Mutant(
         "open-journal-proven-to-its-last-change",
         "checker/journals.py",
-        "last.changed_us if self.finished or self.to_the_end else last.begun_us)\n",
+        "last.begun_us if self.end_unknown else last.changed_us)\n",
         "last.changed_us)\n",
         "P9: complete through a time by which rows began that have not arrived",
         ByTest(

@@ -7,6 +7,8 @@ before the cursor is out of order; a row that does not begin directly after it l
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -14,18 +16,7 @@ from reliamsg.audit.context import Journal, position
 from reliamsg.audit.fold import Fact
 from reliamsg.audit.spans import LAST
 
-__all__ = [
-    "DEAD",
-    "DEALT_WITH",
-    "HANDED",
-    "SKIPPED",
-    "Bounds",
-    "Course",
-    "Position",
-    "Step",
-    "end_of",
-    "follow",
-]
+__all__ = ["DEAD", "HANDED", "SKIPPED", "Bounds", "Course", "Position", "Step", "end_of", "follow"]
 
 Position = tuple[int, int]
 """Epoch and sequence number."""
@@ -35,7 +26,7 @@ HANDED = ("delivered", "redelivered")
 SKIPPED = ("declared", "before_join")
 """Declared to the application as not delivered. An end below the start means the rest of the epoch."""
 DEAD = "dead_lettered"
-DEALT_WITH = (*HANDED, "declared", DEAD)
+_DEALT_WITH = (*HANDED, "declared", DEAD)
 _ADVANCING = frozenset({*HANDED, *SKIPPED, DEAD})
 _ORDERED = frozenset({*_ADVANCING, "late", "replayed"})
 _PLACED = frozenset({*_ORDERED, "acknowledged"})
@@ -136,6 +127,16 @@ class Course:
     bounds: Bounds
     behind: list[int]
     """The rows by which it left its place, because another inbox had got further."""
+
+    def dealt_with(self) -> Iterable[dict[int, int]]:
+        """For each part of it between two ``behind`` rows, the last number of each epoch that it delivered, declared or
+        dead-lettered."""
+        parts: dict[int, dict[int, int]] = defaultdict(dict)
+        for step in self.steps:
+            if step.fact.kind in _DEALT_WITH:
+                own = parts[bisect_left(self.behind, step.fact.lsn)]
+                own[step.fact.epoch] = max(step.last, own.get(step.fact.epoch, 0))
+        return parts.values()
 
 
 def follow(journal: Journal, facts: Iterable[Fact]) -> Course:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -26,7 +25,7 @@ from reliamsg.audit.incidents import Incident, incidents_of_stream
 from reliamsg.audit.kinds import KINDS, LOSSES
 from reliamsg.audit.numbers import DECLINED, History, read_history
 from reliamsg.audit.offsets import Offsets, offsets_of_stream
-from reliamsg.audit.order import DEALT_WITH, Bounds, Course, Position, end_of, follow
+from reliamsg.audit.order import Bounds, Course, Position, end_of, follow
 from reliamsg.audit.passages import Passages, count_passages
 from reliamsg.audit.repeats import repeats
 from reliamsg.audit.spans import LAST, joined, size, stretches
@@ -438,7 +437,7 @@ class _Stream:
         ends: dict[int, int] = {}
         for epoch, _, last, _ in self.enqueued:
             ends[epoch] = max(last, ends.get(epoch, 0))
-        for own in _dealt_with(courses):
+        for own in (part for course in courses for part in course.dealt_with()):
             entered = max((epoch for epoch in own if epoch in producer.entered), default=0)
             found -= {epoch for epoch, last in own.items() if epoch < entered and last > ends.get(epoch, 0)}
         return found
@@ -653,18 +652,6 @@ _HAD = frozenset(
     {"received", "duplicate", "buffered", "late", "before_join", "dead_lettered", "quarantined", "let_go"}
 )
 """Kinds of rows about messages that a group had or that were announced to it, which may have no other finding."""
-
-
-def _dealt_with(courses: Iterable[Course]) -> Iterator[dict[int, int]]:
-    """For each journal, and each part of it between two ``behind`` rows: the last number of each epoch that it
-    delivered, declared or dead-lettered."""
-    for course in courses:
-        parts: dict[int, dict[int, int]] = defaultdict(dict)
-        for step in course.steps:
-            if step.fact.kind in DEALT_WITH:
-                own = parts[bisect_left(course.behind, step.fact.lsn)]
-                own[step.fact.epoch] = max(step.last, own.get(step.fact.epoch, 0))
-        yield from parts.values()
 
 
 def _ends_of_group(fact: Fact) -> Iterator[tuple[int, int]]:

@@ -223,7 +223,7 @@ def gather_group(
         group,
         sound=not any(chain.broken for chain in chains),
         finished=all(chain.finished for chain in chains),
-        whole=not any(chain.broken or not (chain.to_the_end or chain.finished) for chain in chains),
+        whole=not any(chain.broken or chain.end_unknown for chain in chains),
         latest=any(boot.opened.get("begin") == "latest" for chain in chains for boot in chain.boots),
     )
     for chain in chains:
@@ -231,12 +231,15 @@ def gather_group(
             facts.rows[boot.name] = max(boot.last_lsn, facts.rows.get(boot.name, 0))
     findings: list[Finding] = []
     readers: list[_ChainReader] = []
-    begun: dict[Stream, Position] = {}
     for chain in chains:
-        reader = _ChainReader(facts, findings, chain, gap_timeout, tolerance, begun)
+        reader = _ChainReader(facts, findings, chain, gap_timeout, tolerance)
         reader.read()
         readers.append(reader)
-    unnamed = {stream: place for stream, place in begun.items() if stream not in facts.joined}
+    unnamed: dict[Stream, Position] = {}
+    for reader in readers:
+        for stream, place in reader.began.items():
+            if stream not in facts.joined:
+                unnamed[stream] = min(place, unnamed.get(stream, place))
     facts.joined_first.update(unnamed)
     facts.joined.update(unnamed)
     succeeded = [(reader, _succeeded_in(reader, readers)) for reader in readers]
@@ -250,7 +253,7 @@ def gather_group(
     _check_acknowledged(facts, findings, readers)
     facts = replace(
         facts,
-        ends_unknown=sum(not (chain.finished or chain.to_the_end) for chain in chains),
+        ends_unknown=sum(chain.end_unknown for chain in chains),
         lost_inbox=any(boot_number is not None for _, boot_number in succeeded),
         duplicates=sum(reader.duplicates for reader in readers),
         out_of_order=sum(reader.out_of_order for reader in readers),
@@ -327,15 +330,12 @@ class _ChainReader:
         chain: Chain,
         gap_timeout: float | None,
         tolerance: float,
-        begun: dict[Stream, Position],
     ) -> None:
         self.facts = facts
         self.findings = findings
         self.chain = chain
         self.gap_timeout = gap_timeout
         self.tolerance = tolerance
-        self.begun = begun
-        """Where the first row of each stream is; shared by the group's chains."""
         self.streams: dict[Stream, _StreamState] = {}
         self.acknowledged: SpanMap = SpanMap()
         """What the boots before the current one acknowledged, which was durable by then."""
@@ -351,7 +351,7 @@ class _ChainReader:
         self.settled_to: dict[Stream, Position] = {}
         """The highest position of each stream that it acknowledged, declared or dead-lettered."""
         self.dealt_with: dict[Stream, dict[int, int]] = {}
-        """The latest of the facts."""
+        """The latest part of those in the facts."""
         self.announced: list[tuple[int, Stream, Position]] = []
         """Announcements that the group had settled everything before a position: in which boot they were received, for
         which stream, and that position."""
@@ -610,8 +610,7 @@ class _ChainReader:
                 _at(state.holes, row.epoch).add(*piece)
         if state.cursor is None:
             stream, position = stream_of(row), (row.epoch, row.first)
-            for begun in (self.begun, self.began):
-                begun[stream] = min(position, begun.get(stream, position))
+            self.began[stream] = min(position, self.began.get(stream, position))
         state.cursor = (row.epoch, last)
 
     def _check_owed(self, row: JournalRow, state: _StreamState) -> None:
@@ -666,8 +665,8 @@ class _ChainReader:
             state = self.streams.get(stream)
             cursor = None if state is None else state.cursor
             end = (0, 0) if cursor is None else (cursor[0], cursor[1] + 1)
-            end_unknown = not (self.chain.finished or self.chain.to_the_end)
-            self.facts.courses.setdefault(stream, []).append(Course(begin, end, end_unknown))
+            course = Course(begin, end, self.chain.end_unknown)
+            self.facts.courses.setdefault(stream, []).append(course)
         for stream, state in self.streams.items():
             for epoch, holes in state.holes.items():
                 if self.chain.broken:

@@ -159,6 +159,11 @@ class Chain:
         return bool(self.boots) and self.boots[-1].closed
 
     @property
+    def end_unknown(self) -> bool:
+        """Whether rows may follow that have not arrived."""
+        return not (self.to_the_end or self.finished)
+
+    @property
     def sound(self) -> bool:
         """Whether everything that happened is in the chain."""
         return not self.broken and self.finished
@@ -166,7 +171,7 @@ class Chain:
     def is_whole(self, boot: Boot) -> bool:
         """Whether a boot's journal is complete. Rows can grow, so one row may depend on later ones: a boot that
         continues in segments that have not arrived yet proves nothing."""
-        return not self.broken and (self.to_the_end or self.finished or boot is not self.boots[-1])
+        return not self.broken and (not self.end_unknown or boot is not self.boots[-1])
 
     @cached_property
     def proven_us(self) -> int:
@@ -184,7 +189,7 @@ class Chain:
         last = self.boots[-1]
         tip = last.name, last.last_lsn
         idle = max((head.wall_us for head in self.heads if (head.boot, head.lsn) == tip), default=0)
-        return max(idle, last.changed_us if self.finished or self.to_the_end else last.begun_us)
+        return max(idle, last.begun_us if self.end_unknown else last.changed_us)
 
     def reaches(self, wall_us: int | None) -> bool:
         """Whether everything that follows is later than that time, by the client's clock."""

@@ -333,7 +333,8 @@ class _GroupAccount:
         producer, epoch = key[0].producer, key[1]
         ends = self.ends.get(producer)
         if ends is not None and ends.touch(epoch):
-            last = max((last for _, last in self.producers[producer].enqueued[key]), default=0)
+            enqueued = self.producers[producer].enqueued[key]
+            last = enqueued.highest if enqueued else 0
             if not self.group.went_on(key, last, ends.epochs):
                 return True
         return any(cut.touches(epoch) for cut in self.cuts.get(producer, ()))

@@ -131,7 +131,7 @@ def gather_producer(
     by the producer's clock. `drained`: the period has no end, and nothing is to follow."""
     chains = list(chains)
     sound = not any(chain.broken for chain in chains)
-    unfinished = [chain for chain in chains if not (chain.to_the_end or chain.finished)]
+    unfinished = [chain for chain in chains if chain.end_unknown]
     facts = ProducerFacts(
         producer,
         sound,

@@ -65,9 +65,9 @@ class Ends:
     """Where a producer's outbox may have lost its last messages with its disk, unless an inbox that had received them
     goes on to a later epoch that journals have: it would meet an opening that does not know of them."""
 
-    epochs: frozenset[int]
+    epochs: set[int]
     """Of all openings."""
-    unclosed: frozenset[int]
+    unclosed: set[int]
     """The last epochs of openings that were not closed before the next one began."""
 
     def touch(self, epoch: int) -> bool:
@@ -147,18 +147,13 @@ def find_cuts(chains: Iterable[Chain]) -> dict[str, list[Cut]]:
 
 def find_ends(chains: Iterable[Chain]) -> dict[str, Ends]:
     """By producer, where its outbox may have lost its last messages."""
-    boots: dict[str, list[tuple[Boot, bool]]] = {}
+    found: dict[str, Ends] = {}
     for chain in chains:
         if chain.role == "producer":
-            followed = [True] * (len(chain.boots) - 1) + [False]
-            boots.setdefault(chain.client, []).extend(zip(chain.boots, followed, strict=False))
-    return {
-        producer: Ends(
-            frozenset(epoch for boot, _ in own for epoch in _entered(boot)),
-            frozenset(_end(boot) for boot, followed in own if followed and not boot.closed),
-        )
-        for producer, own in boots.items()
-    }
+            own = found.setdefault(chain.client, Ends(set(), set()))
+            own.epochs.update(epoch for boot in chain.boots for epoch in _entered(boot))
+            own.unclosed.update(_end(boot) for boot in chain.boots[:-1] if not boot.closed)
+    return found
 
 
 def _beginnings(chains: Iterable[Chain]) -> dict[str, int]:

@@ -159,7 +159,13 @@ class Drive:
 
     def bring_back(self, backup: Backup) -> None:
         """Replace the files by a copy. The database must not be open."""
-        self.restore(backup.image)
+        database, wal = backup.image
+        self.path.write_bytes(database)
+        self.path.with_name(self.path.name + "-shm").unlink(missing_ok=True)
+        if wal:
+            self._wal.write_bytes(wal)
+        else:
+            self._wal.unlink(missing_ok=True)
         if self._watcher is not None:
             self._watcher.replaced(backup.noted)
 
@@ -307,16 +313,6 @@ class Drive:
             self._connection = None
         self._torn = None
         close()
-
-    def restore(self, image: Image) -> None:
-        """Replace the files by an image of them. The database must not be open."""
-        database, wal = image
-        self.path.write_bytes(database)
-        self.path.with_name(self.path.name + "-shm").unlink(missing_ok=True)
-        if wal:
-            self._wal.write_bytes(wal)
-        else:
-            self._wal.unlink(missing_ok=True)
 
 
 class _DiskError(sqlite3.OperationalError):
