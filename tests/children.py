@@ -8,15 +8,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["ended", "run_child"]
+__all__ = ["TIMEOUT_S", "ended", "run_child"]
 
-_TIMEOUT_S = 240.0
+TIMEOUT_S = 240.0
+"""Of every child process that is not known to take longer."""
 _STACKS_S = 20.0
 """How long a process may take to write the stacks of its threads, or to be killed."""
 
 
 def ended(
-    child: subprocess.Popen[Any], stdin: str | bytes | None = None, timeout: float = _TIMEOUT_S
+    child: subprocess.Popen[Any], stdin: str | bytes | None = None, timeout: float = TIMEOUT_S
 ) -> tuple[Any, Any]:
     """Wait until a Python program has ended; returns what it wrote to its standard output and error.
 
@@ -41,7 +42,7 @@ def run_child(
     command: Sequence[str | Path],
     *,
     stdin: str | bytes = b"",
-    timeout: float = _TIMEOUT_S,
+    timeout: float = TIMEOUT_S,
     check: bool = False,
     text: bool = False,
     env: Mapping[str, str] | None = None,

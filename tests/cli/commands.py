@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from reliamsg.cli import main
-from tests.children import run_child
+from tests.children import TIMEOUT_S, run_child
 
 RELIAMSG = [sys.executable, "-m", "reliamsg"]
 
@@ -37,9 +37,11 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def reliamsg(
-    *arguments: str | Path, stdin: bytes = b"", **variables: str
+    *arguments: str | Path, stdin: bytes = b"", timeout: float = TIMEOUT_S, **variables: str
 ) -> subprocess.CompletedProcess[bytes]:
-    return run_child([*RELIAMSG, *map(str, arguments)], stdin=stdin, env=environment(**variables))
+    return run_child(
+        [*RELIAMSG, *map(str, arguments)], stdin=stdin, timeout=timeout, env=environment(**variables)
+    )
 
 
 def reliamsg_here(*arguments: str | Path) -> subprocess.CompletedProcess[bytes]:
