@@ -94,7 +94,7 @@ format: setup  ## Fix formatting
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-types: setup  ## Check types, strictly
+types: setup  ## Check types, strictly, of the tests too
 	$(BIN)/mypy
 
 fuzz: setup  ## Fuzz every decoder, guided by coverage: FUZZ_SECONDS=60 for each

@@ -6,7 +6,7 @@ import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, AnyStr, Literal, overload
 
 __all__ = ["TIMEOUT_S", "ended", "run_child"]
 
@@ -17,13 +17,15 @@ _STACKS_S = 20.0
 
 
 def ended(
-    child: subprocess.Popen[Any], stdin: str | bytes | None = None, timeout: float = TIMEOUT_S
-) -> tuple[Any, Any]:
+    child: subprocess.Popen[AnyStr], stdin: AnyStr | None = None, timeout: float = TIMEOUT_S
+) -> tuple[AnyStr, AnyStr]:
     """Wait until a Python program has ended; returns what it wrote to its standard output and error.
 
     If that takes more than `timeout` seconds, the program must write the stacks of all its threads, which are part of
     the AssertionError, like everything else that it has written.
     """
+    out: Any
+    err: Any
     try:
         out, err = child.communicate(stdin, timeout)
     except subprocess.TimeoutExpired:
@@ -38,6 +40,28 @@ def ended(
     return out, err
 
 
+@overload
+def run_child(
+    command: Sequence[str | Path],
+    *,
+    stdin: bytes = b"",
+    timeout: float = TIMEOUT_S,
+    check: bool = False,
+    text: Literal[False] = False,
+    env: Mapping[str, str] | None = None,
+    cwd: str | Path | None = None,
+) -> subprocess.CompletedProcess[bytes]: ...
+@overload
+def run_child(
+    command: Sequence[str | Path],
+    *,
+    stdin: str = "",
+    timeout: float = TIMEOUT_S,
+    check: bool = False,
+    text: Literal[True],
+    env: Mapping[str, str] | None = None,
+    cwd: str | Path | None = None,
+) -> subprocess.CompletedProcess[str]: ...
 def run_child(
     command: Sequence[str | Path],
     *,

@@ -8,12 +8,17 @@ end.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import pytest
 
 T = TypeVar("T")
+
+
+class Size(Protocol):
+    """The ``size`` fixture."""
+
+    def __call__(self, small: T, large: T, /) -> T: ...
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -68,7 +73,7 @@ def full(pytestconfig: pytest.Config) -> bool:
 
 
 @pytest.fixture(scope="session")
-def size(full: bool) -> Callable[[T, T], T]:
+def size(full: bool) -> Size:
     """Choose between the small and the full size of something."""
 
     def choose(small: T, large: T) -> T:

@@ -27,7 +27,7 @@ def patient(seconds: float) -> float:
 
 
 def wait_for(
-    condition: Callable[[], Any],
+    condition: Callable[..., Any],  # without arguments, but a lambda may bind variables of a loop as defaults
     what: str = "the condition holds",
     seconds: float = 20.0,
     poll: float = 0.005,

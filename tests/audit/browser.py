@@ -30,7 +30,7 @@ class Browser:
         self._scheme = scheme
         self.media("")
         self._resize(width)
-        self._driver.get_log("browser")
+        self._log()  # of the page before
         self._driver.get(path.as_uri())
 
     def media(self, name: str) -> None:
@@ -40,7 +40,12 @@ class Browser:
 
     def console(self) -> list[str]:
         """What the page wrote to the console since it was opened."""
-        return [entry["message"] for entry in self._driver.get_log("browser")]
+        return [entry["message"] for entry in self._log()]
+
+    def _log(self) -> list[dict[str, Any]]:
+        """Log entries since the last call."""
+        found: list[dict[str, Any]] = self._driver.get_log("browser")  # type: ignore[no-untyped-call]
+        return found
 
     def all(self, selector: str) -> list[WebElement]:
         return self._driver.find_elements(By.CSS_SELECTOR, selector)

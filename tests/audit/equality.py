@@ -59,7 +59,7 @@ class Outcome:
     through: dict[str, object] = field(default_factory=dict)
     """The time through which everything is proven, the clients, and the verdict."""
     sites: dict[str, dict[str, int]] = field(default_factory=dict)
-    latency: dict[str, dict[str, float]] = field(default_factory=dict)
+    latency: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def kinds(self) -> set[str]:
         return {place[0] for place in self.found}

@@ -43,7 +43,7 @@ class Journals:
     """The journals of one run."""
 
     tag: str
-    clients: list[tuple[Role, str, list[JournalRow]]] = field(default_factory=list)
+    clients: list[tuple[Role, str, Sequence[JournalRow]]] = field(default_factory=list)
     changes: list[str] = field(default_factory=list)
     """The corruptions."""
 
@@ -526,7 +526,7 @@ def _restore(rng: random.Random, made: Journals) -> None:
                 if rng.random() < 0.2:
                     # It continued from another inbox's position, and met no other opening.
                     had = [rows[before].epoch, rng.randint(1, 40)]
-                    end = {
+                    end: dict[str, Any] = {
                         "epoch": rows[begin].epoch + rng.choice((0, 1)),
                         "first": 1,
                         "last": 1,

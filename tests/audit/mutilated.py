@@ -35,7 +35,7 @@ def of_run(
     tag: str,
     *,
     rows: int = 6,
-    change: Callable[[list[JournalRow]], list[JournalRow]] = lambda rows: rows,
+    change: Callable[[Sequence[JournalRow]], Sequence[JournalRow]] = lambda rows: rows,
 ) -> Path:
     """Write the journals of another such run, with `tag` appended to the clients' names.
 
@@ -62,7 +62,7 @@ def written(
     return parent
 
 
-def a_day_off(rows: list[JournalRow]) -> list[JournalRow]:
+def a_day_off(rows: Sequence[JournalRow]) -> list[JournalRow]:
     """The rows of a client whose wall clock is a day ahead."""
     day_us = 86_400_000_000
     return [

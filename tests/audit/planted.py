@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from reliamsg.checker.journals import Chain
 from reliamsg.message import Prev, Stream, digest
@@ -236,7 +237,7 @@ def _restored_outbox(run: History) -> None:
         boot[0] = replace(boot[0], epoch=epoch, incarnation=INC[epoch])
     between, its = E1 + 1, 0xB1
     place = (S, between, its, 1, 2)
-    added = {"digest": digest_of(S, between, 1, 2)}
+    added: dict[str, Any] = {"digest": digest_of(S, between, 1, 2)}
     run.producers["A"].insert(
         1,
         [

@@ -166,7 +166,12 @@ def _touches(name: str, first: int, last: int) -> bool:
 def _group(group: str, producers: dict[str, str], lost: bool) -> Chain:
     diary = Diary("group", group)
     topics = [topic for topic, groups in TOPICS.items() if group in groups]
-    opened = {"topics": topics, "sites": list(SITES), "begin": "earliest", "gap_timeout": 30.0}
+    opened: dict[str, Any] = {
+        "topics": topics,
+        "sites": list(SITES),
+        "begin": "earliest",
+        "gap_timeout": 30.0,
+    }
     diary.add(0, "opened", inbox=f"{group}-inbox", **opened)
     for site in SITES:
         diary.add(0.02, "connected", site=site)

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -591,6 +591,7 @@ def test_nothing_is_removed_before_its_copy_is_durable(place: Path, monkeypatch:
 
 def test_two_at_once_are_refused(place: Path) -> None:
     running = compact(place)
+    assert isinstance(running, Generator)
     next(running)
     with pytest.raises(ConfigError, match="another compaction is running"):
         next(compact(place))

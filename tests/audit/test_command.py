@@ -17,6 +17,7 @@ from reliamsg.audit.__main__ import main
 from reliamsg.audit.expect import Expect, parse_expect
 from reliamsg.audit.times import parse_time
 from reliamsg.audit.verdict import status, table
+from reliamsg.checker import Expect as CheckerExpect
 from reliamsg.checker import check_directory
 from reliamsg.errors import ConfigError
 from tests.audit.mutilated import exported
@@ -47,7 +48,7 @@ def test_a_verdict_as_json_and_its_files(tmp_path: Path) -> None:
     assert {each.name for each in out.iterdir() if not each.name.startswith(".")} == {
         "chains", "findings", "latency", "ranges", "sites", "verdict.json", "report.html",
     }  # fmt: skip
-    plain = check_directory(journals, Expect(drained=True)).as_dict()
+    plain = check_directory(journals, CheckerExpect(drained=True)).as_dict()
     for name in ("through", "clients", "messages", "streams", "sites", "latency", "rows", "lost_ranges"):
         assert found[name] == plain[name], name
     assert table(found).startswith(f"verdict: complete through {found['through']}\n")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from reliamsg.store.segment import Segment
 from tests.audit.equality import shared
 from tests.audit.generated import Journals, journals, segments
 from tests.chance import examples
+from tests.options import Size
 
 
 def _cut(made: Journals, seed: int) -> list[tuple[Role, str, list[Segment]]]:
@@ -93,7 +94,7 @@ def test_by_the_plain_checker(tmp_path_factory: pytest.TempPathFactory, seed: in
 
 @pytest.mark.integrations
 @pytest.mark.timeout(900)
-def test_by_spark(spark: SparkSession, tmp_path: Path, size: Callable[[int, int], int]) -> None:
+def test_by_spark(spark: SparkSession, tmp_path: Path, size: Size) -> None:
     """All in one audit: the names attribute findings to their runs."""
     for first in range(0, size(1, 10)):
         place, ways = (

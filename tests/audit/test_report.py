@@ -302,7 +302,9 @@ def test_the_numbers_are_those_of_the_verdict(browser: Browser, bad_night: Repor
         assert path is not None
         assert text == f"{lookup(verdict, path):,}", path
     paths = {tuple(json.loads(path)) for path in shown if path}
-    expected = {("messages", name) for name in verdict["messages"] if name != "delivered"}
+    expected: set[tuple[str, ...]] = {
+        ("messages", name) for name in verdict["messages"] if name != "delivered"
+    }
     expected |= {("messages", "delivered", name) for name in verdict["messages"]["delivered"]}
     expected |= {("sites", site, name) for site, own in verdict["sites"].items() for name in own}
     assert paths >= expected | {("incidents_total",), ("findings_total",), ("streams",), ("rows",)}
@@ -310,9 +312,9 @@ def test_the_numbers_are_those_of_the_verdict(browser: Browser, bad_night: Repor
         each.get_attribute("data-s"): each.get_attribute("data-exact") for each in browser.all("[data-s]")
     }
     assert len(latencies) == 4 * len(verdict["latency"])
-    for path, text in latencies.items():
+    for path, exact in latencies.items():
         assert path is not None
-        assert float(text or "nan") == lookup(verdict, path)
+        assert float(exact or "nan") == lookup(verdict, path)
     by_group = browser.run(
         "return [...document.querySelectorAll('[aria-labelledby=l-acknowledged] tbody tr')]"
         ".map((row) => row.cells[0].textContent + ' ' + row.cells[4].textContent)"

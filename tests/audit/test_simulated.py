@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from reliamsg.simulation.runner import run
 from reliamsg.simulation.scenario import draw
 from tests.audit.equality import shared
 from tests.audit.generated import Journals, spoil
+from tests.options import Size
 
 MESSAGES = 60
 RUNS = 40
@@ -64,9 +64,7 @@ def by_run(verdict: dict[str, Any]) -> dict[str, str]:
 
 @pytest.mark.integrations
 @pytest.mark.timeout(3000)
-def test_all_are_judged_as_by_the_plain_checker(
-    spark: SparkSession, tmp_path: Path, size: Callable[[int, int], int]
-) -> None:
+def test_all_are_judged_as_by_the_plain_checker(spark: SparkSession, tmp_path: Path, size: Size) -> None:
     verdicts: set[str] = set()
     for batch in range(size(1, 6)):
         place = tmp_path / f"journals-{batch}"

@@ -56,6 +56,6 @@ def test_more_sets_than_are_remembered() -> None:
     count = 20 * spans._MAX_SETS
     own = [(number, number + 1, number) for number in range(count)]
     found = list(stretches(own))
-    assert found[0] == (0, 0, {0})
-    assert found[1:-1] == [(number, number, {number - 1, number}) for number in range(1, count)]
-    assert found[-1] == (count, count, {count - 1})
+    assert found[0] == (0, 0, frozenset({0}))
+    assert found[1:-1] == [(number, number, frozenset({number - 1, number})) for number in range(1, count)]
+    assert found[-1] == (count, count, frozenset({count - 1}))

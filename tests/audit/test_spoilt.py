@@ -13,7 +13,7 @@ from tests.spoilt.catalogue import SINGLES
 from tests.spoilt.edits import Case
 from tests.spoilt.judging import judged, originals_of, params
 from tests.spoilt.reader import Files
-from tests.spoilt.ways import WAYS, by_audit
+from tests.spoilt.ways import WAYS, Way, by_audit
 
 OF_SPARK = [replace(case, full=number % 11 > 0) for number, case in enumerate(SINGLES[::12])]
 """Spark takes seconds for what the others do in milliseconds."""
@@ -29,5 +29,5 @@ def originals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Files]:
 def test_it_gives_the_same_verdict(
     case: Case, originals: dict[str, Files], spark: SparkSession, tmp_path: Path
 ) -> None:
-    ways = {"checker": WAYS["checker"], "spark": partial(by_audit, spark=spark)}
+    ways: dict[str, Way] = {"checker": WAYS["checker"], "spark": partial(by_audit, spark=spark)}
     judged(case, originals[case.run], ways, tmp_path)

@@ -234,7 +234,7 @@ def with_null(path: Path, what: bytes) -> None:
 
 
 WRONG, UNSIGNED, UNKNOWN = "its signature is wrong", "not signed", "signed with an unknown key"
-FORGERIES: dict[str, tuple[Callable[[Path, bytes], None], str]] = {
+FORGERIES: dict[str, tuple[Callable[[Path, bytes], object], str]] = {
     "not signed": (lambda path, what: resigned(path, None, what), UNSIGNED),
     "signed with null": (with_null, UNSIGNED),
     "another key": (lambda path, what: resigned(path, OTHER_ID, what), UNKNOWN),
@@ -482,11 +482,11 @@ def test_without_keys_a_signed_state_is_not_written(
         system.again()
     assert str(error.value) == says
     capsys.readouterr()
-    for command in (
-        lambda: main([str(system.place), "--state", str(system.state)]),
-        lambda: accept.main([str(system.state), incident, "--reason", "x"]),
+    for command, arguments in (
+        (main, [str(system.place), "--state", str(system.state)]),
+        (accept.main, [str(system.state), incident, "--reason", "x"]),
     ):
-        assert command() == 64
+        assert command(arguments) == 64
         assert capsys.readouterr().err == f"reliamsg: {says}\n"
     after = {path.name: path.read_bytes() for path in system.state.iterdir()}
     assert {name: data for name, data in after.items() if name != "kept.lock"} == {

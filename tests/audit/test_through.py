@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -35,7 +37,7 @@ def unfinished(seed: int) -> list[Chain]:
     return [replace(chain, to_the_end=False) for chain in run.chains()]
 
 
-def _begun_anew(rng: random.Random, rows: list[JournalRow]) -> list[JournalRow]:
+def _begun_anew(rng: random.Random, rows: Sequence[JournalRow]) -> list[JournalRow]:
     """Another file of the same producer: in later or earlier epochs, begun before or after."""
     by, epochs = rng.choice((-1, 1)) * 10_000_000, rng.choice((-1, 1)) * 1_000
     return [
@@ -47,16 +49,19 @@ def _begun_anew(rng: random.Random, rows: list[JournalRow]) -> list[JournalRow]:
     ]  # fmt: skip
 
 
-def _set_back(rng: random.Random, rows: list[JournalRow]) -> list[JournalRow]:
+def _set_back(rng: random.Random, rows: Sequence[JournalRow]) -> list[JournalRow]:
     """Set the client's clock back before some row."""
     at, by = rng.randrange(len(rows)), rng.choice((1, 1_000, 2_000_000))
     later = [replace(row, wall_us=row.wall_us - by, wall_last_us=row.wall_last_us - by) for row in rows[at:]]
     return [*rows[:at], *later]
 
 
-def _with_operations(rng: random.Random, role: str, name: str, rows: list[JournalRow]) -> list[JournalRow]:
+def _with_operations(
+    rng: random.Random, role: str, name: str, rows: Sequence[JournalRow]
+) -> list[JournalRow]:
     """Some files were retired, and some clients' clocks set."""
-    rows, plain = list(rows), {"producer": "", "topic": "", "epoch": 0, "first": 0, "last": 0, "digest": None}
+    rows = list(rows)
+    plain: dict[str, Any] = {"producer": "", "topic": "", "epoch": 0, "first": 0, "last": 0, "digest": None}
     if rng.random() < 0.2:
         at = rng.randrange(1, len(rows) + 1)
         low, high = sorted(rng.choice(rows).wall_us + rng.choice((0, 500)) for _ in range(2))

@@ -441,7 +441,7 @@ def test_metrics(system: System, tmp_path: Path) -> None:
     write_metrics(path, found, 1790000000.0)
     values = {
         (sample.name, *sorted(sample.labels.items())): sample.value
-        for family in text_string_to_metric_families(path.read_text())
+        for family in text_string_to_metric_families(path.read_text())  # type: ignore[no-untyped-call]
         for sample in family.samples
     }
     assert values["reliamsg_audit_messages", ("fate", "enqueued")] == 200

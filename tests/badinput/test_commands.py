@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -189,5 +190,6 @@ def test_a_failing_fsync(nowhere: Sites, tmp_path: Path) -> None:
     faults = DiskFaults(tmp_path)
     faults.fail_fsync("p.db-wal")
     arguments = ["pub", "t", "--producer", "p", "--outbox", nowhere.file("p.db"), *nowhere.arguments]
-    result = reliamsg(*arguments, stdin=b"a\n", **faults.environment)
+    environment: dict[str, Any] = faults.environment
+    result = reliamsg(*arguments, stdin=b"a\n", **environment)
     refused(secretless(result), 74, "an fsync failed")

@@ -177,7 +177,7 @@ def test_a_small_disk_is_used_again_and_again(clients: Clients, sites: list[Site
 
     for number in range(1_000):
         body = b"%04d" % number + bytes(4_000)
-        wait_for(lambda body=body: published(body), "there is room")  # type: ignore[misc]
+        wait_for(lambda body=body: published(body), "there is room")
     assert [int(body[:4]) for body in bodies(take(consumer, 1_000))] == list(range(1_000))
     producer.flush(timeout=120)
 

@@ -111,7 +111,7 @@ def test_a_site_returns_while_a_second_inbox_waits(
         for number in range(3)
     ]
     for second in seconds:
-        wait_for(lambda c=second: busy_sites(c) == ["dc1"], "the others wait")  # type: ignore[misc]
+        wait_for(lambda c=second: busy_sites(c) == ["dc1"], "the others wait")
     producer = clients.producer(sites)
     number = 0
     for _ in range(4):

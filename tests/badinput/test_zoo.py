@@ -139,7 +139,7 @@ def test_settings(here: Path, which: str, wrong: Any) -> None:
 @pytest.mark.parametrize("which", ["Producer", "Consumer"])
 def test_constructors(here: Path, network: MemoryNetwork, which: str, wrong: Any) -> None:
     kind: Any = {"Producer": Producer, "Consumer": Consumer}[which]
-    own = {
+    own: dict[str, dict[str, Any]] = {
         "Producer": {"producer_id": "p", "outbox": "o.db"},
         "Consumer": {"group": "g", "topics": ["t"], "inbox": "i.db"},
     }

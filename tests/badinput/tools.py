@@ -12,6 +12,9 @@ from urllib.parse import urlsplit
 
 import paho.mqtt.client as mqtt
 import pika
+from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
 
 from reliamsg import Consumer, Message, Producer, Site
 from reliamsg.store.database import open_readonly
@@ -108,7 +111,7 @@ class PlainPaho:
 
     def __init__(self, url: str, version: str) -> None:
         protocol = mqtt.MQTTv5 if version == "5" else mqtt.MQTTv311
-        self._client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, protocol=protocol)
+        self._client = mqtt.Client(CallbackAPIVersion.VERSION2, protocol=protocol)
         parts = urlsplit(url)
         self._client.connect(cast(str, parts.hostname), cast(int, parts.port))
         self._client.loop_start()
@@ -157,7 +160,7 @@ class Stranger:
             return
         options: dict[str, Any] = {"retain": retain}
         if headers:
-            properties5 = mqtt.Properties(mqtt.PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
+            properties5 = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
             properties5.UserProperty = list(headers.items())
             options["properties"] = properties5
         self._paho.publish(topic, body, **options)

@@ -76,7 +76,11 @@ def test_sides_alternate_after_a_warm_up() -> None:
     turns: list[str] = []
 
     def side(name: str) -> Any:
-        return lambda turn: (turns.append(f"{name}{turn}"), Run(turn, 1, 0, 0))[1]
+        def take(turn: int) -> Run:
+            turns.append(f"{name}{turn}")
+            return Run(turn, 1, 0, 0)
+
+        return take
 
     found = alternate(2, {"a": side("a"), "b": side("b")}, lambda text: None)
     assert turns == ["a0", "b0", "a1", "b1", "a2", "b2"]

@@ -15,6 +15,7 @@ from reliamsg.cli import main
 from reliamsg.cli.status import Status
 from reliamsg.lab.chaos.black_box import judge, losses, read_log
 from reliamsg.lab.chaos.settings import NOT_DRAWN, ROLES, draw, tally
+from tests.options import Size
 
 Lines = list[dict[str, Any]]
 
@@ -145,7 +146,7 @@ def test_every_value_is_drawn_and_accepted(seed: int) -> None:
 
 @pytest.mark.integrations
 def test_a_black_box_campaign(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], seed: int, size: Callable[[int, int], int]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], seed: int, size: Size
 ) -> None:
     """Only shows that it works; a proof takes hundreds of runs."""
     arguments = [

@@ -46,7 +46,8 @@ def test_a_bound_follows_from_the_settings() -> None:
     ],
 )  # fmt: skip
 def test_each_setting_adds_the_time_of_its_rule(role: str, name: str, value: Any, more: float) -> None:
-    assert within(**{role: {name: value}}) - within() == pytest.approx(more)
+    changes: dict[str, Any] = {role: {name: value}}
+    assert within(**changes) - within() == pytest.approx(more)
 
 
 def test_outstanding_messages_and_the_duration_of_faults_count() -> None:
@@ -146,7 +147,7 @@ def compared(report: Report, **found: int) -> Result:
     return Result(scenario, 1, Observations(stakes=((1, "message"),)), judged)
 
 
-def reported(*kinds: str, **counts: int) -> Report:
+def reported(*kinds: str, **counts: Any) -> Report:
     return Report([Finding(kind, "planted") for kind in kinds], Counts(**counts))
 
 

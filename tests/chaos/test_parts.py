@@ -60,7 +60,7 @@ def test_certificates(tmp_path: Path, make_mosquitto: Callable[..., Mosquitto], 
             status = wait_for(
                 lambda p=producer: (
                     (s := p.status().sites["dc1"]) and (s.error or s.state == "connected") and s
-                ),  # type: ignore[misc]
+                ),
                 "it is tried",
             )
             assert (status.state == "connected") == (name == "good"), status

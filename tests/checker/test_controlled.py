@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -18,7 +19,7 @@ _ALSO_COUNTED = (
 )  # fmt: skip
 
 
-def _found(findings: list[Finding]) -> set[tuple[str, int, tuple[tuple[int, int], ...]]]:
+def _found(findings: Sequence[Finding]) -> set[tuple[str, int, tuple[tuple[int, int], ...]]]:
     spans: dict[tuple[str, int], Spans] = {}
     for each in findings:
         own = spans.setdefault((each.kind, each.epoch or 0), Spans())

@@ -164,7 +164,7 @@ def test_of_a_producer_whose_journal_shows_that_it_lacks_rows_nothing_more_is_sa
     producer = next(chain for chain in chains if chain.role == "producer")
     place = next(i for i, row in enumerate(producer.rows) if row.kind == "confirmed" and row.epoch == E2)
     chains[chains.index(producer)] = replace(
-        producer, rows=producer.rows[:place] + producer.rows[place + 1 :]
+        producer, rows=[*producer.rows[:place], *producer.rows[place + 1 :]]
     )
     report = check(chains, expect=Expect(drained=True))
     assert not report.of_kind("missing")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -125,7 +125,7 @@ def cut_short(path: Path, target: Path, segments: int) -> None:
     connection.close()
 
 
-def find_rows(path: Path) -> list[JournalRow]:
+def find_rows(path: Path) -> Sequence[JournalRow]:
     return next(chain.rows for chain in find_journals(path.parent)[0] if chain.source == str(path))
 
 

@@ -31,7 +31,7 @@ def processes_with(text: str) -> list[int]:
 COUNT = 2000
 
 
-def demo(kind: str, place: Path, **variables: str) -> dict[str, Any]:
+def demo(kind: str, place: Path, **variables: Any) -> dict[str, Any]:
     """The output of a demo that lost nothing, and whose faults mattered."""
     result = reliamsg(
         "demo", "--messages", str(COUNT), "--sites", kind, "--dir", place, "--json", timeout=800, **variables

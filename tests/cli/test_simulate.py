@@ -10,6 +10,7 @@ import pytest
 
 from reliamsg.checker import Expect, check_directory
 from reliamsg.cli.status import Status
+from reliamsg.producer.settings import Settings
 from reliamsg.simulation import producer
 from tests.cli.commands import json_of, refused, reliamsg, reliamsg_here, succeeded
 
@@ -38,8 +39,7 @@ def test_the_line_that_is_printed_for_a_failing_run_makes_it_again(monkeypatch: 
     """With producers that report messages as published when one site has confirmed them, whatever their policy: several
     runs with the faults that their seeds draw, with selected ones, and a reduced one."""
 
-    sound = producer.Settings
-    monkeypatch.setattr(producer, "Settings", lambda **chosen: sound(**{**chosen, "confirm": "any"}))
+    monkeypatch.setattr(producer, "Settings", lambda **chosen: Settings(**{**chosen, "confirm": "any"}))
     chosen = ("--faults", "restored,crash,control_lost,delay,restart,confirm_and_lose,misroute")
     printed: list[tuple[str, str]] = []
     for more in (("--no-shrink",), chosen):

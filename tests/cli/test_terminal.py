@@ -21,6 +21,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from reliamsg.checker import Counts
 from reliamsg.checker.report import Finding, Hold, Offset, ProvenChain, Report, SiteCounts, Through
 from reliamsg.cli.app import main, root
 from reliamsg.cli.progress import Progress
@@ -107,7 +108,7 @@ def segments(directory: Path) -> Path:
             row(5, "declared", first=3, last=3),
             row(6, "acknowledged", first=9, last=9),
         ]
-        made = encode(role, EVIL, rows, None)  # type: ignore[arg-type]
+        made = encode(role, EVIL, rows, None)
         path = directory / made.path
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(made.data)
@@ -313,10 +314,10 @@ def test_reports_of_the_checker_and_the_audit() -> None:
 
     chain = ProvenChain("group", EVIL, EVIL, 0, "open", Offset("producer", EVIL, 1, None))
     report = Report(
-        [Finding("phantom", EVIL, Stream(EVIL, EVIL, 0), EVIL, EVIL, 1, 1, 2)], sites={EVIL: SiteCounts()},
+        [Finding("phantom", EVIL, Stream(EVIL, EVIL, 0), EVIL, EVIL, 1, 1, 2)],
+        Counts(delivered={EVIL: 3}), sites={EVIL: SiteCounts()},
         latency={EVIL: {EVIL: 1.0}}, through=Through(1, [Hold("group", EVIL, 1, EVIL)], [chain]),
     )  # fmt: skip
-    report.messages.delivered[EVIL] = 3
     assert "pwned" in report.text()
     assert not forbidden(report.text())
     assert len(report.text().splitlines()) == 11

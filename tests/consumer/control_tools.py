@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from reliamsg.config import Site
@@ -11,7 +11,6 @@ from reliamsg.store.database import open_readonly
 from reliamsg.store.journal import JournalRow, read_journal
 from reliamsg.testing import MemoryNetwork
 from reliamsg.transport import factory
-from reliamsg.transport.base import Binding, Evidence, Mark, Outcome, Outgoing
 from reliamsg.wire.address import call_address, group_address, producer_address, status_address
 from reliamsg.wire.control import (
     VERSION,
@@ -24,9 +23,10 @@ from reliamsg.wire.control import (
     open_control,
 )
 from tests.consumer.tools import GROUP, TOPIC, Bench, frame
+from tests.silent import SilentSender
 
 
-class Ear:
+class Ear(SilentSender):
     """Connected to one site; keeps what is heard there."""
 
     def __init__(self, network: MemoryNetwork, site: Site, name: str, addresses: Sequence[str]) -> None:
@@ -37,17 +37,6 @@ class Ear:
 
     def control_received(self, address: str, body: bytes) -> None:
         self.heard_frames.append((address, body))
-
-    def connected(self, endpoint: str, window: int | None) -> None: ...
-    def disconnected(self, reason: str, renewing: bool = False) -> None: ...
-    def unreachable(self, endpoint: str, reason: str, credentials: bool) -> None: ...
-    def pull(self) -> Sequence[Outgoing]:
-        return ()
-
-    def confirmed(self, tokens: Sequence[int]) -> None: ...
-    def refused(self, token: int, outcome: Outcome, reason: str) -> None: ...
-    def blocked(self, reason: str | None) -> None: ...
-    def found(self, evidence: Mapping[Binding, Evidence | Mark]) -> None: ...
 
 
 class FakeProducer:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from reliamsg import Gap
 from reliamsg.consumer.api import Consumer
 from reliamsg.errors import (
     ClosedError,
@@ -266,9 +267,14 @@ def test_a_gap_is_raised_and_accepted(opener: Opener, network: MemoryNetwork) ->
 def test_on_gap_decides_and_late_messages_are_shown(opener: Opener, network: MemoryNetwork) -> None:
     asked: list[str] = []
     late: list[int] = []
+
+    def decide(gap: Gap) -> str:
+        asked.append(str(gap))
+        return "skip" if len(asked) > 1 else "wait"
+
     consumer = opener(
         gap_timeout=0.2,
-        on_gap=lambda gap: asked.append(str(gap)) or ("skip" if len(asked) > 1 else "wait"),
+        on_gap=decide,
         on_late=lambda message: late.append(message.seq),
     )
     both(network, 1, 2)

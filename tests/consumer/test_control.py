@@ -463,7 +463,9 @@ class TestNewQueue:
             send(bench.network["dc1"], 1, 10)
             bench.settle(1.0)
         found = [
-            row.detail["heard"]["p"][0] for row in rows(bench, "drained") if "heard" in (row.detail or {})
+            row.detail["heard"]["p"][0]
+            for row in rows(bench, "drained")
+            if row.detail and "heard" in row.detail
         ]
         assert found == sorted(found)
         assert len(found) > 20

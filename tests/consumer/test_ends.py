@@ -82,7 +82,7 @@ def test_on_error_may_wait_for_the_consumer(opener: Opener, network: MemoryNetwo
 
 
 def test_on_error_may_close_the_consumer(opener: Opener, network: MemoryNetwork) -> None:
-    consumer = opener(on_error=lambda _: consumer.close(), on_dead_letter="halt", max_deliveries=1)
+    consumer: Consumer = opener(on_error=lambda _: consumer.close(), on_dead_letter="halt", max_deliveries=1)
     send(network["dc1"], 1, 1)
 
     def handle(message: Message) -> None:
@@ -302,7 +302,7 @@ def test_close_waits_for_running_handlers(opener: Opener, network: MemoryNetwork
     assert entered.wait(60)
     remaining: list[Any] = []
     closing = in_thread(lambda: remaining.append(consumer.close(20)))
-    until(lambda: consumer._runner.stopped, "closing")
+    until(lambda: consumer._runner is not None and consumer._runner.stopped, "closing")
     go_on.set()
     ended(closing)
     ended(running)
@@ -336,7 +336,11 @@ def test_a_handler_that_outlives_close_has_its_messages_come_again_with_the_flag
 def test_close_within_a_handler(opener: Opener, network: MemoryNetwork) -> None:
     consumer = opener()
     send(network["dc1"], 1, 1)
-    consumer.run(lambda _: consumer.close(5))
+
+    def close(_: Message) -> None:
+        consumer.close(5)
+
+    consumer.run(close)
     with pytest.raises(ClosedError):
         consumer.get(0)
 
@@ -428,11 +432,15 @@ def test_a_busy_site_that_goes_away_is_not_busy_any_more(tmp_path: Path) -> None
     network = MemoryNetwork("dc1", "dc2", threaded=False)
     bench = Bench(tmp_path / "inbox.db", network=network)
     other = Bench(tmp_path / "other.db", network=network)
-    assert other.engine.sites["dc1"].state == "busy"
+
+    def state() -> str:
+        return other.engine.sites["dc1"].state
+
+    assert state() == "busy"
     for broker in network.brokers.values():
         broker.down()
     other.settle(5.0)
-    assert other.engine.sites["dc1"].state == "unreachable"
+    assert state() == "unreachable"
     other.settle(60.0)
     assert other.engine.shared.health.fatal is None
     bench.inbox.close()

@@ -238,7 +238,7 @@ def test_what_comes_too_late_for_an_epoch_is_declared_behind_all_that_is_given_o
             raise RuntimeError("as planned")
         given = []  # it comes again
     if what == "given":
-        given += iter(chunk.next, None)  # type: ignore[arg-type]
+        given += iter(chunk.next, None)
     if what != "in hand":
         bench.engine.deliveries.release(chunk)
     send(bench.network["dc1"], 1, 5, epoch=20, incarnation=88, prev=Prev(10, 77, 10))
@@ -247,7 +247,7 @@ def test_what_comes_too_late_for_an_epoch_is_declared_behind_all_that_is_given_o
         send(bench.network[site], 11, 12)
     bench.settle(0.5)
     if what == "in hand":
-        given += iter(chunk.next, None)  # type: ignore[arg-type]
+        given += iter(chunk.next, None)
         bench.engine.deliveries.release(chunk)
     for each in given:
         each.ack()

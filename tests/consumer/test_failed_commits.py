@@ -57,7 +57,9 @@ def test_what_is_to_be_durable_while_a_commit_is_written_is_so_with_the_next(ben
     send(bench.network["dc1"], 1, 2)
     bench.settle()
     first, second = bench.take(ack=False)
-    write, wanted, durable = bench.inbox.commit, [], []
+    write = bench.inbox.commit
+    wanted: list[int] = []
+    durable: list[list[bool]] = []
 
     def commit(*arguments: object) -> object:
         durable.append([bench.engine.shared.durability.is_durable(number) for number in wanted])

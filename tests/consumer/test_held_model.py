@@ -6,6 +6,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -62,13 +63,13 @@ class HeldModel(RuleBasedStateMachine):
         inbox: Inbox = self.bench.inbox
         write = inbox.commit
 
-        def commit(*arguments: object) -> QuarantineChange:
+        def commit(*arguments: Any) -> QuarantineChange:
             if self.failing:
                 self.failing -= 1
                 raise InboxWriteError("the disk is full")
-            return write(*arguments)  # type: ignore[arg-type]
+            return write(*arguments)
 
-        inbox.commit = commit  # type: ignore[method-assign]
+        inbox.commit = commit  # type: ignore[assignment,method-assign]
 
     # -- what happens -----------------------------------------------------------------------------------
 

@@ -9,8 +9,8 @@ import pytest
 from reliamsg.consumer.status import status_of
 from reliamsg.errors import GapHeld
 from reliamsg.message import Gap, Stream
-from tests.consumer.control_tools import FakeProducer
-from tests.consumer.test_succession import KINDS, Group, rows
+from tests.consumer.control_tools import FakeProducer, rows
+from tests.consumer.test_succession import KINDS, Group
 from tests.consumer.tools import TOPIC, Bench, send, seqs
 
 STREAM = Stream("p", TOPIC)

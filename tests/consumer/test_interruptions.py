@@ -239,7 +239,7 @@ def test_run_may_be_called_again(application: Application) -> None:
     assert not done.is_alive()
 
 
-def interrupted_at(number: int, call: Callable[[], object]) -> bool:
+def interrupted_at(number: int, call: Callable[..., object]) -> bool:
     """Whether the call has so many points; it was interrupted there."""
     with suppress(KeyboardInterrupt), Interruption(number, interrupt) as interruption:
         call()
@@ -355,9 +355,11 @@ def test_a_call_that_was_given_up_is_made_before_the_next() -> None:
         made.append(number)
         return number
 
-    for number, ended in enumerate(
-        points(lambda: calls.call(lambda: slow(-1)), lambda: (go.set(), interrupt()))
-    ):
+    def go_on_interrupted() -> None:
+        go.set()
+        interrupt()
+
+    for number, ended in enumerate(points(lambda: calls.call(lambda: slow(-1)), go_on_interrupted)):
         assert ended
         assert calls.call(lambda: 7) == 7
         assert len(made) <= number + 1

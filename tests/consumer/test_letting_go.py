@@ -41,8 +41,8 @@ class Keeping(FakeProducer):
         lease = self.bench.engine.shared.role.lease
         said = {
             "since": {GROUP: (10, 5)}, "heard": (lease.inbox, 2**60), "interval_ms": 60_000,
-            "to": group_address(GROUP),
-        } | said  # fmt: skip
+            "to": group_address(GROUP), **said,
+        }  # fmt: skip
         self.status(*chain, **said)
 
     def answer(self) -> None:

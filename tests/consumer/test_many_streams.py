@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,7 @@ from reliamsg.wire.limits import CHALLENGE_BYTES
 from tests.consumer.control_tools import FakeProducer
 from tests.consumer.test_journals import rows
 from tests.consumer.tools import GROUP, TOPIC, Bench, body_of, frame, send, seqs
+from tests.options import Size
 
 STREAMS = 600
 MOST = 60
@@ -447,7 +447,7 @@ def test_what_a_producer_told_of_takes_effect_before_its_stream_leaves_memory(tm
 
 
 @pytest.mark.timeout(1_800)  # at full size some ten minutes of computing
-def test_memory_does_not_grow_with_the_streams_that_a_group_has_met(size: Callable[[int, int], int]) -> None:
+def test_memory_does_not_grow_with_the_streams_that_a_group_has_met(size: Size) -> None:
     """In a process of its own, with the broker in it. At full size with default settings."""
     streams, most = size(6_000, 1_000_000), size(1_000, 10_000)
     command = [sys.executable, "-m", "tests.consumer.many_streams", str(streams), str(most)]

@@ -35,7 +35,7 @@ def read(network: MemoryNetwork, tmp_path: Path) -> Iterator[Read]:
     opened: list[Consumer] = []
 
     def make(group: str, inbox: str = "", **settings: Any) -> Consumer:
-        settings = {"gap_timeout": 1.5, "keys": KEYS, "takeover_timeout": 4.0} | settings
+        settings = {"gap_timeout": 1.5, "keys": KEYS, "takeover_timeout": 4.0, **settings}
         consumer = Consumer(
             group, network.sites, topics=["orders"], inbox=tmp_path / f"{inbox or group}.inbox.db", **settings,
         )  # fmt: skip

@@ -18,6 +18,7 @@ from reliamsg.testing import MemoryBroker, MemoryNetwork
 from reliamsg.transport.base import Binding
 from reliamsg.transport.memory.broker import Refused
 from reliamsg.transport.memory.receiver import MemoryReceiver
+from reliamsg.transport.memory.session import MemorySession
 from reliamsg.wire.address import group_address
 from reliamsg.wire.control import StreamState
 from reliamsg.wire.limits import CHALLENGE_BYTES
@@ -116,19 +117,21 @@ class Group:
         self.stopped.add(bench)
         for site in bench.engine.sites.values():
             for link in site.connections.all:
-                link.pause()  # type: ignore[attr-defined]
+                assert isinstance(link, MemorySession)
+                link.pause()
 
     def drop(self, bench: Bench) -> None:
         """Brokers notice that nothing comes from it; with a session that is taken over it would be the same."""
         for site in bench.engine.sites.values():
             if site.connections.transport is not None:
-                self.network[site.name].drop(site.connections.transport._connection, "no heartbeat")  # type: ignore[attr-defined, arg-type]
+                self.network[site.name].drop(site.connections.transport._connection, "no heartbeat")  # type: ignore[attr-defined]
 
     def go_on(self, bench: Bench) -> None:
         self.stopped.discard(bench)
         for site in bench.engine.sites.values():
             for link in site.connections.all:
-                link.resume()  # type: ignore[attr-defined]
+                assert isinstance(link, MemorySession)
+                link.resume()
 
     def leave(self, bench: Bench) -> None:
         """Close one as consumers are closed: it says goodbye."""
@@ -285,7 +288,7 @@ def test_a_standby_knows_how_far_one_was_that_read_for_a_moment_only(group: Grou
     first = group.join(takeover_timeout=40.0)
     if end == "closed unheard":  # what the standby says is lost
         for site in second.engine.sites.values():
-            site.send_control = lambda *_: None  # type: ignore[method-assign]
+            site.send_control = lambda *_: False  # type: ignore[method-assign]
     group.settle(0.4)
     send(group.network["dc1"], 1, 100)
     group.settle(0.2)

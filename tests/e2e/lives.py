@@ -172,6 +172,7 @@ def membership(life: Life) -> None:
     life.bench.network["dc1"].lose(2)
     life.publish(2)
     life.say("removed", int(log_of(life.directory)[-1][1]))
+    assert life.last_id is not None
     life.engine.remove(life.last_id, life.last_id)
     life.publish(1)
     life.run(3.0)

@@ -7,10 +7,12 @@ import itertools
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import paho.mqtt.client as mqtt
 import pytest
+from paho.mqtt.enums import CallbackAPIVersion
 
 from reliamsg import Producer
 from reliamsg.consumer.quarantine import MAX_SAMPLE_BYTES
@@ -52,7 +54,7 @@ class Forger:
         self._epoch = epoch
         self._numbers = itertools.count()
         url = urlsplit(broker.url)
-        self._client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2)
+        self._client = mqtt.Client(CallbackAPIVersion.VERSION2)
         self._client.connect(url.hostname or "localhost", url.port or 1883)
         self._client.loop_start()
 
@@ -98,7 +100,7 @@ def test_genuine_messages_and_repairs_go_on(
     world = World(tmp_path, unique, [site("dc1", broker.url)])
     producer = world.producer(release="consumed")
     assert isinstance(producer, Producer)
-    options = {"max_streams": MOST_STREAMS, "on_gap": "skip", "repair_timeout": 5.0}
+    options: dict[str, Any] = {"max_streams": MOST_STREAMS, "on_gap": "skip", "repair_timeout": 5.0}
     consumer = world.consumer(**options)
     world.connected(consumer)
     published(producer, unique, 1, 20)

@@ -5,18 +5,16 @@ from __future__ import annotations
 
 import random
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
 from tests.e2e.lives import LIVES, Life, in_a_process, log_of, points_of
+from tests.options import Size
 
 pytestmark = pytest.mark.integrations
 """Each of them kills a process at every commit."""
-
-T = TypeVar("T")
 
 
 def chosen(points: list[str], rng: random.Random, more: int) -> list[int]:
@@ -46,7 +44,7 @@ def judge(seen: list[list[str]]) -> None:
 
 @pytest.mark.parametrize("name", LIVES)
 def test_a_process_is_killed_at_each_commit(
-    name: str, tmp_path: Path, size: Callable[[T, T], T], seeded: random.Random
+    name: str, tmp_path: Path, size: Size, seeded: random.Random
 ) -> None:
     what, expected = LIVES[name]
     whole = tmp_path / "whole"

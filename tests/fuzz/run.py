@@ -80,7 +80,7 @@ def _last(pattern: str, text: str) -> str:
 
 def one(name: str, options: list[str]) -> None:
     """Fuzz one target in this process, which exits with it."""
-    import atheris  # type: ignore[import-not-found,unused-ignore]  # installed by `make fuzz` alone
+    import atheris  # installed by `make fuzz` alone
 
     with atheris.instrument_imports(include=["reliamsg"]):
         from tests.fuzz.all import TARGETS

@@ -7,6 +7,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import msgspec
@@ -22,6 +23,7 @@ from reliamsg.store.inbox_rows import Quarantined as SetAside
 from reliamsg.store.journal import Entry
 from reliamsg.store.members import Member
 from reliamsg.store.outbox import Cursors, NewBatch, Outbox, Parked
+from reliamsg.store.segment import Role
 from reliamsg.store.segment import encode as encode_segment
 from reliamsg.transport.mqtt.codec import encode_properties
 from reliamsg.wire import control, data
@@ -117,7 +119,7 @@ def amqp_headers() -> list[bytes]:
     """The part of AMQP header frames after the size: which properties exist, and their values."""
     found = []
     for message in encode_plain(open_frame(frames()[0])):
-        table = {**message.headers, "n": 7, "deep": {"list": [1, "x", None, {"k": True}]}}
+        table: dict[str, Any] = {**message.headers, "n": 7, "deep": {"list": [1, "x", None, {"k": True}]}}
         properties = spec.BasicProperties("text/plain", None, table, 2, 0, None, None, None, "id", 17, None)
         whole = pika_frame.Header(1, 0, properties).marshal()
         found.append(whole[7 + 12 : -1])
@@ -164,6 +166,7 @@ def segments() -> list[bytes]:
 
 def heads() -> list[bytes]:
     """Heads of a producer and a group."""
+    owners: list[tuple[Role, str]] = [("producer", "p"), ("group", "a/b")]
     return [
         encode_head(
             Head(
@@ -175,7 +178,7 @@ def heads() -> list[bytes]:
                 wall_us=1_700_000_000_000_000,
             )
         )
-        for role, client in (("producer", "p"), ("group", "a/b"))
+        for role, client in owners
     ]
 
 

@@ -198,7 +198,7 @@ def check_control(found: control.Status | control.State) -> None:
 
 @cache
 def addresses() -> list[str]:
-    return sorted({each.to for each in (*seeds.statuses(), *seeds.states())})
+    return sorted({each.to for each in seeds.statuses()} | {each.to for each in seeds.states()})
 
 
 def read_address(raw: bytes) -> None:

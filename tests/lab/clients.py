@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import paho.mqtt.client as mqtt
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 from reliamsg.lab import wait_until
 
@@ -29,10 +30,10 @@ class MqttClient:
         parts = urlsplit(url)
         clean = None if version == mqtt.MQTTv5 else not persistent
         self.paho = mqtt.Client(
-            mqtt.CallbackAPIVersion.VERSION2,
+            CallbackAPIVersion.VERSION2,
             client_id,
             clean,
-            protocol=mqtt.MQTTProtocolVersion(version),
+            protocol=MQTTProtocolVersion(version),
             manual_ack=manual,
         )
         if parts.username:
@@ -65,7 +66,7 @@ class MqttClient:
 
     @property
     def bodies(self) -> list[bytes]:
-        return [message.payload for message in self.messages]
+        return [bytes(message.payload) for message in self.messages]
 
     def subscribe(self, topic: str) -> None:
         _, mid = self.paho.subscribe(topic, 1)

@@ -15,6 +15,7 @@ from pathlib import Path
 import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
+from pika.exceptions import AMQPError
 
 from reliamsg.lab import LabError, RabbitNode, wait_until
 from reliamsg.lab.brokers.modules import link_modules
@@ -34,7 +35,7 @@ def channel_to(url: str, tls: ssl.SSLContext | None = None) -> Iterator[Blocking
         channel.confirm_delivery()
         yield channel
     finally:
-        with contextlib.suppress(pika.exceptions.AMQPError):
+        with contextlib.suppress(AMQPError):
             connection.close()
 
 

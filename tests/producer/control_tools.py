@@ -18,7 +18,9 @@ from reliamsg.runtime.environment import Environment, no_probe
 from reliamsg.store.outbox import Outbox
 from reliamsg.testing import MemoryNetwork
 from reliamsg.transport import factory
-from reliamsg.transport.base import Binding, Delivery, Evidence, Mark
+from reliamsg.transport.base import Binding, Delivery
+from reliamsg.transport.memory.registry import find_host
+from reliamsg.transport.memory.sender import MemorySender
 from reliamsg.wire.address import call_address, group_address, is_group, producer_address, status_address
 from reliamsg.wire.control import (
     VERSION,
@@ -33,6 +35,7 @@ from reliamsg.wire.control import (
     open_control,
 )
 from reliamsg.wire.data import Frame, open_frame
+from tests.silent import SilentReceiver, SilentSender
 
 EPOCH_US = 1_700_000_000_000_000
 
@@ -58,7 +61,7 @@ class Bench:
 
     def open(
         self,
-        groups: dict[str, Sequence[str]] | None = None,
+        groups: Mapping[str, Sequence[str]] | None = None,
         path: Path | None = None,
         producer: str = "p",
         **options: Any,
@@ -110,7 +113,11 @@ class Bench:
     def close(self, engine: ProducerEngine, crash: bool = False) -> None:
         """End a producer; with `crash` without storing anything more."""
         for site in engine.sites.values():
-            site.transport.kill() if crash else site.transport.close(0.0)
+            if crash:
+                assert isinstance(site.transport, MemorySender)
+                site.transport.kill()
+            else:
+                site.transport.close(0.0)
         self.engines.remove(engine)
         if crash:
             engine._outbox.close()
@@ -121,7 +128,7 @@ class Bench:
         return Group(self, name, topics or ("t",), site, keys)
 
 
-class Sink:
+class Sink(SilentReceiver):
     """A group that takes all messages at one site and says nothing. Without one they would be returned."""
 
     def __init__(self, network: MemoryNetwork, site: Site) -> None:
@@ -145,15 +152,8 @@ class Sink:
             self.frames.append(open_frame(delivery.body))
             self._transport.acknowledge([delivery.token])
 
-    def control_received(self, address: str, body: bytes) -> None: ...
-    def connected(self, endpoint: str, session_present: bool | None) -> None: ...
-    def disconnected(self, reason: str, renewing: bool = False) -> None: ...
-    def unreachable(self, endpoint: str, reason: str, credentials: bool) -> None: ...
-    def busy(self, holder: str) -> None: ...
-    def drained(self) -> None: ...
 
-
-class Group:
+class Group(SilentSender):
     """What a group sees at control addresses, and what it says. Nothing happens by itself but `answers`."""
 
     def __init__(
@@ -171,7 +171,7 @@ class Group:
         self.nonce = b"n"
         """With the length of a challenge it wants to be answered."""
         where = next(s for s in bench.network.sites if s.name == site)
-        self._transport = factory.open_sender(where, f"group {name}", (), self)  # type: ignore[arg-type]
+        self._transport = find_host(where).open_sender(where, f"group {name}", (), self)
         self._transport.listen([group_address(name), *map(status_address, topics)])
         self._transport.start()
         bench.network.run_pending()
@@ -224,14 +224,6 @@ class Group:
     def repaired(self) -> list[int]:
         """Sequence numbers that were sent again, in order."""
         return [n for frame in self.repairs for n in range(frame.envelope.seq, frame.envelope.last + 1)]
-
-    def connected(self, endpoint: str, window: int | None) -> None: ...
-    def disconnected(self, reason: str, renewing: bool = False) -> None: ...
-    def unreachable(self, endpoint: str, reason: str, credentials: bool) -> None: ...
-    def blocked(self, reason: str | None) -> None: ...
-    def found(self, evidence: Mapping[Binding, Evidence | Mark]) -> None: ...
-    def pull(self) -> tuple[()]:
-        return ()
 
 
 def state(

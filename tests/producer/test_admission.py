@@ -117,7 +117,8 @@ def test_what_is_published_while_a_group_is_taken(make: Any, network: MemoryNetw
     engine = one._engine
     admission = Watched.watch(engine.admission)
     one.publish("orders", b"a")
-    take, accepted = engine.accumulator.take, []
+    take = engine.accumulator.take
+    accepted: list[int] = []
 
     def flood() -> None:
         while True:
@@ -188,7 +189,7 @@ class Trouble:
         self.on = False
         outbox, self._rng = engine._outbox, rng
         self._append = outbox.append
-        outbox.append = self.append  # type: ignore[method-assign]
+        outbox.append = self.append  # type: ignore[assignment,method-assign]
 
     def append(self, *arguments: Any) -> Any:
         if self.on and self._rng.random() < 0.5:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -280,7 +281,7 @@ class TestRenumbering:
         self, bench: Bench, tmp_path: Path
     ) -> None:
         """Copied full, gone on, put back: nothing can be published before the group's word counts."""
-        options = {"release": "consumed", "max_bytes": 3_000, "retain_seconds": 0.0}
+        options: dict[str, Any] = {"release": "consumed", "max_bytes": 3_000, "retain_seconds": 0.0}
         first = bench.open(GROUPS, hello_timeout=0, **options)
         bench.publish(first, "t", bytes(2_000))
         shutil.copy(bench.path, tmp_path / "copy.db")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -105,17 +107,18 @@ def test_nothing_leaves_before_the_group_has_it(tmp_path: Path, attempt: int, se
     bench = Bench(tmp_path / "outbox.db", "dc1", "dc2")
     model = Model(bench)
     published: set[bytes] = set()
-    options = {"release": "consumed", "retain_seconds": 0.0, "max_batch_messages": rng.choice([1, 3, 50])}
+    options: dict[str, Any] = {
+        "release": "consumed", "retain_seconds": 0.0, "max_batch_messages": rng.choice([1, 3, 50]),
+    }  # fmt: skip
 
     def trouble() -> None:
         broker = bench.network[rng.choice(["dc1", "dc2"])]
-        rng.choice(
-            [
-                broker.cut, broker.down, broker.up, lambda: broker.lose(rng.randrange(1, 10)),
-                lambda: broker.control.lose(rng.randrange(1, 5)), lambda: broker.control.duplicate(3),
-                broker.control.hold, lambda: broker.control.release(shuffle=True),
-            ]
-        )()  # fmt: skip
+        troubles: list[Callable[[], object]] = [
+            broker.cut, broker.down, broker.up, lambda: broker.lose(rng.randrange(1, 10)),
+            lambda: broker.control.lose(rng.randrange(1, 5)), lambda: broker.control.duplicate(3),
+            broker.control.hold, lambda: broker.control.release(shuffle=True),
+        ]  # fmt: skip
+        rng.choice(troubles)()
 
     def speak() -> None:
         model.pace = rng.choice([0, 1, 2, 5, 10**9])

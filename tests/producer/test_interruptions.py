@@ -157,11 +157,13 @@ def test_a_handler_that_publishes(bench: Bench, case: str, handler: Callable[[Ap
             application.step()
     application.step()
     application.check()
-    numbers = [receipt.id.seq if receipt.id is not None else 0 for receipt, _ in application.given]
-    of_topic = [receipt.id.topic == "t" for receipt, _ in application.given]
+    places: list[tuple[str, int]] = []
+    for receipt, _ in application.given:
+        assert receipt.id is not None
+        places.append((receipt.id.topic, receipt.id.seq))
     for start, middle, end in orders:
         earlier, both, later = (
-            [number for number, ours in zip(numbers[a:b], of_topic[a:b], strict=True) if ours]
+            [number for topic, number in places[a:b] if topic == "t"]
             for a, b in ((0, start), (start, middle), (middle, end))
         )
         assert max(earlier, default=0) < min(both)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,8 +22,12 @@ def test_what_leaves_was_journalled_as_published(lengths: str, tmp_path: Path, s
     many. What a batch waits for is not that it is published, but that it is old: after an outage it is both at once."""
     rng = random.Random(seed)
     bench = Bench(tmp_path / "p.db", "dc1", "dc2")
-    old = {"retain_seconds": rng.choice((0.0, 0.05, 0.5))} if lengths != "retain_bytes" else {}
-    many = {"retain_bytes": rng.choice((0, 100, 1_000))} if lengths != "retain_seconds" else {}
+    old: dict[str, Any] = (
+        {"retain_seconds": rng.choice((0.0, 0.05, 0.5))} if lengths != "retain_bytes" else {}
+    )
+    many: dict[str, Any] = (
+        {"retain_bytes": rng.choice((0, 100, 1_000))} if lengths != "retain_seconds" else {}
+    )
     confirm = rng.choice(("all", "any"))
     engine = bench.open(
         hello_timeout=0, confirm=confirm, max_batch_messages=rng.choice((1, 5)), **old, **many

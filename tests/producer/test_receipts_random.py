@@ -100,7 +100,7 @@ class Model:
             flights, confirmed = self.in_flight[name], self.confirmed[name]
             flights.clear()
             link.pull = self._pull(link.pull, flights)  # type: ignore[method-assign]
-            link.confirmed = self._confirm(link.confirmed, flights, confirmed)  # type: ignore[method-assign]
+            link.confirmed = self._confirm(link.confirmed, flights, confirmed)  # type: ignore[assignment,method-assign]
 
     @staticmethod
     def _pull(
@@ -221,12 +221,11 @@ def test_receipts_say_what_is_so(tmp_path: Path, attempt: int, seeded: random.Ra
         }  # fmt: skip
         life = Life(bench, model, rng, options)
         for _ in range(rng.randrange(5, 30)):
-            rng.choice(
-                [
-                    life.publish, life.publish, life.remove, life.remove, life.trouble, life.renumber,
-                    life.acknowledge, lambda: bench.run(rng.choice([0.0, 0.2, 4.0])),
-                ]
-            )()  # fmt: skip
+            deeds: list[Callable[[], object]] = [
+                life.publish, life.publish, life.remove, life.remove, life.trouble, life.renumber,
+                life.acknowledge, lambda: bench.run(rng.choice([0.0, 0.2, 4.0])),
+            ]  # fmt: skip
+            rng.choice(deeds)()
             life.check()
         if rng.random() < 0.5:
             for name in SITES:

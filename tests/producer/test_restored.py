@@ -13,6 +13,7 @@ import pytest
 from reliamsg import Consumer, Producer
 from reliamsg.errors import ProducerConflict, ProducerFenced
 from reliamsg.producer import api
+from reliamsg.runtime.clock import wall_us
 from reliamsg.testing import MemoryNetwork
 from tests.patience import wait_for
 
@@ -64,8 +65,7 @@ def test_the_copy_is_put_back(
     life(make, "b", errors).close()
     shutil.copy(tmp_path / "copy.db", path)
     assert errors == []
-    now = api.wall_us
-    monkeypatch.setattr(api, "wall_us", lambda: now() - behind_us)
+    monkeypatch.setattr(api, "wall_us", lambda: wall_us() - behind_us)
     producer = life(make, "c", errors)
     assert bodies == said("a", "b", "c")
     wait_for(lambda: errors)

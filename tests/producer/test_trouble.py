@@ -9,7 +9,7 @@ import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import trustme
@@ -59,7 +59,7 @@ def refuse_connect(code: int) -> object:
 def close_with(code: int, text: str, opened: bool) -> object:
     """A script of an AMQP broker that closes the connection, at the login or when the virtual host is opened."""
 
-    def send(peer: Peer, method: object) -> None:
+    def send(peer: Peer, method: Any) -> None:
         peer.sock.sendall(Method(0, method).marshal())
 
     def script(peer: Peer) -> None:

@@ -15,6 +15,7 @@ from reliamsg.transport.base import Binding, Delivery
 from reliamsg.wire.data import Frame, open_frame
 from reliamsg.wire.plain import decode_plain, is_plain
 from tests import patience
+from tests.silent import SilentReceiver
 
 GROUPS = {"orders": ["g"], "other": ["g"]}
 wait_for = patience.wait_for
@@ -30,7 +31,7 @@ def producer(network: MemoryNetwork, path: Path, **options: Any) -> Producer:
     )  # fmt: skip
 
 
-class Reader:
+class Reader(SilentReceiver):
     """Reads what one site holds for the group, in the site's own order, duplicates included."""
 
     def __init__(
@@ -70,13 +71,6 @@ class Reader:
             )
             self.frames.append(found)
             self._transport.acknowledge([delivery.token])
-
-    def connected(self, endpoint: str, session_present: bool | None) -> None: ...
-    def disconnected(self, reason: str, renewing: bool = False) -> None: ...
-    def unreachable(self, endpoint: str, reason: str, credentials: bool) -> None: ...
-    def busy(self, holder: str) -> None: ...
-    def drained(self) -> None: ...
-    def control_received(self, address: str, body: bytes) -> None: ...
 
 
 def journal(path: Path, kind: str | None = None) -> list[JournalRow]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from reliamsg.consumer.restore import restored
 from reliamsg.message import Gap, Prev, Stream
@@ -289,7 +290,7 @@ class Disk:
         )
 
 
-def pair(count: int = 10, **rules: object) -> tuple[Teller, Group]:
+def pair(count: int = 10, **rules: Any) -> tuple[Teller, Group]:
     """A producer in epoch 10 that has published `count` messages, and a group."""
     teller = Teller()
     teller.open(10)

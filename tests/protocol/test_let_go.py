@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from copy import deepcopy
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -28,10 +29,9 @@ Span = tuple[int, int, int]
 class Reader:
     """A group whose commits are in the caller's hands: written in two steps, or failing."""
 
-    def __init__(self, **rules: object) -> None:
-        self.core = GroupReceiver(
-            Rules(**{"gap_timeout": 2.0, "skip_gaps": True, **rules}), dict.fromkeys(SITES, 64)
-        )  # type: ignore[arg-type]
+    def __init__(self, **rules: Any) -> None:
+        rules = {"gap_timeout": 2.0, "skip_gaps": True, **rules}
+        self.core = GroupReceiver(Rules(**rules), dict.fromkeys(SITES, 64))
         for site in SITES:
             self.core.waiting.connected(site)
         self.now = 100.0

@@ -14,6 +14,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reliamsg.message import Prev
 from reliamsg.protocol.announced import Announced, Span3
 from tests.chance import examples
 from tests.protocol.events_tools import seen
@@ -21,6 +22,8 @@ from tests.protocol.events_tools import seen
 from .status_tools import SITES, Group, Teller
 
 Event = tuple[str, Any]
+Batch = tuple[str, int, int, Prev | None, int, int]
+"""What :meth:`Group.arrive` takes."""
 
 
 @dataclass
@@ -90,7 +93,8 @@ class World:
             elif kind == "ask" and self.alive:
                 self.answer(what)
             elif kind == "repair":
-                group.arrive(*what, repair=True)
+                repair: Batch = what
+                group.arrive(*repair, repair=True)
         for ask in group.step(0.1):
             self.control.send(group.now, ("ask", ask.wanted))
 

@@ -25,8 +25,10 @@ __all__ = [
 ]
 
 
-def wait_for(condition: Callable[[], Any], seconds: float, what: str) -> Any:
-    """Wait until `condition` is true, and return its value: :func:`reliamsg.lab.chaos.waiting.wait_for`."""
+def wait_for(condition: Callable[..., Any], seconds: float, what: str) -> Any:
+    """Wait until `condition` is true, and return its value: :func:`reliamsg.lab.chaos.waiting.wait_for`.
+
+    The condition takes no arguments, but a lambda may bind variables of a loop as defaults."""
     return waiting.wait_for(condition, what, seconds)
 
 

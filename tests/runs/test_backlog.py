@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 import pika
 import pytest
 
 from reliamsg.lab import RabbitNode
+from reliamsg.store.journal import JournalRow
 from reliamsg.wire.address import group_queue
+from tests.options import Size
 from tests.runs.harness import assert_complete, run_in, wait_for
-
-T = TypeVar("T")
 
 SOON_S = 5.0
 """The maximum seconds until the first message is delivered. Retried if the machine stalled meanwhile."""
@@ -24,7 +22,7 @@ TRIES = 3
 
 @pytest.mark.timeout(900)
 def test_gap_at_the_head_of_a_long_backlog(
-    tmp_path: Path, rabbit: RabbitNode, unique: str, size: Callable[[T, T], T]
+    tmp_path: Path, rabbit: RabbitNode, unique: str, size: Size
 ) -> None:
     took: list[float] = []
     while not took or (min(took) >= SOON_S and len(took) < TRIES):
@@ -32,7 +30,7 @@ def test_gap_at_the_head_of_a_long_backlog(
     assert min(took) < SOON_S
 
 
-def first_after(tmp_path: Path, rabbit: RabbitNode, unique: str, size: Callable[[T, T], T]) -> float:
+def first_after(tmp_path: Path, rabbit: RabbitNode, unique: str, size: Size) -> float:
     """Seconds until the first message arrives of a backlog that lacks its first batch; then all of it must arrive."""
     tmp_path.mkdir()
     messages = size(10_000, 200_000)
@@ -68,8 +66,8 @@ def first_after(tmp_path: Path, rabbit: RabbitNode, unique: str, size: Callable[
     return took
 
 
-def unconfirmed(rows: list[object], messages: int) -> int:
-    return messages - sum(row.last - row.first + 1 for row in rows if row.kind == "confirmed")  # type: ignore[attr-defined]
+def unconfirmed(rows: list[JournalRow], messages: int) -> int:
+    return messages - sum(row.last - row.first + 1 for row in rows if row.kind == "confirmed")
 
 
 def steal(url: str, queue: str) -> int:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 from reliamsg.lab import Mosquitto, RabbitNode, TcpProxy
+from tests.options import Size
 from tests.runs.harness import assert_complete, run_in, wait_for
-
-T = TypeVar("T")
 
 MOST_MB = 32
 """The newest 16 MiB of batches always stay in memory, and Python's allocator keeps some freed memory."""
 
 
 def test_both_sites_away(
-    tmp_path: Path, rabbit: RabbitNode, make_mosquitto: Callable[..., Mosquitto], size: Callable[[T, T], T]
+    tmp_path: Path, rabbit: RabbitNode, make_mosquitto: Callable[..., Mosquitto], size: Size
 ) -> None:
     rate, seconds, each = size(500, 4_000), size(8, 60), size(20_000, 500)
     messages = rate * (seconds + 4)

@@ -7,12 +7,11 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
 
 import pika
 import pytest
 
-from reliamsg import Consumer, Producer, Site
+from reliamsg import Consumer, Producer, Receipt, Site
 from reliamsg.checker import Expect, check_directory
 from reliamsg.errors import GapError
 from reliamsg.lab import Mosquitto, RabbitNode
@@ -21,11 +20,9 @@ from reliamsg.store.journal import JournalRow
 from reliamsg.transport.base import Binding
 from reliamsg.transport.factory import create_group
 from reliamsg.wire.address import EXCHANGE, group_queue
+from tests.options import Size
 from tests.runs.harness import assert_complete, run_in, wait_for, wait_until_reading
 from tests.runs.paths import IMPATIENT, Paths, Traffic, paths_to, traffic
-
-T = TypeVar("T")
-Size = Callable[[T, T], T]
 
 
 @pytest.mark.full  # at small size: test_all_packets_dropped
@@ -34,13 +31,14 @@ def test_brokers_stopped(
     make_rabbit: Callable[..., RabbitNode],
     make_mosquitto: Callable[..., Mosquitto],
     unique: str,
-    size: Callable[[Any, Any], Any],
+    size: Size,
 ) -> None:
     """SIGSTOP of both brokers (at full size of either, too) longer than confirm_timeout and heartbeat; then SIGCONT."""
     rabbit, mosquitto = make_rabbit(name="dc1"), make_mosquitto(name="dc2")
     with paths_to(rabbit, mosquitto) as paths, run_in(tmp_path / "run") as run:
         t = traffic(run, paths, unique, size(6_000, 60_000))
-        for stopped in size([(rabbit, mosquitto)], [(rabbit,), (mosquitto,), (rabbit, mosquitto)]):
+        rounds: list[list[RabbitNode | Mosquitto]] = [[rabbit], [mosquitto], [rabbit, mosquitto]]
+        for stopped in size(rounds[-1:], rounds):
             t.flows(300)
             for broker in stopped:
                 broker.pause()
@@ -73,7 +71,7 @@ def test_out_of_memory(
             rabbit.ctl("set_vm_memory_high_watermark", "0.0001")
             try:
                 # RabbitMQ notifies a connection only when it publishes, and the alarm takes a moment to spread.
-                receipts = []
+                receipts: list[Receipt] = []
                 while p.status().sites["dc1"].state != "blocked":
                     receipts.append(p.publish(unique, b"%d" % len(receipts)))
                     assert len(receipts) < 10_000, "dc1 is not blocked"
@@ -98,7 +96,7 @@ def test_out_of_memory(
 
 
 def test_queue_unbound_and_deleted(
-    tmp_path: Path, rabbit: RabbitNode, paths: Paths, unique: str, size: Size[int]
+    tmp_path: Path, rabbit: RabbitNode, paths: Paths, unique: str, size: Size
 ) -> None:
     """The group's binding is removed, and later its queue is deleted with messages in it, twice."""
     queue = group_queue(unique, 0, unique)
@@ -157,7 +155,7 @@ POLICIES = {
     "policy", ["drop-head", pytest.param("time-to-live", marks=pytest.mark.full), "reject-publish"]
 )
 def test_a_queue_that_drops(
-    policy: str, tmp_path: Path, rabbit: RabbitNode, paths: Paths, unique: str, size: Size[int]
+    policy: str, tmp_path: Path, rabbit: RabbitNode, paths: Paths, unique: str, size: Size
 ) -> None:
     """An operator's policy drops, or refuses, at one site while the consumer is down; the other site has everything."""
     messages, queue = size(4_000, 40_000), group_queue(unique, 0, unique)
@@ -187,7 +185,7 @@ def test_a_queue_that_drops(
 
 
 def test_a_session_that_drops(
-    tmp_path: Path, rabbit: RabbitNode, make_mosquitto: Callable[..., Mosquitto], unique: str, size: Size[int]
+    tmp_path: Path, rabbit: RabbitNode, make_mosquitto: Callable[..., Mosquitto], unique: str, size: Size
 ) -> None:
     """Mosquitto acknowledges, and silently drops messages beyond max_queued_messages; then it is the only site that is
     up."""
@@ -267,7 +265,7 @@ def test_losses_at_both_sites_are_reported(
 
 @pytest.mark.full  # at small size: tests/transport/test_amqp_bindings.py
 def test_only_the_groups_know_their_queues(
-    tmp_path: Path, rabbit: RabbitNode, paths: Paths, unique: str, size: Size[int]
+    tmp_path: Path, rabbit: RabbitNode, paths: Paths, unique: str, size: Size
 ) -> None:
     """The producer names no groups. One queue's binding is removed while the other's stays, then the exchange."""
     messages, groups = size(8_000, 30_000), [f"{unique}-1", f"{unique}-2"]

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
@@ -18,13 +18,11 @@ from reliamsg import Consumer, Producer, Site
 from reliamsg.lab import LabError, RabbitCluster
 from reliamsg.wire.address import group_address, group_queue
 from tests import patience
+from tests.options import Size
 from tests.producer.tools import journal
 from tests.runs.controls import PikaBaseline, pika_baseline
 from tests.runs.harness import App, Run, SiteSpec, assert_complete, run_in, wait_for
 from tests.transport.amqp_tools import edge
-
-T = TypeVar("T")
-Size = Callable[[T, T], T]
 
 full = pytest.mark.full
 QUICK = ["autoheal", "pause_minority"]
@@ -84,7 +82,7 @@ class Sides:
         for app, count in zip(self.producers, self.accepted, strict=True):
             wait_for(
                 lambda count=count: count() >= least, 60 + least / app.config["rate"], "enough is accepted"
-            )  # type: ignore[misc]
+            )
         self.stop_file.touch()
 
     def judge(self) -> None:
@@ -93,7 +91,7 @@ class Sides:
             wait_for(Path(app.config["ended"]).exists, 60, "publishing ends")
         published = [count() for count in self.accepted]
         for count in self.delivered:
-            wait_for(lambda count=count: count() >= sum(published), 120, "all comes")  # type: ignore[misc]
+            wait_for(lambda count=count: count() >= sum(published), 120, "all comes")
         for app in (*self.producers, *self.consumers):
             app.stop(60)
         for app in self.consumers:
@@ -159,7 +157,7 @@ def cut(cluster: RabbitCluster, seconds: float, plain: PikaBaseline | None = Non
     if plain is not None and cluster.mode == "autoheal":
         for number in plain.pairs:
             before = plain.accepted(number)
-            wait_for(lambda n=number, b=before: plain.accepted(n) >= b + 50, 60, f"node {number} confirms")  # type: ignore[misc]
+            wait_for(lambda n=number, b=before: plain.accepted(n) >= b + 50, 60, f"node {number} confirms")
     time.sleep(max(0.0, since + seconds - time.monotonic()))  # this is the fault, not a wait
     cluster.heal()
     if cluster.mode == "ignore":
@@ -196,7 +194,7 @@ def assert_it_mattered(plain: PikaBaseline) -> None:
 @pytest.mark.parametrize(
     "cluster", [*QUICK, *(pytest.param(mode, marks=full) for mode in SLOW)], indirect=True
 )
-def test_partitioned(tmp_path: Path, cluster: RabbitCluster, unique: str, size: Size[Any]) -> None:
+def test_partitioned(tmp_path: Path, cluster: RabbitCluster, unique: str, size: Size) -> None:
     """Partition 2 | 1 during traffic on both sides, and heal."""
     messages, rate, seconds = size((2_000, 100, 8.0), (60_000, 1_000, 25.0))
     with both_sides(tmp_path / "run", cluster, unique, rate) as sides:

@@ -6,14 +6,13 @@ import random
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
 from reliamsg.lab import Mosquitto, RabbitNode
+from tests.options import Size
 from tests.runs.harness import App, Run, SiteSpec, assert_complete, run_in, wait_for
 
-T = TypeVar("T")
 PRODUCER_WINDOWS = {"committed": "after commit, before send", "sent": "after send, before confirm",
                     "confirmed": "after confirm, before the cursor commits"}  # fmt: skip
 CONSUMER_WINDOWS = {"handled": "after the handler, before its position commits",
@@ -27,9 +26,7 @@ def mixed(rabbit: RabbitNode, make_mosquitto: Callable[..., Mosquitto]) -> list[
 
 
 @pytest.mark.parametrize("window", PRODUCER_WINDOWS)
-def test_producer_killed(
-    window: str, tmp_path: Path, mixed: list[SiteSpec], size: Callable[[T, T], T]
-) -> None:
+def test_producer_killed(window: str, tmp_path: Path, mixed: list[SiteSpec], size: Size) -> None:
     topic = f"crash-{window}"
     with run_in(tmp_path / "run") as run:
         consumer = run.consumer("auditors", mixed, [topic]).start()
@@ -41,9 +38,7 @@ def test_producer_killed(
 
 
 @pytest.mark.parametrize("window", CONSUMER_WINDOWS)
-def test_consumer_killed(
-    window: str, tmp_path: Path, mixed: list[SiteSpec], size: Callable[[T, T], T]
-) -> None:
+def test_consumer_killed(window: str, tmp_path: Path, mixed: list[SiteSpec], size: Size) -> None:
     topic = f"crash-{window}"
     with run_in(tmp_path / "run") as run:
         # It publishes as long as there is something to kill.

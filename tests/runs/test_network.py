@@ -8,7 +8,6 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 import pika
 import pytest
@@ -17,14 +16,12 @@ from reliamsg import Consumer, Producer, Site
 from reliamsg.errors import GapError
 from reliamsg.lab import Mosquitto, RabbitNode
 from reliamsg.wire.address import group_queue
+from tests.options import Size
 from tests.runs.harness import App, run_in, wait_for, wait_until_reading
 from tests.runs.paths import IMPATIENT, Paths, Traffic, paths_to, traffic
 
-T = TypeVar("T")
-Size = Callable[[T, T], T]
 
-
-def test_all_packets_dropped(tmp_path: Path, paths: Paths, unique: str, size: Size[int]) -> None:
+def test_all_packets_dropped(tmp_path: Path, paths: Paths, unique: str, size: Size) -> None:
     """Nothing passes to or from any site; connections stay, new ones hang."""
     seconds = size(3, 30)
     with run_in(tmp_path / "run") as run:
@@ -40,7 +37,7 @@ def test_all_packets_dropped(tmp_path: Path, paths: Paths, unique: str, size: Si
         t.drained()
 
 
-def test_one_site_isolated_then_healed(tmp_path: Path, paths: Paths, unique: str, size: Size[int]) -> None:
+def test_one_site_isolated_then_healed(tmp_path: Path, paths: Paths, unique: str, size: Size) -> None:
     """One site hangs, then the other, while traffic continues through the remaining one."""
     seconds = size(3, 20)
     with run_in(tmp_path / "run") as run:
@@ -57,7 +54,7 @@ def test_one_site_isolated_then_healed(tmp_path: Path, paths: Paths, unique: str
         t.drained()
 
 
-def test_confirms_lost(tmp_path: Path, paths: Paths, unique: str, size: Size[int]) -> None:
+def test_confirms_lost(tmp_path: Path, paths: Paths, unique: str, size: Size) -> None:
     """Frames arrive, answers do not: everything is indeterminate, and sent again."""
     with run_in(tmp_path / "run") as run:
         t = traffic(run, paths, unique, size(5_000, 30_000), confirm_timeout=0.5)
@@ -80,7 +77,7 @@ def test_confirms_lost(tmp_path: Path, paths: Paths, unique: str, size: Size[int
 
 
 def test_resets_in_mid_frame(
-    tmp_path: Path, paths: Paths, unique: str, size: Size[int], seeded: random.Random
+    tmp_path: Path, paths: Paths, unique: str, size: Size, seeded: random.Random
 ) -> None:
     with run_in(tmp_path / "run") as run:
         t = traffic(run, paths, unique, size(6_000, 40_000), size=1_000)
@@ -122,7 +119,7 @@ def test_flapping(tmp_path: Path, paths: Paths, unique: str, seeded: random.Rand
         assert {row.site for row in t.rows(t.producer, "disconnected")} == {"dc1", "dc2"}
 
 
-def test_a_slow_line(tmp_path: Path, paths: Paths, unique: str, size: Size[int]) -> None:
+def test_a_slow_line(tmp_path: Path, paths: Paths, unique: str, size: Size) -> None:
     """8 kbit/s to either site: batches take longer than confirm_timeout, and still arrive, one after the other."""
     with run_in(tmp_path / "run") as run:
         t = traffic(
@@ -140,9 +137,7 @@ def test_a_slow_line(tmp_path: Path, paths: Paths, unique: str, size: Size[int])
         t.drained()
 
 
-def test_a_site_delayed_beyond_the_gap_timeout(
-    tmp_path: Path, paths: Paths, unique: str, size: Size[int]
-) -> None:
+def test_a_site_delayed_beyond_the_gap_timeout(tmp_path: Path, paths: Paths, unique: str, size: Size) -> None:
     """Messages that arrive late from one site and at once from the other leave no gap."""
     gap_timeout = 1.0
     with run_in(tmp_path / "run") as run:
@@ -162,7 +157,7 @@ def test_a_site_delayed_beyond_the_gap_timeout(
         assert not t.rows(t.consumer, "declared")
 
 
-def test_processes_stopped(tmp_path: Path, paths: Paths, unique: str, size: Size[int]) -> None:
+def test_processes_stopped(tmp_path: Path, paths: Paths, unique: str, size: Size) -> None:
     """Producer and consumer are suspended for longer than heartbeat, keepalive and gap timeout, and continue."""
     with run_in(tmp_path / "run") as run:
         t = traffic(
@@ -180,7 +175,7 @@ def test_processes_stopped(tmp_path: Path, paths: Paths, unique: str, size: Size
         assert not t.rows(t.consumer, "declared")
 
 
-def test_one_site_down_for_the_whole_run(tmp_path: Path, paths: Paths, unique: str, size: Size[int]) -> None:
+def test_one_site_down_for_the_whole_run(tmp_path: Path, paths: Paths, unique: str, size: Size) -> None:
     """confirm="any": published without the other site, which gets everything when it returns."""
     messages = size(3_000, 30_000)
     with run_in(tmp_path / "run") as run:
@@ -274,9 +269,7 @@ def take(consumer: Consumer, body: bytes) -> None:
             return
 
 
-def test_a_consumer_dies_without_a_goodbye(
-    tmp_path: Path, paths: Paths, unique: str, size: Size[int]
-) -> None:
+def test_a_consumer_dies_without_a_goodbye(tmp_path: Path, paths: Paths, unique: str, size: Size) -> None:
     """Its machine is gone without the brokers' knowledge: they keep its lock and its messages until heartbeats fail."""
     with run_in(tmp_path / "run") as run:
         t = traffic(run, paths, unique, size(4_000, 20_000), consuming={"delay": 0.0005})
@@ -304,7 +297,7 @@ def test_everything_at_once(
     rabbit: RabbitNode,
     make_mosquitto: Callable[..., Mosquitto],
     unique: str,
-    size: Size[int],
+    size: Size,
     seeded: random.Random,
 ) -> None:
     """Faults on all paths, killed and stopped processes, and a site that loses its state, in any order."""
@@ -331,7 +324,7 @@ def test_everything_at_once(
 
         for _ in range(steps):
             path = seeded.choice(paths.of())
-            faults = {
+            faults: dict[str, Callable[..., object]] = {
                 "cut": path.cut, "reset": path.reset, "stall": path.stall, "half open": path.half_open,
                 "confirms lost": path.drop_from_broker,
                 "delay": lambda p=path: p.delay(seeded.uniform(0.0, 1.0)),

@@ -7,15 +7,13 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
 from reliamsg import Consumer, Message, Producer, Site
 from reliamsg.lab import Mosquitto, RabbitNode
+from tests.options import Size
 from tests.runs.harness import wait_for, wait_until_reading
-
-T = TypeVar("T")
 
 
 @pytest.fixture
@@ -25,7 +23,7 @@ def sites(rabbit: RabbitNode, make_mosquitto: Callable[..., Mosquitto]) -> list[
 
 def test_a_slow_and_a_raising_handler(tmp_path: Path, sites: list[Site]) -> None:
     release, seen = threading.Event(), defaultdict[str, list[int]](list)
-    failures = []
+    failures: list[int] = []
 
     def handle(message: Message) -> None:
         number = int(message.body)
@@ -58,7 +56,7 @@ def test_a_slow_and_a_raising_handler(tmp_path: Path, sites: list[Site]) -> None
     assert seen["slow-1"] == seen["raising-1"] == list(range(200))
 
 
-def test_huge_messages_beside_tiny_ones(tmp_path: Path, sites: list[Site], size: Callable[[T, T], T]) -> None:
+def test_huge_messages_beside_tiny_ones(tmp_path: Path, sites: list[Site], size: Size) -> None:
     huge, tiny = size(50, 600), size(5_000, 60_000)
     seen: dict[str, list[tuple[int, float]]] = defaultdict(list)
     consumer = Consumer("movers", sites, topics=["huge-1", "tiny-1"], inbox=tmp_path / "inbox.db")

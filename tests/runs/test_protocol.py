@@ -8,7 +8,7 @@ import random
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import paho.mqtt.client as mqtt
 import pika
@@ -21,11 +21,10 @@ from reliamsg.lab.chaos.bridges import bridges
 from reliamsg.lab.chaos.wrong_clock import wrong_clock
 from reliamsg.wire.address import EXCHANGE
 from tests import patience
+from tests.options import Size
 from tests.runs.harness import run_in, wait_for, wait_until_reading
 from tests.runs.paths import IMPATIENT, Paths, Traffic, traffic
 
-T = TypeVar("T")
-Size = Callable[[T, T], T]
 DAY_S = 86_400.0
 
 
@@ -35,7 +34,7 @@ def test_duplicated_and_reordered(
     shared_mosquitto: Mosquitto,
     make_mosquitto: Callable[..., Mosquitto],
     unique: str,
-    size: Size[int],
+    size: Size,
     seeded: random.Random,
 ) -> None:
     """At both sites, a bridge between producer and consumer shuffles and repeats everything."""
@@ -98,9 +97,7 @@ def test_wall_clocks_off_by_a_day(tmp_path: Path, paths: Paths, unique: str) -> 
 
 
 @pytest.mark.full  # at small size: test_crash_windows.py
-def test_many_restarts(
-    tmp_path: Path, paths: Paths, unique: str, size: Size[int], seeded: random.Random
-) -> None:
+def test_many_restarts(tmp_path: Path, paths: Paths, unique: str, size: Size, seeded: random.Random) -> None:
     """The producer is killed repeatedly without a reader while sites go down and up; then the consumer is."""
     starts, enough = size(5, 40), tmp_path / "enough"
     with run_in(tmp_path / "run") as run:
@@ -157,7 +154,11 @@ class PlainReaders:
     def _consume(self) -> None:
         for method, properties, body in self._channel.consume(self._queue, inactivity_timeout=0.1):
             if method is not None:
-                self.got.put(("amqp", body, dict(properties.headers)))
+                assert method.delivery_tag is not None
+                assert properties is not None
+                assert body is not None
+                headers: Any = properties.headers
+                self.got.put(("amqp", body, dict(headers)))
                 self._channel.basic_ack(method.delivery_tag)
             elif self._finish.is_set():
                 break

@@ -7,15 +7,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 from reliamsg.checker import Expect, check_directory
 from reliamsg.lab import Mosquitto, RabbitNode
 from tests.children import run_child
+from tests.options import Size
 from tests.runs.collected import keep
 from tests.runs.harness import assert_complete, wait_for
 
-T = TypeVar("T")
 RELIAMSG = [sys.executable, "-m", "reliamsg"]
 
 
@@ -36,14 +35,14 @@ def changelogs(least: int) -> bytes:
 
 
 def test_output_equals_input(
-    tmp_path: Path, rabbit: RabbitNode, make_mosquitto: Callable[..., Mosquitto], size: Callable[[T, T], T]
+    tmp_path: Path, rabbit: RabbitNode, make_mosquitto: Callable[..., Mosquitto], size: Size
 ) -> None:
     text = changelogs(size(2_000_000, 8_000_000))
     source, output = tmp_path / "input.txt", tmp_path / "output.txt"
     source.write_bytes(text)
     dc1 = make_mosquitto(name="dc1")
     sites = ["--site", f"dc1={dc1.url}", "--site", f"dc2={rabbit.url}"]
-    journal = ["--journal", tmp_path / "journals"]
+    journal = ["--journal", str(tmp_path / "journals")]
     run_child([*RELIAMSG, "group", "create", "readers", "--topic", "changes", *sites], check=True)
     with output.open("wb") as out:
         reader = subprocess.Popen(

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
@@ -14,10 +13,8 @@ from reliamsg.lab.chaos.files import copy_database, restore_database
 from reliamsg.lab.chaos.wrong_clock import wrong_clock
 from reliamsg.store.outbox import EPOCH_STEP
 from reliamsg.store.outbox_view import inspect_outbox
+from tests.options import Size
 from tests.runs.harness import App, Run, SiteSpec, run_in, wait_for
-
-T = TypeVar("T")
-Size = Callable[[T, T], T]
 
 DAY_S = 86_400.0
 
@@ -31,7 +28,7 @@ def publish(run: Run, app: App, last: int, **changes: Any) -> None:
 
 
 @pytest.mark.parametrize("shift", [0.0, -DAY_S], ids=["true-clock", "a-day-behind"])
-def test_restored(shift: float, tmp_path: Path, rabbit: RabbitNode, unique: str, size: Size[int]) -> None:
+def test_restored(shift: float, tmp_path: Path, rabbit: RabbitNode, unique: str, size: Size) -> None:
     """Stop, copy the file, publish more, stop, restore the copy, publish other messages: everything arrives once."""
     more = size(200, 1_000)
     sites: list[SiteSpec] = [("dc1", rabbit.url, {"backoff_max": 1.0})]
@@ -80,7 +77,7 @@ def test_restored(shift: float, tmp_path: Path, rabbit: RabbitNode, unique: str,
     assert forks, "the fork was not journalled"
 
 
-def test_both_clones_alive(tmp_path: Path, rabbit: RabbitNode, unique: str, size: Size[int]) -> None:
+def test_both_clones_alive(tmp_path: Path, rabbit: RabbitNode, unique: str, size: Size) -> None:
     """Two processes publish from copies of one outbox: the lower one is fenced, and every message is accounted for."""
     rate = 100
     sites: list[SiteSpec] = [("dc1", rabbit.url, {"backoff_max": 1.0})]

@@ -23,7 +23,7 @@ TOPIC = "resume-test"
 
 def take(consumer: Consumer, count: int, seconds: float = 30.0) -> list[bytes]:
     """The next messages, acknowledged durably."""
-    bodies = []
+    bodies: list[bytes] = []
     for _ in range(count):
         message = consumer.get(timeout=seconds)
         assert message is not None, f"only {bodies} came"

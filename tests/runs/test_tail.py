@@ -26,7 +26,7 @@ def test_lost_tail(
     restarted: bool, tmp_path: Path, make_mosquitto: Callable[..., Mosquitto], unique: str
 ) -> None:
     """The tail arrives within the promised time; retried if the machine stalled meanwhile."""
-    took = []
+    took: list[float] = []
     while not took or (min(took) >= PROMISE_S and len(took) < TRIES):
         place = tmp_path / str(len(took))
         place.mkdir()
@@ -92,7 +92,7 @@ def open_consumer(name: str, sites: list[Site], directory: Path) -> Consumer:
 
 def take(consumer: Consumer, count: int) -> list[bytes]:
     """The next messages, acknowledged durably."""
-    bodies = []
+    bodies: list[bytes] = []
     for _ in range(count):
         message = consumer.get(timeout=120)
         assert message is not None, f"only {bodies} came"

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
 from reliamsg.checker import AppRecord, read_applog
 from reliamsg.lab import Mosquitto, RabbitNode
+from tests.options import Size
 from tests.runs.harness import App, Run, SiteSpec, assert_complete, run_in, wait_for
 from tests.runs.paths import IMPATIENT
-
-T = TypeVar("T")
 
 FULL = pytest.mark.full
 TAKEOVER_S = 4.0
@@ -31,7 +29,7 @@ TAKEOVER_S = 4.0
 )
 def test_takeover(
     fault: signal.Signals, kind: str, tmp_path: Path, rabbit: RabbitNode, shared_mosquitto: Mosquitto, unique: str,
-    size: Callable[[T, T], T],
+    size: Size,
 ) -> None:  # fmt: skip
     """Each has its own inbox. Two are never active, and nothing is lost."""
     brokers = {"rabbitmq": [rabbit.url], "mosquitto": [shared_mosquitto.url]}

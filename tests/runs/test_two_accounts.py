@@ -8,16 +8,15 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
 from reliamsg.lab import RabbitNode
 from reliamsg.lab.chaos.pika_baseline import PikaConsumer, PikaPublisher
 from reliamsg.wire.address import group_queue
+from tests.options import Size
 from tests.runs.harness import Run, SiteSpec, assert_complete, run_in, wait_for
 
-T = TypeVar("T")
 GROUPS = ("primary", "secondary")
 ACCOUNTS = ("A", "B")
 TOPIC = "accounts"
@@ -29,7 +28,7 @@ TOPIC = "accounts"
     "wiped", [pytest.param(False, marks=pytest.mark.full, id="kept"), pytest.param(True, id="wiped")]
 )
 def test_two_accounts(
-    wiped: bool, tmp_path: Path, make_rabbit: Callable[..., RabbitNode], size: Callable[[T, T], T]
+    wiped: bool, tmp_path: Path, make_rabbit: Callable[..., RabbitNode], size: Size
 ) -> None:
     messages, queued = size(6_000, 60_000), size(500, 5_000)
     # So slow that messages are left for the last fault however long the nodes take to return: handling all messages of

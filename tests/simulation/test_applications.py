@@ -40,7 +40,12 @@ def noted(outcome: Outcome, what: str) -> int:
 
 # -- publishing that waits for room -------------------------------------------------------------------------
 
-NO_ROOM = {"max_bytes": 8 * 1024, "retain_seconds": 0.0, "max_batch_messages": 1, "compression": None}
+NO_ROOM: dict[str, Any] = {
+    "max_bytes": 8 * 1024,
+    "retain_seconds": 0.0,
+    "max_batch_messages": 1,
+    "compression": None,
+}
 
 
 @pytest.mark.parametrize("seed", SEEDS)

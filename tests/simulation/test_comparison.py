@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -37,7 +38,8 @@ def finished_with_losses(path: Path) -> World:
 def _seed_with_losses() -> int:
     """Searched for once: each seed is a run. The first is one that had losses, for as long as worlds are drawn as they
     are now; it is only a hint."""
-    for seed in (37, *range(100)):
+    seeds: list[int] = [37, *range(100)]
+    for seed in seeds:
         with TemporaryDirectory() as place:
             world = finished(seed, Path(place))
             if any(map(world.oracle.not_delivered, world.oracle.groups)):
@@ -91,7 +93,7 @@ def test_evidence_that_was_truncated_is_unknown_and_nothing_is_violated(
     world = finished(1, tmp_path)
     group, stream = world.oracle.groups[0], next(iter(world.oracle.streams))
     message = next(message for message in world.oracle.deliveries[group])
-    place = {"epoch": message.epoch, "first": message.seq, "last": message.seq}
+    place: dict[str, Any] = {"epoch": message.epoch, "first": message.seq, "last": message.seq}
     unproven = Finding("unproven", "", stream_of(message), group, **place)
     world.incidents.journal_truncated(stream.producer)
     blind.append(unproven)
@@ -109,9 +111,12 @@ def test_a_run_with_open_messages_that_were_not_promised_is_not_drained(
 ) -> None:
     world = finished(1, tmp_path)
     expected: list[Expect] = []
-    monkeypatch.setattr(
-        comparison, "check_directory", lambda path, expect: expected.append(expect) or Report()
-    )
+
+    def check(path: Path, expect: Expect) -> Report:
+        expected.append(expect)
+        return Report()
+
+    monkeypatch.setattr(comparison, "check_directory", check)
     stream = next(iter(world.oracle.streams))
     operation = world.oracle.invoked(stream, b"late")
     world.oracle.durable(operation, MessageId(stream.producer, 9, stream.topic, stream.partition, 1))

@@ -24,6 +24,10 @@ OPENING = 77
 """An incarnation."""
 
 
+def identity_of(epoch: int, seq: int) -> MessageId:
+    return MessageId(STREAM.producer, epoch, STREAM.topic, STREAM.partition, seq)
+
+
 class Nobody:
     """The target of a message's reports."""
 
@@ -74,7 +78,7 @@ class Judged:
     def publish(self, seq: int, *, epoch: int = 1, confirmed: bool = True) -> MessageId:
         body = b"%d" % seq
         operation = self.oracle.invoked(STREAM, body)
-        identity = MessageId(*STREAM[:1], epoch, *STREAM[1:], seq)
+        identity = identity_of(epoch, seq)
         self.oracle.durable(operation, identity)
         self.oracle.seen(identity, OPENING, body)
         if confirmed:
@@ -269,8 +273,8 @@ def test_failed_messages_need_no_redelivery_if_another_inbox_had_settled_them(ju
 def test_a_gap_without_an_end_names_nothing_of_later_epochs(judged: Judged) -> None:
     declarations = judged.oracle.declarations["g1"]
     declarations.declare(Gap(STREAM, 1, 3, None, "extent unknown"), 0.0, "g1-1")
-    before, within = (MessageId(*STREAM[:1], 1, *STREAM[1:], seq) for seq in (2, 3))
-    later = MessageId(*STREAM[:1], 2, *STREAM[1:], 1)
+    before, within = (identity_of(1, seq) for seq in (2, 3))
+    later = identity_of(2, 1)
     assert [each in declarations for each in (before, within, later)] == [False, True, True]
     assert [declarations.was_known("g1-1", each, False) for each in (before, within, later)] == [
         False,
@@ -282,7 +286,7 @@ def test_a_gap_without_an_end_names_nothing_of_later_epochs(judged: Judged) -> N
 def test_before_join_is_blind_without_an_announcement(judged: Judged) -> None:
     declarations = judged.oracle.declarations["g1"]
     places = [(1, 9), (2, 2), (2, 3)]
-    numbers = [MessageId(*STREAM[:1], epoch, *STREAM[1:], seq) for epoch, seq in places]
+    numbers = [identity_of(epoch, seq) for epoch, seq in places]
     declarations.joined(BeforeJoin(STREAM, 2, 1, 3, 0.0, "g1-1"))
     assert [declarations.came_before(each) for each in numbers] == [False, True, True]
     assert not any(map(declarations.was_blind, numbers))

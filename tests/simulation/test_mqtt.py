@@ -73,6 +73,9 @@ class World:
     def control_received(self, address: str, body: bytes) -> None:
         self.heard_at.append((address, body))
 
+    def control_returned(self, address: str) -> bool:
+        return False
+
     # the test
 
     def begin(self, *addresses: str) -> None:

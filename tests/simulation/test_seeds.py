@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import pytest
 
@@ -13,6 +13,7 @@ from reliamsg.simulation.runner import Outcome, run, run_many
 from reliamsg.simulation.scenario import draw
 from reliamsg.simulation.world import World
 from tests.children import run_child
+from tests.options import Size
 
 PARTS = 12
 INTEGRATIONS = range(1, PARTS)
@@ -23,7 +24,7 @@ INTEGRATIONS = range(1, PARTS)
     "part",
     [pytest.param(n, marks=[pytest.mark.integrations] if n in INTEGRATIONS else []) for n in range(PARTS)],
 )
-def test_no_seed_breaks_a_promise(part: int, size: Callable[[int, int], int]) -> None:
+def test_no_seed_breaks_a_promise(part: int, size: Size) -> None:
     each = size(300, 3_000) // PARTS
     failed: list[Outcome] = []
 

@@ -43,6 +43,9 @@ class Events:
     def control_received(self, address: str, body: bytes) -> None:
         pass
 
+    def control_returned(self, address: str) -> bool:
+        return False
+
 
 def test_an_attempt_that_is_over_does_not_time_out() -> None:
     """A connection is lost just before the attempt that led to it would have timed out, and the next one can't succeed:

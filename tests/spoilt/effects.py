@@ -232,9 +232,10 @@ def _proven(client: Client, journals: Journals) -> int:
     ]
     if last[-1]["kind"] == "retired":
         return FOREVER_US
+    latest: int = max([last[-1]["wall_us"], *heads])
     if any(row["kind"] == "closed" for row in last):
-        return max(*heads, *(max(row["wall_us"], row["wall_last_us"]) for row in last), 0)
-    return max([last[-1]["wall_us"], *heads])
+        latest = max(*heads, *(max(row["wall_us"], row["wall_last_us"]) for row in last), 0)
+    return latest
 
 
 def _mixed(client: Client) -> list[tuple[int, int]]:

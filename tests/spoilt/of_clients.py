@@ -21,7 +21,8 @@ _HOUR_US = 3_600_000_000
 
 
 def _latest_us(journals: Journals) -> int:
-    return max(row["wall_last_us"] for each in journals.clients.values() for row in each.rows)
+    latest: int = max(row["wall_last_us"] for each in journals.clients.values() for row in each.rows)
+    return latest
 
 
 def _row(boot: str, lsn: int, kind: str, wall_us: int, **more: object) -> Row:

@@ -447,6 +447,11 @@ def _irregular(what: str, make: Callable[[Path], object], line: str) -> Case:
     return Case(f"files: {what}", mutate, clients=frozenset())
 
 
+def _with_a_pipe_alone(directory: Path) -> None:
+    (directory / "role=producer/client=north").mkdir()
+    os.mkfifo(directory / "role=producer/client=north/x.ndjson")
+
+
 def _link(name: str, to: str) -> Callable[[Path], object]:
     return lambda directory: os.symlink(to, directory / name)
 
@@ -464,10 +469,7 @@ _IRREGULAR: dict[str, tuple[Callable[[Path], object], str]] = {
         f"(group archive): head-{'1' * 16}.json: not a file: a named pipe",
     ),
     "a named pipe of a client that left nothing else": (
-        lambda directory: (
-            (directory / "role=producer/client=north").mkdir(),
-            os.mkfifo(directory / "role=producer/client=north/x.ndjson"),
-        ),
+        _with_a_pipe_alone,
         "producer north: x.ndjson: not a file: a named pipe",
     ),
     "a named pipe": (lambda directory: os.mkfifo(directory / "pipe.ndjson"), "pipe.ndjson: not a file: a named pipe"),
@@ -585,8 +587,8 @@ def _cases() -> Iterator[Case]:
         kind = "enqueued" if client[0] == "producer" else "delivered"
         for at, value in enumerate(values):
             yield replace(_unreadable(client, kind, name, value), full=at % 3 > 0)
-    for number, (name, value, line) in enumerate(_HEADERS):
-        yield replace(_header(("group", "archive"), name, value, line), full=number % 2 > 0)
+    for number, (name, other, line) in enumerate(_HEADERS):
+        yield replace(_header(("group", "archive"), name, other, line), full=number % 2 > 0)
     yield from spread(
         _misplaced(one, other) for one, other in zip(CLIENTS, (*CLIENTS[1:], CLIENTS[0]), strict=True)
     )

@@ -283,7 +283,7 @@ def test_a_failed_fsync_is_never_tried_again(inbox: Inbox) -> None:
     disk = inbox._database.connection = _FailingFsync(inbox._database.connection)  # type: ignore[assignment]
     with pytest.raises(InboxIndeterminate):
         commit(inbox, epochs=[epoch_row(1)])
-    disk.fails = False  # type: ignore[attr-defined]
+    disk.fails = False
     for _ in range(2):
         with pytest.raises(InboxIndeterminate):
             commit(inbox, epochs=[epoch_row(2)])

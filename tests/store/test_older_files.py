@@ -40,7 +40,7 @@ def test_a_producer_and_a_consumer_continue_with_them(files: Path) -> None:
         ) as producer,
     ):  # fmt: skip
         producer.publish("orders", b"order 31")
-        got = []
+        got: list[tuple[int, bool]] = []
         while not got or got[-1][0] < 31:
             message = consumer.get(timeout=30)
             assert message is not None

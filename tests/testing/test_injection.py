@@ -76,10 +76,10 @@ def test_only_the_thread_that_entered_the_block_sees_it() -> None:
 
 
 def test_an_inner_block_replaces_only_the_given_objects() -> None:
-    transports = Noted()
+    transports, other = Noted(), list[str]().append
     with inject(transports=transports, probe=print):
-        with inject(probe=repr):  # type: ignore[arg-type]
-            assert (injected().transports, injected().probe) == (transports, repr)
+        with inject(probe=other):
+            assert (injected().transports, injected().probe) == (transports, other)
         assert (injected().transports, injected().probe) == (transports, print)
     with pytest.raises(ZeroDivisionError), inject(probe=print):
         raise ZeroDivisionError

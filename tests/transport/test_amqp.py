@@ -456,8 +456,8 @@ def test_headers_that_break_the_decoder_arrive_as_damaged(
                 continue
         assert {b"timestamp", b"arrays", b"tables", b"many"} <= set(taken)
         with plain_channel(node.port) as channel:
-            properties = pika.BasicProperties(headers={"good": "yes", "number": 7, "list": ["x"]})
-            channel.basic_publish(EXCHANGE, binding.topic, b"good", properties)
+            sound = pika.BasicProperties(headers={"good": "yes", "number": 7, "list": ["x"]})
+            channel.basic_publish(EXCHANGE, binding.topic, b"good", sound)
         wait_for(lambda: len(got.deliveries) == len(taken) + 1, "all are delivered")
         assert got.bodies == [*taken, b"good"]
         for delivery in got.deliveries[:-1]:

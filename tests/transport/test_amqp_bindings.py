@@ -83,9 +83,9 @@ def test_a_receiver_binds_its_queue_once_more(node: RabbitNode, site: Site, bind
             forget_queue(node, group_queue(binding.topic, 0, binding.group))
             sent.queue.append(message(number, binding.topic))
             sender.wake()
-            wait_for(lambda n=number: n in sent.confirms, "confirmed, since another group has it")  # type: ignore[misc]
+            wait_for(lambda n=number: n in sent.confirms, "confirmed, since another group has it")
             receiver.renew(binding.topic, binding.partition)
-            wait_for(lambda n=number // 2: _bindings(node, binding) > min(n, 1), "it is bound once more")  # type: ignore[misc]
+            wait_for(lambda n=number // 2: _bindings(node, binding) > min(n, 1), "it is bound once more")
             arrived = len(got.deliveries)
 
             def comes(arrived: int = arrived, number: int = number) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 
@@ -183,7 +183,7 @@ def test_bindings_that_the_broker_lists_and_does_not_use(
 def test_where_no_binding_helps_a_new_connection_must(
     node: RabbitNode, site: Site, binding: Binding, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def without_effect(*_: object) -> Iterator[None]:
+    def without_effect(*_: object) -> Generator[None, None, dict[str, str]]:
         return {}
         yield
 

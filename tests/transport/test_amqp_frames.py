@@ -9,6 +9,7 @@ import threading
 import time
 import tracemalloc
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -67,8 +68,8 @@ class Counting(bytearray):
         Counting.moved += len(self)
         return memoryview(self).tobytes()
 
-    def __getitem__(self, item: object) -> object:  # type: ignore[override]
-        found = super().__getitem__(item)  # type: ignore[index]
+    def __getitem__(self, item: Any) -> Any:
+        found = super().__getitem__(item)
         Counting.moved += len(found) if isinstance(found, bytearray) else 1
         return found
 

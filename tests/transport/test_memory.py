@@ -40,6 +40,10 @@ class Sending:
     def control_received(self, address: str, body: bytes) -> None:
         self.calls.append(("heard", address, body))
 
+    def control_returned(self, address: str) -> bool:
+        self.calls.append(("returned", address))
+        return False
+
     def connected(self, endpoint: str, window: int | None) -> None:
         self.calls.append(("connected", endpoint, window))
 
@@ -85,6 +89,10 @@ class Receiving:
 
     def control_received(self, address: str, body: bytes) -> None:
         self.calls.append(("heard", address, body))
+
+    def control_returned(self, address: str) -> bool:
+        self.calls.append(("returned", address))
+        return False
 
     def connected(self, endpoint: str, session_present: bool | None) -> None:
         self.calls.append(("connected", session_present))

@@ -29,10 +29,11 @@ class World:
         self.broker = self.network["dc1"]
         (self.site,) = self.network.sites
         self.sending, self.receiving = Sending(), Receiving()
-        self.sender: MemorySender = factory.open_sender(self.site, "p", [], self.sending)
-        self.receiver: MemoryReceiver = factory.open_receiver(
-            self.site, [Binding("orders", 0, "billing")], self.receiving
-        )
+        sender = factory.open_sender(self.site, "p", [], self.sending)
+        receiver = factory.open_receiver(self.site, [Binding("orders", 0, "billing")], self.receiving)
+        assert isinstance(sender, MemorySender)
+        assert isinstance(receiver, MemoryReceiver)
+        self.sender, self.receiver = sender, receiver
         self.sender.listen([PRODUCER])
         self.receiver.listen([STATUS, GROUP])
 

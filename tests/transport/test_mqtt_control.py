@@ -206,9 +206,10 @@ def test_frames_over_the_brokers_limit_are_not_taken(tmp_path: Any, unique: str)
 def test_retained_and_foreign_messages_at_control_addresses(shared_mosquitto: Mosquitto, unique: str) -> None:
     """What anybody published there as if it were a message is acknowledged, and no message."""
     import paho.mqtt.client as paho
+    from paho.mqtt.enums import CallbackAPIVersion
 
     status = status_address(unique)
-    client = paho.Client(paho.CallbackAPIVersion.VERSION2)
+    client = paho.Client(CallbackAPIVersion.VERSION2)
     client.connect("127.0.0.1", shared_mosquitto.port)
     client.loop_start()
     where = quick_site(shared_mosquitto.url, mqtt_version="5")

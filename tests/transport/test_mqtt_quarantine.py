@@ -19,7 +19,7 @@ def test_addresses_that_are_unanswered_together_are_isolated_and_not_quarantined
 def test_one_alone_is_quarantined_by_the_second_connection() -> None:
     quarantine = AddressQuarantine("dc1", "sent to")
     assert not quarantine.connection_ended(["newcomer"], "reset", 0.0), "it may be a coincidence"
-    assert quarantine.refused == ()
+    assert not quarantine.refused
     assert quarantine.may_try("newcomer", 1.0)
     assert quarantine.connection_ended(["newcomer"], "reset", 1.0), "and now it is none"
     assert quarantine.refused == ("newcomer",)
@@ -28,4 +28,4 @@ def test_one_alone_is_quarantined_by_the_second_connection() -> None:
     assert quarantine.connection_ended(["newcomer"], "reset", 20.0), "it needs no second proof any more"
     assert not quarantine.may_try("newcomer", 20.0 + 2 * QUARANTINE_SECONDS[0] - 0.1)
     quarantine.clear("newcomer")
-    assert quarantine.refused == ()
+    assert not quarantine.refused

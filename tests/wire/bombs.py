@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterator
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import msgspec
 import zstandard
@@ -22,7 +22,8 @@ _DIFFERENT = b"".join(b"\xa4%04x\xa0" % number for number in range(65536))
 """Headers with empty values."""
 
 
-class Bomb(NamedTuple):
+@dataclass(frozen=True)
+class Bomb:
     """A body, and its envelope's claims about it."""
 
     name: str

@@ -283,7 +283,7 @@ def test_frames_that_end_as_if_they_were_bodies_alone() -> None:
         ([[b"x"], None, None, None], 1),
     ):
         found = open_frame(sealed(pack(fields), count=count)).records()
-        assert found == Records(*fields[:3])  # type: ignore[arg-type]
+        assert found == Records(*fields[:3])
         assert open_frame(sealed(pack(fields), count=count)).records(trusted=True) == found
         refused(sealed(pack(fields), count=count + 1))
     for wrong in (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import tracemalloc
 import zlib
+from typing import Any
 
 import msgspec
 import pytest
@@ -168,8 +169,9 @@ class TestLimits:
         ],
     )
     def test_a_field_out_of_range(self, field: str, value: object) -> None:
+        changes: dict[str, Any] = {field: value}
         with pytest.raises(data.FrameError) as caught:
-            data.open_frame(forge(**{field: value}))
+            data.open_frame(forge(**changes))
         assert caught.value.reason == "malformed"
 
     def test_highest_numbers(self) -> None:
@@ -215,7 +217,7 @@ class TestLimits:
 
     @pytest.mark.parametrize("column", ["bodies", "keys", "headers"])
     def test_a_column_of_another_length(self, column: str) -> None:
-        columns = {"bodies": [b"a"] * 3, "keys": ["k"] * 3, "headers": [{"a": "b"}] * 3}
+        columns: dict[str, list[Any]] = {"bodies": [b"a"] * 3, "keys": ["k"] * 3, "headers": [{"a": "b"}] * 3}
         columns[column] = columns[column][:2]
         assert reason(forge(msgspec.msgpack.encode(list(columns.values())))) == "undecodable"
 

@@ -52,7 +52,8 @@ def is_ours(path: str) -> bool:
 
 def counted(connection: sqlite3.Connection, messages: int, action: Callable[[], int]) -> Work:
     """Run `action`, which returns the number of broker messages, twice: once for calls, once for memory."""
-    calls, statements = 0, []
+    calls = 0
+    statements: list[str] = []
 
     def count(frame: FrameType, event: str, _: object) -> None:
         nonlocal calls
