@@ -113,21 +113,26 @@ def test_what_moved_is_to_be_stored_once_and_can_be_put_back() -> None:
     assert made.take_moved() == {}
 
 
-def test_a_position_beyond_the_end_of_a_renumbered_epoch_is_behind_its_end() -> None:
-    """The group knows a history in which that epoch had more; what has its number now ends where it ends here."""
+def test_a_group_has_settled_nothing_of_what_was_renumbered() -> None:
+    """It knows a history in which that was sent under the old numbers. Where it counts from moves with the numbers."""
     made = table((7, 3))
     made.name(ORDERS, "far", (5, 4))
     made.name(ORDERS, "near", (5, 4))
     made.name(ORDERS, "elsewhere", (4, 99))
+    made.name(ORDERS, "early", (4, 99))
+    made.on_report(ORDERS, "early", (7, 2), (7, 1), 1.0)
     made.on_report(ORDERS, "far", (5, 31), (5, 1), 1.0)
     made.on_report(ORDERS, "near", (5, 6), (5, 1), 1.0)
     made.extend(ORDERS, (101, 3))
     made.renumber(ORDERS, {5: (100, 10), 7: (101, 2)})
     found = {m.group: (m.since, m.position) for m in made.members(ORDERS)}
     assert found == {
-        "far": ((100, 4), (100, 11)), "near": ((100, 4), (100, 6)), "elsewhere": ((4, 99), (4, 99)),
+        "far": ((100, 4), (100, 4)), "near": ((100, 4), (100, 4)), "elsewhere": ((4, 99), (4, 99)),
+        "early": ((4, 99), (100, 1)),
     }  # fmt: skip
-    assert made.take_moved() == {(ORDERS, "far"): (100, 11), (ORDERS, "near"): (100, 6)}
+    assert made.take_moved() == {
+        (ORDERS, "far"): (100, 4), (ORDERS, "near"): (100, 4), (ORDERS, "early"): (100, 1),
+    }  # fmt: skip
 
 
 def test_a_heard_group_that_is_named_keeps_what_it_acknowledged() -> None:

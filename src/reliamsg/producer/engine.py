@@ -341,6 +341,7 @@ class ProducerEngine:
             self.groups.renumbered(epochs)
             self.tracker.renumbered(epochs)
             self._forget_rows()
+        self.groups.find_moved(epochs.values())
         self.shared.probe("renumbered")
 
     # -- what the writer calls ----------------------------------------------------------------------------------

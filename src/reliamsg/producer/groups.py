@@ -18,7 +18,7 @@ from reliamsg.producer.streams import StreamInfo
 from reliamsg.protocol.announced import Span3
 from reliamsg.protocol.ranges import RangeSet, Span
 from reliamsg.protocol.sender.group_progress import Member as GroupMember
-from reliamsg.protocol.sender.group_progress import renumbered
+from reliamsg.protocol.sender.group_progress import before_moved
 from reliamsg.store.journal import Entry
 from reliamsg.store.members import Member, Position
 from reliamsg.store.outbox import Outbox
@@ -103,18 +103,24 @@ class Groups:
         return changes
 
     def _find_unconsumed(self, held: Iterable[Span]) -> None:
-        consumed = self.consumed
-        if consumed is None:
+        if self.consumed is None:
             return
         for first, last in held:
-            consumed.add(first, last)
-        for stream, info in self._streams.by_stream.items():
-            slowest = self._table.slowest(stream)
-            low = None if slowest is None else self._outbox.unsettled(info.row.id, slowest.position)
-            if low is not None:
-                self._walks[info.row.id] = low
-                for number in self._outbox.stream_ids(info.row.id, low):
-                    consumed.remove(number, number)
+            self.consumed.add(first, last)
+        for stream in self._streams.by_stream:
+            self._find_unconsumed_of(stream)
+
+    def _find_unconsumed_of(self, stream: Stream) -> None:
+        assert self.consumed is not None
+        with self._shared.lock:
+            stream_id, slowest = self._streams.by_stream[stream].row.id, self._table.slowest(stream)
+        low = None if slowest is None else self._outbox.unsettled(stream_id, slowest.position)
+        if low is not None:
+            unsettled = self._outbox.stream_ids(stream_id, low)
+            with self._shared.lock:
+                self._walks[stream_id] = low
+                for number in unsettled:
+                    self.consumed.remove(number, number)
 
     def _name(self, stream: Stream, group: str, member: Member) -> None:
         self._table.name(stream, group, member.since, member.position)
@@ -230,15 +236,17 @@ class Groups:
         return True
 
     def renumbered(self, epochs: Mapping[int, int]) -> None:
-        """Epochs have new numbers. Only this producer knows of the old ones."""
+        """Epochs have new numbers, and nothing of them was ever sent. Only this producer knows of the old ones."""
         for stream, info in self._streams.by_stream.items():
             lasts = {link.epoch: link.last for link in info.chain}
             moves = {old: (new, lasts.get(old, 0)) for old, new in epochs.items()}
             info.renumber(epochs)
             self._table.extend(stream, info.tail)
             self._table.renumber(stream, moves)
-            for group in self._table.named(stream):
-                self._journalled[stream, group] = renumbered(self._journalled[stream, group], moves)
+            for group, since in self._table.named(stream).items():
+                self._journalled[stream, group] = max(
+                    since, before_moved(self._journalled[stream, group], moves)
+                )
 
     def left(self, rows: Iterable[int]) -> None:
         """These rows are no longer held."""
@@ -271,6 +279,16 @@ class Groups:
 
     # -- for the writer ---------------------------------------------------------------------------------------------
 
+    def find_moved(self, epochs: Iterable[int]) -> None:
+        """Messages were renumbered into these epochs. Some groups may have been done with them."""
+        if self.consumed is None:
+            return
+        new = frozenset(epochs)
+        for stream, info in self._streams.by_stream.items():
+            if not new.isdisjoint(link.epoch for link in info.chain):
+                self._find_unconsumed_of(stream)
+                self.moved.add(info.row.id)
+
     def walk(self) -> None:
         """Find some of the batches that all groups are done with now; the others another time."""
         if self.consumed is None:
@@ -299,9 +317,10 @@ class Groups:
             if position is not None and position <= (row.epoch, row.last):
                 self._walks[stream_id] = row.id
                 return False
-            self.consumed.add(row.id, row.id)
-            if row.id in published:
-                self._admission.release(row.size)
+            if row.id not in self.consumed:
+                self.consumed.add(row.id, row.id)
+                if row.id in published:
+                    self._admission.release(row.size)
         if len(rows) == WALK_ROWS:
             self._walks[stream_id] = rows[-1].id + 1
         else:

@@ -103,13 +103,11 @@ def renumber(
         db.execute("UPDATE chain SET epoch = ? WHERE epoch = ?", (new, old))
         db.execute("UPDATE removed SET epoch = ? WHERE epoch = ?", (new, old))
         db.execute("UPDATE member SET since_epoch = ? WHERE since_epoch = ?", (new, old))
-        # A group that knows a later copy of this file may have had more of the epoch: only what is here has moved.
-        db.execute(
-            "UPDATE member SET epoch = ?1, next = min(next, 1 + ifnull("
-            "(SELECT last FROM chain WHERE chain.stream_id = member.stream_id AND chain.epoch = ?1), 0))"
-            " WHERE epoch = ?2",
-            (new, old),
-        )
+        # A group that knows a later copy of this file may have settled messages under their old numbers.
+        db.execute("UPDATE member SET epoch = ?, next = 1 WHERE epoch = ?", (min(epochs.values()), old))
+    db.execute(
+        "UPDATE member SET epoch = since_epoch, next = since_next WHERE (epoch, next) < (since_epoch, since_next)"
+    )
     return [entry for of_epoch in entries.values() for entry in of_epoch]
 
 

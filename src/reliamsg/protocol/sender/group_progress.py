@@ -18,7 +18,14 @@ from itertools import islice
 from reliamsg.message import Stream
 from reliamsg.protocol.announced import Position, Span3
 
-__all__ = ["FORGET_UNNAMED_S", "MAX_UNNAMED", "MAX_UNNAMED_PER_STREAM", "GroupTable", "Member", "renumbered"]
+__all__ = [
+    "FORGET_UNNAMED_S",
+    "MAX_UNNAMED",
+    "MAX_UNNAMED_PER_STREAM",
+    "GroupTable",
+    "Member",
+    "before_moved",
+]
 
 START: Position = (0, 1)
 """Before every message of every epoch."""
@@ -73,11 +80,17 @@ class Member:
         return self.reported, max(self.reported, self.delivered)
 
 
-def renumbered(position: Position, moves: Mapping[int, tuple[int, int]]) -> Position:
-    """The position after epochs were given new numbers, at most behind the last message. `moves` as for
+def _moved(position: Position, moves: Mapping[int, tuple[int, int]]) -> Position:
+    """Where a group counts from after epochs were given new numbers, at most behind the last message. `moves` as for
     :meth:`GroupTable.renumber`."""
     epoch, last = moves.get(position[0], (position[0], position[1]))
     return epoch, min(position[1], last + 1)
+
+
+def before_moved(position: Position, moves: Mapping[int, tuple[int, int]]) -> Position:
+    """How far a group is after epochs were given new numbers: it has settled nothing under these. `moves` as for
+    :meth:`GroupTable.renumber`."""
+    return (min(new for new, _ in moves.values()), 1) if position[0] in moves else position
 
 
 class GroupTable:
@@ -143,14 +156,14 @@ class GroupTable:
     def renumber(self, stream: Stream, moves: Mapping[int, tuple[int, int]]) -> None:
         """Epochs have new numbers. `moves`: the new number and the last message, by the old number.
 
-        A group may have had more of an epoch than this outbox, if the outbox is an older copy. It is then past the end
-        of the renumbered epoch, but had nothing else of it: those numbers don't exist there.
+        If the outbox is an older copy, a group may have settled messages under their old numbers. They are sent again
+        under the new ones, so they count as not settled (P11).
         """
         for member in self._members.get(stream, {}).values():
-            member.since = renumbered(member.since, moves)
-            member.position = renumbered(member.position, moves)
-            if (position := self._moved.get((stream, member.group))) is not None:
-                self._moved[stream, member.group] = renumbered(position, moves)
+            member.since = _moved(member.since, moves)
+            member.position = max(member.since, before_moved(member.position, moves))
+            if (stream, member.group) in self._moved:
+                self._moved[stream, member.group] = member.position
 
     # -- what groups report ---------------------------------------------------------------------------------
 
