@@ -8,10 +8,10 @@ from dataclasses import fields, replace
 import pytest
 
 from reliamsg import Consumer, Producer, Site
-from reliamsg.simulation.faults import FAULTS
+from reliamsg.simulation.faults import FAMILIES, FAULTS
 from reliamsg.simulation.runner import Summary
-from reliamsg.simulation.scenario import draw
-from reliamsg.simulation.settings import DRAWN, NOT_DRAWN, VALUES
+from reliamsg.simulation.scenario import FAMILIES_DRAWN, draw
+from reliamsg.simulation.settings import DRAWN, NOT_DRAWN, VALUES, choose
 from tests.cli.commands import reliamsg_here
 
 BEYOND = {
@@ -79,6 +79,16 @@ def test_one_setting_more_changes_none_of_the_others(name: str, monkeypatch: pyt
         others = [[(key, value) for key, value in each.drawn() if key != name] for each in (one, again)]
         assert others[0] == others[1]
         assert set(one.drawn()) != set(again.drawn())
+
+
+def test_some_runs_have_faults_of_one_family_only() -> None:
+    assert set().union(*FAMILIES.values()) == set(FAULTS), "every fault has a family"
+    drawn = [(choose(seed, "family", FAMILIES_DRAWN), set(draw(seed).faults)) for seed in range(400)]
+    for family, faults in FAMILIES.items():
+        own = [each - {"forged"} for name, each in drawn if name == family]
+        assert all(each <= set(faults) for each in own)
+        assert set().union(*own) == set(faults) - {"forged"}
+    assert 0.2 < sum(bool(name) for name, _ in drawn) / len(drawn) < 0.3
 
 
 def test_one_fault_more_changes_none_of_the_others() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 
-__all__ = ["FAULTS", "SHARES", "Chances", "Faults"]
+__all__ = ["FAMILIES", "FAULTS", "SHARES", "Chances", "Faults"]
 
 GROWTH = 5.0
 """The chance of a fault starts at p, and grows by the factor 1 + GROWTH * p with every missed opportunity at the same
@@ -92,6 +92,39 @@ FAULTS: dict[str, tuple[float, str]] = {
     "clock_off": (0.3, "a client is opened with a clock up to a day off, or a consumer with one that shows 1970"),
 }  # fmt: skip
 """By name: the chance at the first opportunity, and a description."""
+
+_PROCESSES = ("crash", "restart", "pause")
+
+FAMILIES: dict[str, tuple[str, ...]] = {
+    "messages": (
+        "confirm_and_lose", "early_confirm", "confirm_lost", "swallow", "confirm_disorder", "duplicate", "damage",
+        "hole", "misroute", "return", "nack", "refuse", "reorder", *_PROCESSES,
+    ),
+    "brokers": (
+        "broker_down", "broker_empty", "broker_stale", "broker_tail", "session_forgotten", "two_sessions", "no_leader",
+        "topic_unanswered", "control_unrouted", "confirm_and_lose", "blocked", "login_refused", "over_send",
+        "address_refused", *_PROCESSES,
+    ),
+    "networks": (
+        "cut", "cut_up", "cut_down", "reset", "cut_control", "reset_control", "delay", "control_lost", "control_twice",
+        "control_late", *_PROCESSES,
+    ),
+    "stores": (
+        "crash_inside", "crash_before_commit", "torn_write", "torn_checkpoint", "crash_after_commit", "restored",
+        "restored_inbox", "wal_lost", *_PROCESSES,
+    ),
+    "disks": ("disk_full", "fsync_error", "target_down", "wal_lost", *_PROCESSES),
+    "applications": (
+        "handler_failed", "rejected", "streams_forgotten", "outdated", "crash_inside", "restored_inbox", *_PROCESSES,
+    ),
+    "malice": (
+        "forged", "replayed", "flood", "far_epoch", "damage", "control_lost", "control_twice", "control_late",
+        *_PROCESSES,
+    ),
+    "clocks": ("clock_jump", "clock_off", "far_epoch", "restored", "restored_inbox", *_PROCESSES),
+}  # fmt: skip
+"""Faults that have to do with each other. Some runs have faults of one family only, since what a few faults do together
+rarely happens beside many others."""
 
 SHARES: dict[str, float] = {
     "torn_checkpoint": 0.1,

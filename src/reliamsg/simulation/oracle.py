@@ -602,7 +602,8 @@ class Oracle:
             other = published[at]
             if other.number >= operation.number:
                 break
-            if self.owes(group, other) and other.message is not None and not self._done(group, other.message):
+            known = other.message is not None
+            if known and self.owes(group, other) and not any(self._done(group, name) for name in other.names):
                 self._passed.append((group, other, f"passed by {identity}", self._scheduler.now))
 
     def _keeps_own_order(self, group: str, consumer: str, operation: Operation, received: _Received) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 from reliamsg.config import Site
 from reliamsg.keys import KeyRing
 from reliamsg.policy import Quorum
-from reliamsg.simulation.faults import FAULTS, SHARES
+from reliamsg.simulation.faults import FAMILIES, FAULTS, SHARES
 from reliamsg.simulation.settings import HOLDS, VALUES, ClientSettings, choose, draw_client, site_settings
 
 __all__ = ["Scenario", "draw"]
@@ -113,6 +113,10 @@ SHARES_OF_FAULTS = (
     0.0, 0.04, 0.06, 0.06, 0.08, 0.08, 0.1, 0.1, 0.12, 0.12, 0.14, 0.16, 0.16, 0.18, 0.2, 0.24, 0.28, 0.32, 0.36, 0.4,
 )  # fmt: skip
 """Which share of all faults a run has, approximately. One in twenty has none."""
+FAMILIES_DRAWN = ("stores", "stores", *FAMILIES) + ("",) * 3 * (2 + len(FAMILIES))
+"""One run in four has faults of one family only."""
+SHARE_OF_FAMILY = 0.75
+"""Which share of its family a run has whose faults are of one family."""
 
 
 def draw(seed: int, messages: int = 200, faults: Iterable[str] | None = None) -> Scenario:
@@ -175,12 +179,15 @@ def _has_hole(seed: int) -> bool:
 
 def _faults(seed: int, keys: bool) -> tuple[str, ...]:
     """Some of all faults, each drawn with dice of its own."""
-    share = choose(seed, "faults", SHARES_OF_FAULTS)
+    share: float = choose(seed, "faults", SHARES_OF_FAULTS)
+    family: tuple[str, ...] | None = FAMILIES.get(choose(seed, "family", FAMILIES_DRAWN))
 
     def drawn(name: str) -> bool:
-        if name == "forged" and keys:
-            return True
-        found = random.Random(f"{seed}/faults/{name}").random() < SHARES.get(name, share)
-        return found and share > 0 and name != "forged"
+        if name == "forged":
+            return keys
+        roll = random.Random(f"{seed}/faults/{name}").random()
+        if family is not None:
+            return name in family and roll < SHARE_OF_FAMILY
+        return share > 0 and roll < SHARES.get(name, share)
 
     return tuple(name for name in FAULTS if drawn(name))
