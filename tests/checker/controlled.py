@@ -194,19 +194,133 @@ def _inbox_gone(*end: Entry, later: tuple[Entry, ...] = ()) -> list[Chain]:
     ]
 
 
-def _successor_joins_later(*end: Entry, place: tuple[int, int] = (E2, 1)) -> list[Chain]:
+def _successor_joins_later(
+    *end: Entry, place: tuple[int, int] = (E2, 1), told: tuple[Entry, ...] = ()
+) -> list[Chain]:
     """An inbox is lost with what it did after 3, and its successor joins at `place` and delivers the second epoch.
-    `end`: of the first one's journal."""
-    first = write(("group", "g"), [[reading(), *taken(E1, 1, 3), *end]])
+    `end`: of the first one's journal. `told`: what the producer learned at the end."""
+    first = write(("group", "g"), [[reading(), given("joined", E1, 1, 1), *taken(E1, 1, 3), *end]])
     joined = given("joined", place[0], place[1], place[1])
     return [
         producer(
             [opened(E1), entered(E1), *published(E1, 1, 6)],
-            [opened(E2), entered(E2, Prev(E1, INC[E1], 6)), *published(E2, 1, 5)],
+            [opened(E2), entered(E2, Prev(E1, INC[E1], 6)), *published(E2, 1, 5), *told],
         ),
         replace(first, to_the_end=False),
         again(group([reading(), joined, *taken(E2, 1, 5)]), "00000000000000c0"),
     ]
+
+
+def _told(last: int) -> Entry:
+    """The successor of an inbox told the producer that its group had settled the first epoch up to `last`."""
+    return entry("consumed", E1, 1, last, group="g", detail={"journal": ["00000000000000c0", 2]})
+
+
+def _enters_at_the_end(*more: Entry, got: tuple[Entry, ...] = ()) -> list[Chain]:
+    """An outbox that is an older copy enters an epoch, and its journal ends; or goes on with `more`. `got`: what the
+    group received afterwards."""
+    return [
+        producer(
+            [opened(E1), entered(E1), *published(E1, 1, 5)], [opened(E2), entered(E8, None, INC[E1]), *more]
+        ),
+        group([reading(), *taken(E1, 1, 5), *got]),
+    ]
+
+
+def _truncated(kind: str, rows: list[Entry]) -> Chain:
+    """A group's journal that lacks the first row of this kind, and says so; it lacks none with ""."""
+    (lsn,) = [row.lsn for row in group(rows).rows if row.kind == kind][:1] or [0]
+    chain = group(
+        [*rows, Entry("truncated", detail={"first_lsn": lsn, "last_lsn": lsn}) if lsn else reading()]
+    )
+    return replace(chain, rows=[row for row in chain.rows if row.lsn != lsn])
+
+
+def _begins_late(lacks: str = "") -> list[Chain]:
+    """A group joins at 9, and learns afterwards that it had been owed 2 to 8. `lacks`: the kind of the row that is
+    missing in its journal."""
+    begins = replace(reading(), detail={**(reading().detail or {}), "begin": "latest"})
+    late = given("declared", E1, 2, 8, reason="joined late")
+    return [
+        producer([opened(E1), entered(E1), *published(E1, 1, 10)]),
+        _truncated(lacks, [begins, given("joined", E1, 9, 9), *taken(E1, 9, 10), late]),
+    ]
+
+
+def _replays(lacks: str = "") -> list[Chain]:
+    """A group gives up a message, and its operator replays it. `lacks`: the kind of the row that is missing in its
+    journal."""
+    given_up = [
+        given("received", E1, 5, 5, site="dc1"),
+        given("delivered", E1, 5, 5),
+        given("dead_lettered", E1, 5, 5, reason="rejected"),
+    ]
+    return [
+        producer([opened(E1), entered(E1), *published(E1, 1, 5)]),
+        _truncated(lacks, [reading(), *taken(E1, 1, 4), *given_up, given("replayed", E1, 5, 5)]),
+    ]
+
+
+def _owed_and_behind(own: int, began: int = 2) -> list[Chain]:
+    """An inbox delivers 4 and terminates. It is told afterwards that its group has settled everything before number
+    `began` of an epoch that follows on an earlier one, and goes on there. `own`: its position by then."""
+    told = given("behind", E2, began, began, detail={"from": [E2, 1], "own": [E1, own]})
+    first = [
+        reading(),
+        *taken(E1, 1, 3),
+        given("received", E1, 4, 4, site="dc1"),
+        given("delivered", E1, 4, 4),
+    ]
+    return [
+        producer(
+            [opened(E1), entered(E1), *published(E1, 1, 4)],
+            [opened(E2), entered(E2, Prev(E1, INC[E1], 4)), *published(E2, 1, 5)],
+        ),
+        group(first, [reading(), told, *taken(E2, began, 5)]),
+    ]
+
+
+def _moved_after_settling(last: int, joined: bool = False) -> list[Chain]:
+    """A group settles messages up to `last`, says so of all five, and an older copy of the outbox gives them another
+    epoch. The group receives them again, and acknowledges three. `joined`: it had settled none, but joined behind
+    them."""
+    again_ = [given("received", E8, 1, 5, INC[E1], site="dc1"), given("redelivered", E8, 1, 5, INC[E1])]
+    first = [
+        given("received", E1, 1, 5, site="dc1"),
+        given("delivered", E1, 1, 5),
+        given("acknowledged", E1, 1, last),
+    ]
+    first[1] = replace(first[1], digest=digest_of(S, E8, 1, 5))
+    if joined:
+        first = [given("joined", E1, 6, 6)]
+        again_[1] = replace(again_[1], kind="delivered")
+    told = entry("consumed", E1, 1, 5, group="g", detail={"journal": [f"{1:016x}", 2 if joined else 4]})
+    learned = entry("surpassed", E2, 0, 0, group="g", detail={"position": [E1, 6], "entered": E1})
+    return [
+        producer(
+            [opened(E1), entered(E1), entry_in(E1, E8, 1, 5), told],
+            [opened(E2), learned, *moved(E1, E8, 5, None), *sent(E8, 1, 5, INC[E1])],
+        ),
+        group([reading(), *first, *again_, given("acknowledged", E8, 1, 3, INC[E1])]),
+    ]
+
+
+def _moved_and_kept(*more: Entry) -> list[Chain]:
+    """A group settles messages and says so, and an older copy of the outbox gives them another epoch, in which the
+    group receives none."""
+    told = entry("consumed", E1, 1, 5, group="g", detail={"journal": [f"{1:016x}", 4]})
+    learned = entry("surpassed", E2, 0, 0, group="g", detail={"position": [E1, 6], "entered": E1})
+    got = taken(E1, 1, 5)
+    got[1] = replace(got[1], digest=digest_of(S, E8, 1, 5))
+    return [
+        producer(
+            [opened(E1, release="consumed"), entered(E1), entry_in(E1, E8, 1, 5), told],
+            [
+                opened(E2, release="consumed"), learned, *moved(E1, E8, 5, None), *sent(E8, 1, 5, INC[E1]), *more,
+            ],
+        ),
+        group([reading(), *got]),
+    ]  # fmt: skip
 
 
 def _silent(end: tuple[Entry, ...], *more: Entry) -> list[Chain]:
@@ -404,6 +518,9 @@ def _found(
 
 
 _MOVED = _found("fork", E2, (1, 5))
+_MOVED_TWICE = (
+    _found("fork", E1, (1, 5)) | _found("unproven", E1, (1, 5)) | _found("unacknowledged", E8, (4, 5))
+)
 _ABSENT = _found("missing", 0)
 """An opening without a journal."""
 _MADE_UP = _found("unproven", E9, (1, 2)) | _found("declared_gap", E1, (11, 12)) | _ABSENT
@@ -454,6 +571,55 @@ SCENARIOS = {
         lambda: _passed_by(Entry("closed")), "violated",
         _found("phantom", E1, (6, 7)) | _found("settled_unseen", E2, (1, 3)) | _ABSENT, {"phantom": 2},
     ),
+    "a group learns late of what it was owed": Scenario(
+        _begins_late, "lost", _found("declared_gap", E1, (2, 8)),
+        {"declared_gaps": 7, "before_join": 1},
+    ),
+    "the same, and the row in which it joined is truncated": Scenario(
+        lambda: _begins_late("joined"), "lost", _found("declared_gap", E1, (2, 8)) | _found("broken", 0),
+        {"declared_gaps": 7, "before_join": 1},
+    ),
+    "a replayed message was given up": Scenario(_replays),
+    "the same, and the row that says so is truncated": Scenario(
+        lambda: _replays("dead_lettered"), "unknown", _found("broken", 0),
+    ),
+    "no replayed message was given up": Scenario(
+        lambda: [*_replays()[:1], group([reading(), *taken(E1, 1, 5), given("replayed", E1, 5, 5)])], "violated",
+        _found("false_replay", E1, (5, 5)),
+    ),
+    "another inbox had settled what was owed": Scenario(
+        lambda: _owed_and_behind(4), "unknown",
+        _found("unacknowledged", E1, (4, 4)) | _found("settled_unseen", E2, (1, 1)),
+    ),
+    "another inbox had only entered the next epoch": Scenario(
+        lambda: _owed_and_behind(4, began=1), "unknown", _found("unacknowledged", E1, (4, 4)),
+    ),
+    "what was owed is before what another inbox had settled": Scenario(
+        lambda: _owed_and_behind(5), "violated",
+        _found("unacknowledged", E1, (4, 4)) | _found("not_redelivered", E1, (4, 4))
+        | _found("settled_unseen", E2, (1, 1)),
+    ),
+    "settled messages get another epoch": Scenario(
+        lambda: _moved_after_settling(5), "unknown", _MOVED_TWICE,
+    ),
+    "messages from before a group joined get another epoch": Scenario(
+        lambda: _moved_after_settling(0, joined=True), "unknown",
+        _found("fork", E1, (1, 5)) | _found("unacknowledged", E8, (4, 5)),
+    ),
+    "messages are kept for a group that had settled them elsewhere": Scenario(
+        _moved_and_kept, "unknown",
+        _found("fork", E1, (1, 5)) | _found("unproven", E1, (1, 5)) | _found("undelivered", E8, (1, 5)),
+        {"pending": 5},
+    ),
+    "the same, and then they are released": Scenario(
+        lambda: _moved_and_kept(entry("released", E8, 1, 5, INC[E1])), "violated",
+        _found("fork", E1, (1, 5)) | _found("unproven", E1, (1, 5)) | _found("released_early", E8, (1, 5))
+        | _found("lost", E8, (1, 5)), {"lost": 5},
+    ),
+    "messages that are said to be settled get another epoch": Scenario(
+        lambda: _moved_after_settling(4), "violated",
+        _MOVED_TWICE | _found("consumed_unsettled", E8, (5, 5)) | _found("unacknowledged", E1, (5, 5)),
+    ),
     "an inbox that was not closed is gone": Scenario(
         _successor_joins_later, "unknown", _found("settled_unseen", E1, (4, 6)) | _found("unclosed", 0),
     ),
@@ -463,6 +629,19 @@ SCENARIOS = {
     ),
     "the same, and the inbox was closed": Scenario(
         lambda: _successor_joins_later(Entry("closed")), "lost", _found("lost", E1, (4, 6)), {"lost": 3},
+    ),
+    "the same, and it was open, and its successor says that everything is settled": Scenario(
+        lambda: _successor_joins_later(told=(_told(6),)), "unknown",
+        _found("settled_unseen", E1, (4, 6)) | _found("unclosed", 0),
+    ),
+    "the same, and it was closed": Scenario(
+        lambda: _successor_joins_later(Entry("closed"), told=(_told(6),)), "violated",
+        _found("lost", E1, (4, 6)) | _found("consumed_unsettled", E1, (4, 6)), {"lost": 3},
+    ),
+    "a journal ends where an epoch is entered": Scenario(_enters_at_the_end),
+    "messages are enqueued in an epoch that follows on nothing": Scenario(
+        lambda: _enters_at_the_end(*published(E8, 1, 2), got=(*taken(E8, 1, 2),)), "violated",
+        _found("wrong_prev", E8),
     ),
     "whoever received what an outbox lost is gone": Scenario(
         _inbox_gone, "unknown", _found("unproven", E1, (6, 7)) | _found("unproven", E2, (1, 2)) | _ABSENT,

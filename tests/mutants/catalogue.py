@@ -2548,6 +2548,260 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "settled-before-moving-forgotten",
+        "checker/losses.py",
+        "                    if report.epoch != report.key[1]:\n",
+        "                    if False:\n",
+        "P9: what a group settled before an older copy of the outbox moved it counts as never settled",
+        ByTest(
+            "checker/test_controlled.py::test_scenario[settled messages get another epoch]",
+            "assert _found(report.findings) == scenario.found",
+        ),
+    ),
+    Mutant(
+        "moved-counts-as-settled",
+        "checker/losses.py",
+        "                        claimed = claimed - self._settled((report.key[0], report.epoch), producer)\n",
+        "                        claimed = Spans()\n",
+        "P8: a claim that a group had settled messages goes unexamined once they were moved",
+        ByTest(
+            "checker/test_controlled.py::test_scenario[messages that are said to be settled get another epoch]",
+            "assert _found(report.findings) == scenario.found",
+        ),
+    ),
+    Mutant(
+        "audit-settled-before-moving-forgotten",
+        "audit/streams.py",
+        "            false = unsettled(views[then], at_group(then), ranges)\n",
+        "            false = ranges\n",
+        "P9: the audit takes for never settled what a group settled before an older copy of the outbox moved it",
+        ByTest(
+            "audit/test_controlled.py::test_each_is_judged_like_by_the_plain_checker"
+            "[settled messages get another epoch]",
+            "assert not differences(plain(chains), by_audit(chains))",
+        ),
+    ),
+    Mutant(
+        "audit-moved-counts-as-settled",
+        "audit/streams.py",
+        "            false = unsettled(views[then], at_group(then), ranges)\n",
+        "            false = []\n",
+        "P8: the audit examines no claim that a group had settled messages once they were moved",
+        ByTest(
+            "audit/test_controlled.py::test_each_is_judged_like_by_the_plain_checker"
+            "[messages that are said to be settled get another epoch]",
+            "assert not differences(plain(chains), by_audit(chains))",
+        ),
+    ),
+    Mutant(
+        "left-to-group-must-come-again",
+        "checker/groups.py",
+        "        spans -= in_epoch(reader.left.get(stream, ()), epoch)  # noqa: PLW2901\n",
+        "",
+        "P9: what an inbox owed counts as forgotten, although it was told that its group had settled it",
+        ByTest(
+            "checker/test_controlled.py::test_scenario[another inbox had settled what was owed]",
+            "assert _found(report.findings) == scenario.found",
+        ),
+    ),
+    Mutant(
+        "all-of-own-epoch-was-left",
+        "checker/groups.py",
+        "            self.left.setdefault(stream, []).append((own, begin))\n",
+        "            self.left.setdefault(stream, []).append(((own[0], 1), begin))\n",
+        "P8: what an inbox owed is excused, although its group never said that it had settled it",
+        ByTest(
+            "checker/test_controlled.py::test_scenario[what was owed is before what another inbox had settled]",
+            "assert _found(report.findings) == scenario.found",
+        ),
+    ),
+    Mutant(
+        "audit-left-to-group-must-come-again",
+        "audit/repeats.py",
+        "dealt <= {history.rank} and not settled and not history.is_left:\n",
+        "dealt <= {history.rank} and not settled:\n",
+        "P9: the audit takes for forgotten what an inbox owed, although it was told that its group had settled it",
+        ByTest(
+            "audit/test_controlled.py::test_each_is_judged_like_by_the_plain_checker"
+            "[another inbox had settled what was owed]",
+            "assert not differences(plain(chains), by_audit(chains))",
+        ),
+    ),
+    Mutant(
+        "audit-all-of-own-epoch-was-left",
+        "audit/order.py",
+        "                    self._left.append((own, begin))\n",
+        "                    self._left.append(((own[0], 1), begin))\n",
+        "P8: the audit excuses what an inbox owed, although its group never said that it had settled it",
+        ByTest(
+            "audit/test_controlled.py::test_each_is_judged_like_by_the_plain_checker"
+            "[what was owed is before what another inbox had settled]",
+            "assert not differences(plain(chains), by_audit(chains))",
+        ),
+    ),
+    Mutant(
+        "replays-need-rows-that-are-truncated",
+        "checker/groups.py",
+        '                if not self.chain.broken:\n                    self._find("false_replay", row, *piece)\n',
+        '                self._find("false_replay", row, *piece)\n',
+        "P9: a replay counts as made up, although the row that could prove it is one of those that are truncated",
+        ByTest(
+            "checker/test_controlled.py::test_scenario[the same, and the row that says so is truncated]",
+            "assert _found(report.findings) == scenario.found",
+        ),
+    ),
+    Mutant(
+        "holes-begin-at-rows-that-are-truncated",
+        "checker/groups.py",
+        '            holes.within(row.first, last) if row.kind == "declared" and not self.chain.broken else ()\n',
+        '            holes.within(row.first, last) if row.kind == "declared" else ()\n',
+        "P9: a gap counts as declared late, although the row by which the group joined behind it is truncated",
+        ByTest(
+            "checker/test_controlled.py::test_scenario[the same, and the row in which it joined is truncated]",
+            "assert _found(report.findings) == scenario.found",
+        ),
+    ),
+    Mutant(
+        "audit-replays-need-rows-that-are-truncated",
+        "audit/repeats.py",
+        'not history.before("dead", lsn) and not mark.course.journal.broken:\n',
+        'not history.before("dead", lsn):\n',
+        "P9: the audit takes a replay for made up, although the row that could prove it is truncated",
+        ByTest(
+            "audit/test_controlled.py::test_each_is_judged_like_by_the_plain_checker"
+            "[the same, and the row that says so is truncated]",
+            "assert not differences(plain(chains), by_audit(chains))",
+        ),
+    ),
+    Mutant(
+        "audit-holes-begin-at-rows-that-are-truncated",
+        "audit/repeats.py",
+        "                if not filled and not mark.course.journal.broken:\n",
+        "                if not filled:\n",
+        "P9: the audit takes a gap for declared late, although the row by which the group joined is truncated",
+        ByTest(
+            "audit/test_controlled.py::test_each_is_judged_like_by_the_plain_checker"
+            "[the same, and the row in which it joined is truncated]",
+            "assert not differences(plain(chains), by_audit(chains))",
+        ),
+    ),
+    Mutant(
+        "epoch-without-messages-examined",
+        "checker/producers.py",
+        "        if key_of(row) in self.renumbering.entered or key_of(row) not in self.used:\n",
+        "        if key_of(row) in self.renumbering.entered:\n",
+        "P9: an epoch counts as entered wrongly, though the journal may have ended before it says what was moved",
+        ByTest(
+            "checker/test_controlled.py::test_scenario[a journal ends where an epoch is entered]",
+            "assert _found(report.findings) == scenario.found",
+        ),
+    ),
+    Mutant(
+        "no-epoch-examined",
+        "checker/producers.py",
+        "        if key_of(row) in self.renumbering.entered or key_of(row) not in self.used:\n",
+        "        if True:\n",
+        "P8: it does not matter which epoch a producer names as the one before",
+        ByTest(
+            "checker/test_controlled.py::test_scenario[messages are enqueued in an epoch that follows on nothing]",
+            "assert _found(report.findings) == scenario.found",
+        ),
+    ),
+    Mutant(
+        "audit-epoch-without-messages-examined",
+        "audit/numbers.py",
+        '    judged = {row.fact.epoch for row in history.of_kind("enqueued")} - {',
+        '    judged = {row.fact.epoch for row in history.of_kind("epoch")} - {',
+        "P9: the audit takes an epoch for entered wrongly, though its journal may lack what was moved there",
+        ByTest(
+            "audit/test_controlled.py::test_each_is_judged_like_by_the_plain_checker"
+            "[a journal ends where an epoch is entered]",
+            "assert not differences(plain(chains), by_audit(chains))",
+        ),
+    ),
+    Mutant(
+        "audit-no-epoch-examined",
+        "audit/numbers.py",
+        '    judged = {row.fact.epoch for row in history.of_kind("enqueued")} - {',
+        "    judged = set[int]() - {",
+        "P8: it does not matter to the audit which epoch a producer names as the one before",
+        ByTest(
+            "audit/test_controlled.py::test_each_is_judged_like_by_the_plain_checker"
+            "[messages are enqueued in an epoch that follows on nothing]",
+            "assert not differences(plain(chains), by_audit(chains))",
+        ),
+    ),
+    Mutant(
+        "claims-about-gone-inbox-are-false",
+        "checker/losses.py",
+        "        found = found | self._settled_unseen(key, producer) | group.unaccounted(key)\n",
+        "        found = found | self._settled_unseen(key, producer)\n",
+        "P9: messages count as falsely consumed, although an inbox that was not closed may have settled them",
+        ByTest(
+            "checker/test_controlled.py::test_scenario"
+            "[the same, and it was open, and its successor says that everything is settled]",
+            "assert _found(report.findings) == scenario.found",
+        ),
+    ),
+    Mutant(
+        "audit-claims-about-gone-inbox-are-false",
+        "audit/fates.py",
+        "        unseen = piece.settled_unseen or self._group.accounts.lacks((self._epoch, piece.first))\n",
+        "        unseen = piece.settled_unseen\n",
+        "P9: the audit takes messages for falsely consumed that an inbox that was not closed may have settled",
+        ByTest(
+            "audit/test_controlled.py::test_each_is_judged_like_by_the_plain_checker"
+            "[the same, and it was open, and its successor says that everything is settled]",
+            "assert not differences(plain(chains), by_audit(chains))",
+        ),
+    ),
+    Mutant(
+        "moved-counts-as-done-with",
+        "producer/engine.py",
+        "        self.groups.find_moved(epochs.values())\n",
+        "",
+        "P1: a message that moved leaves the outbox before any group has it under its new number",
+        ByTest(
+            "producer/test_control_fences.py"
+            "::TestRenumbering::test_what_moves_is_kept_until_its_groups_have_it_again",
+            "assert inspect_outbox(path).messages == 2",
+        ),
+    ),
+    Mutant(
+        "positions-move-with-their-epochs",
+        "protocol/sender/group_progress.py",
+        "            member.position = max(member.since, before_moved(member.position, moves))\n",
+        "            member.position = max(member.since, _moved(member.position, moves))\n",
+        "P1: a message that moved leaves the outbox before any group has it under its new number",
+        ByTest(
+            "protocol/test_group_progress.py::test_a_group_has_settled_nothing_of_what_was_renumbered",
+            "assert found == {",
+        ),
+    ),
+    Mutant(
+        "unknown-epoch-left-silently",
+        "protocol/receiver/joining.py",
+        "        if elsewhere and not found and own < position:\n",
+        "        if False:\n",
+        "P9: no journal says that an inbox left an epoch unknown to its producer, so messages of it are made up",
+        ByTest(
+            "protocol/test_lost_inbox.py::test_where_other_epochs_begin_later_the_journal_says_where_the_inbox_was",
+            '(note,) = [note for note in group.notes if note.kind == "behind"]',
+            "ValueError",
+        ),
+    ),
+    Mutant(
+        "own-place-left-out",
+        "protocol/receiver/joining.py",
+        '                detail["own"] = list(own)\n',
+        "                pass\n",
+        "P9: no journal says that an inbox's group had settled what the inbox owed, so it counts as forgotten",
+        ByTest(
+            "protocol/test_lost_inbox.py::test_where_other_epochs_begin_later_the_journal_says_where_the_inbox_was",
+            "assert (note.epoch, note.last, note.detail) == (20, settled + 1, detail)",
+        ),
+    ),
+    Mutant(
         "all-who-received-went-on",
         "checker/losses.py",
         "            if not self.group.went_on(key, last, ends.epochs):\n                return True\n",

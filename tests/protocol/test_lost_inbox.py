@@ -75,6 +75,27 @@ def test_what_the_group_left_includes_what_this_inbox_had_of_it_and_an_older_cop
     assert group.got[12:] == [(20, n) for n in range(1, 6)]
 
 
+@pytest.mark.parametrize("settled", [0, 2])
+def test_where_other_epochs_begin_later_the_journal_says_where_the_inbox_was(settled: int) -> None:
+    """An older copy of the outbox continues in another epoch, and the group with it: what this inbox owes in its own
+    epoch is not redelivered."""
+    first, teller, group = Teller(), Teller(), Group()
+    first.open(10)
+    first.publish(4)
+    group.hear(first.status())
+    group.arrive("dc1", 10, 70, None, 1, 4)
+    group.wait(4.0)
+    for epoch in (5, 20):
+        teller.open(epoch)
+        teller.publish(5)
+    teller.reached = (20, settled + 1), (20, settled + 1)
+    group.hear(teller.status())
+    group.wait(8.0, teller)
+    (note,) = [note for note in group.notes if note.kind == "behind"]
+    detail = {"from": [20, 1], "own": [10, 5], "existed": [20, 6]}
+    assert (note.epoch, note.last, note.detail) == (20, settled + 1, detail)
+
+
 @pytest.mark.parametrize("first", [5, 11, 16])
 def test_what_was_settled_and_is_no_longer_held_is_no_gap(first: int) -> None:
     teller, group = told(30, 11, 12), Group()

@@ -44,15 +44,19 @@ def message(seq: int, redelivered: bool = False, epoch: int = 1) -> Message:
 
 
 class Files:
-    """A consumer's files: its quarantine contains everything or nothing; and its journal's rows about messages left to
-    producers."""
+    """A consumer's files: its quarantine contains everything or nothing; its journal has messages below a number as
+    from before it joined, and rows about messages left to producers."""
 
     def __init__(self) -> None:
         self.quarantines = False
+        self.joined = 1
         self.report: Callable[[], None] = lambda: None
 
     def is_quarantined(self, stream: Stream, epoch: int, seq: int) -> bool:
         return self.quarantines
+
+    def came_before_join(self, stream: Stream, epoch: int, seq: int) -> bool:
+        return seq < self.joined
 
     def report_left_messages(self) -> None:
         self.report()
@@ -691,14 +695,17 @@ def test_a_group_that_begins_with_the_latest_is_owed_what_follows_what_came_firs
     assert all("/3 at g1" in violation.text for violation in judged.oracle.violations)
 
 
-def test_a_group_begins_with_the_first_message_that_it_accepted() -> None:
+@pytest.mark.parametrize("joined", [1, 2])
+def test_a_group_begins_with_the_first_message_that_it_accepted(joined: int) -> None:
+    """Unless it had joined behind that."""
     judged = Judged(latest=True)
+    judged.files.joined = joined
     first = judged.publish(1)
     judged.publish(2)
     judged.oracle.released_at("dc1", "g1", first, OPENING)
     judged.deliver(2)
     judged.oracle.judge()
-    assert judged.kinds == ["skipped", "lost"]
+    assert judged.kinds == (["skipped", "lost"] if joined == 1 else [])
 
 
 @pytest.mark.parametrize("replaced", [False, True])

@@ -16,12 +16,15 @@ from reliamsg.audit.numbers import DECLINED
 from reliamsg.audit.order import Bounds, Position
 from reliamsg.audit.spans import cut_at, stretches
 
-__all__ = ["PRODUCER", "Fate", "GroupView", "StreamView", "Tag", "fates_of_group", "fates_of_producer"]
+__all__ = [
+    "PRODUCER", "Fate", "GroupView", "StreamView", "Tag", "fates_of_group", "fates_of_producer", "unsettled",
+]  # fmt: skip
 
 PRODUCER = ""
 """Used as the group in the producer's own account."""
 Tag = tuple[str, str]
 """What a row says about its numbers, and at which site; the site is empty if it does not matter."""
+_REPORTED: Tag = ("reported", "")
 
 
 @dataclass(slots=True)
@@ -139,6 +142,17 @@ def fates_of_group(view: StreamView, group: GroupView) -> Iterator[Fate]:
             begun = begun if end + 1 == first and begun else first
             end = last
         yield judge.fate(piece, begun)
+
+
+def unsettled(
+    view: StreamView, group: GroupView, reported: Iterable[tuple[int, int]]
+) -> Iterator[tuple[int, int]]:
+    """What a group can't have settled of the ranges that it reported as settled."""
+    every = [*view.ranges, *group.ranges, *((first, last, _REPORTED) for first, last in reported)]
+    judge = _Judge(view, group, {tag[0] for _, _, tag in every})
+    for first, last, tags in cut_at(stretches(every), judge.edges()):
+        if _REPORTED in tags and not judge.may_be_settled(judge.piece(first, last, tags)):
+            yield first, last
 
 
 @dataclass(slots=True)
@@ -347,11 +361,16 @@ class _Judge:
                 yield "false_removal"
             if "perhaps_removed" in has or ("said_removed" in has and self._may_lack):
                 yield "unproven_removal"
-        if "settled_here" in has:
-            skipped = "before_join" in has or (self._joined is not None and piece.before)
-            settled = "acknowledged" in has or "dead" in has or piece.gap
-            if not (skipped or settled or piece.settled_unseen):
-                yield "consumed_unsettled"
+        if "settled_here" in has and not self.may_be_settled(piece):
+            yield "consumed_unsettled"
+
+    def may_be_settled(self, piece: _Piece) -> bool:
+        """Whether the group may have reported it as settled: it settled it, it joined behind it, or an inbox whose
+        journal lacks it settled it or may have settled it."""
+        skipped = "before_join" in piece.has or (self._joined is not None and piece.before)
+        settled = not piece.has.isdisjoint(("acknowledged", "dead")) or piece.gap
+        unseen = piece.settled_unseen or self._group.accounts.lacks((self._epoch, piece.first))
+        return skipped or settled or unseen
 
 
 @lru_cache(maxsize=1_000)

@@ -309,7 +309,7 @@ def released_early(histories: Iterable[History]) -> Iterator[tuple[str, int, int
             consumed = [
                 (row.epoch, row.fact.first, row.fact.last, "consumed")
                 for row in history.of_kind("consumed")
-                if row.fact.group == group
+                if row.fact.group == group and row.fact.epoch == row.epoch
             ]
             by_epoch: dict[int, list[tuple[int, int, str]]] = defaultdict(list)
             for tag, ranges in (("counted", counted), ("released", released)):
@@ -326,9 +326,10 @@ def released_early(histories: Iterable[History]) -> Iterator[tuple[str, int, int
 def epochs_entered(history: History) -> Iterator[tuple[str, int, str]]:
     """``old_epoch`` and ``wrong_prev``: kind, epoch and text. The epoch before it, in an ``epoch`` row, must be that of
     the journal. Epochs with renumbered messages are not judged, since those of the epoch before may have been
-    renumbered with them."""
+    renumbered with them; nor are those in which none were enqueued, since the journal may have ended before the row
+    that says which were renumbered."""
     journal = history.journal
-    moved_to = {new for _, _, new in history.moves}
+    judged = {row.fact.epoch for row in history.of_kind("enqueued")} - {new for _, _, new in history.moves}
     tip: tuple[int, int, int, str] | None = None
     for row in history.of_kind("epoch", "enqueued", "renumbered"):
         fact = row.fact
@@ -345,7 +346,7 @@ def epochs_entered(history: History) -> Iterator[tuple[str, int, str]]:
         if fact.epoch < _newest_before(journal, fact.lsn):
             yield "old_epoch", fact.epoch, ""
         detail = fact.detail or {}
-        if journal.broken or "prev" not in detail or fact.epoch in moved_to:
+        if journal.broken or "prev" not in detail or fact.epoch not in judged:
             continue
         if tip is not None and tip[0] >= fact.epoch:
             continue  # entered again; only the first time counts

@@ -127,6 +127,9 @@ class Course:
     bounds: Bounds
     behind: list[int]
     """The rows by which it left its place, because another inbox had got further."""
+    left: list[tuple[Position, Position]]
+    """From its own place to the one of its group, where other epochs are between them. Its group had dealt with what it
+    owed there."""
 
     def dealt_with(self) -> Iterable[dict[int, int]]:
         """For each part of it between two ``behind`` rows, the last number of each epoch that it delivered, declared or
@@ -153,6 +156,7 @@ class _Follower:
         self._begin: Position | None = None
         """The lowest position that was delivered so far."""
         self._behind: list[int] = []
+        self._left: list[tuple[Position, Position]] = []
         self._fresh = True
         """Whether nothing of the stream has counted as its beginning, in this life of it."""
 
@@ -165,13 +169,15 @@ class _Follower:
                 self._joined(fact)
             elif kind == "forgotten":
                 self._forgotten(fact)
-            elif kind == "behind" and position(fact.detail, "from") is not None:
+            elif kind == "behind" and (begin := position(fact.detail, "from")) is not None:
                 self._behind.append(fact.lsn)
+                if (own := position(fact.detail, "own")) is not None:
+                    self._left.append((own, begin))
             elif kind == "gap_held":
                 self._bounds.holds.add((fact.epoch, max(fact.first, 1)))
         self._bounds.reached = self._cursor
         self._look_ahead()
-        return Course(self._journal, self._steps, self._bounds, self._behind)
+        return Course(self._journal, self._steps, self._bounds, self._behind, self._left)
 
     def _placed(self, fact: Fact) -> None:
         kind, first, last = fact.kind, fact.first, end_of(fact)

@@ -55,6 +55,8 @@ def repeats(
         if first <= last
     ]  # fmt: skip
     marks += [(at, at, None) for edges in unseen for at in edges]
+    places = (place for course in courses for left in course.left for place in left)
+    marks += [(at, at, None) for entered, at in places if entered == epoch]
     for first, last, covering in pieces(marks):
         found = [mark for mark in covering if mark is not None]
         settled = any(low <= first < high for low, high in unseen)
@@ -85,7 +87,7 @@ class _Piece:
             yield from self._deliveries(history, unflagged)
             yield from self._gaps(history, known or settled or leapt)
             yield from self._acknowledged(history)
-            if self._sound and dealt <= {history.rank} and not settled:
+            if self._sound and dealt <= {history.rank} and not settled and not history.is_left:
                 for _ in history.passed():
                     yield "not_redelivered", self._first, self._last
 
@@ -116,7 +118,7 @@ class _Piece:
                     # Of an acknowledgement that may have been extended since, only the first number is known to be
                     # older.
                     yield "redelivered_after_ack", first, last if durable else first
-            if kind == "replayed" and not history.before("dead", lsn):
+            if kind == "replayed" and not history.before("dead", lsn) and not mark.course.journal.broken:
                 yield "false_replay", first, last
 
     def _gaps(self, history: _History, known: bool) -> Iterator[Found]:
@@ -132,7 +134,7 @@ class _Piece:
                 filled = history.before("delivered", lsn) and history.first("delivered") == history.first(
                     "handed"
                 )
-                if not filled:
+                if not filled and not mark.course.journal.broken:
                     yield "declared_late", first, last
             if kind == "before_join" and step.begin is not None and step.begin <= first:
                 yield "false_before_join", first, last
@@ -172,6 +174,12 @@ class _History:
             given_up = next((mark.lsn for mark in marks if self._gives_up(mark)), None)
             if given_up is not None:
                 self._first["given_up"] = given_up
+
+    @property
+    def is_left(self) -> bool:
+        """Whether the inbox went on where its group was, with other epochs between that place and its own."""
+        place = self.marks[0].step.fact.epoch, self._begins
+        return any(low <= place < high for low, high in self.marks[0].course.left)
 
     @property
     def is_plain(self) -> bool:

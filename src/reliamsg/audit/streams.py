@@ -18,6 +18,7 @@ from reliamsg.audit.fates import (
     Tag,
     fates_of_group,
     fates_of_producer,
+    unsettled,
 )
 from reliamsg.audit.fold import Fact, StreamName, unfold
 from reliamsg.audit.found import Finding
@@ -233,7 +234,8 @@ class _Stream:
                     ranges.setdefault(fact.epoch, [])
         for history in self.histories:
             for row in history.of_kind("consumed"):
-                ranges.setdefault(row.epoch, [])
+                for epoch in (row.epoch, row.fact.epoch):
+                    ranges.setdefault(epoch, [])
         parked: set[str] = set().union(*(history.parked for history in self.histories))
         epochs = {row.fact.epoch for history in self.histories for row in history.of_kind("epoch")}
         return {
@@ -273,12 +275,16 @@ class _Stream:
         named = group in self.context.named.get(self.stream[1], ())
         unmet, accounts = self._unmet(courses, views), self._accounts(group, courses)
         every: list[Fate] = []
-        for epoch, view in views.items():
+
+        def at_group(epoch: int) -> GroupView:
             ranges = by_epoch.get(epoch, [])
-            group_view = GroupView(
-                client, named, bounds, ranges, unseen, existed, met, accounts, epoch in unmet
-            )
-            fates = list(fates_of_group(view, group_view))
+            return GroupView(client, named, bounds, ranges, unseen, existed, met, accounts, epoch in unmet)
+
+        for (then, now), ranges in self._moved_reports(group).items():
+            false = unsettled(views[then], at_group(then), ranges)
+            by_epoch[now] += [(first, last, ("settled_here", "")) for first, last in false]
+        for epoch, view in views.items():
+            fates = list(fates_of_group(view, at_group(epoch)))
             every += fates
             self._account(group, epoch, fates)
             opened[epoch] += [(fate.first, fate.last, True) for fate in fates if fate.fate == "undelivered"]
@@ -355,11 +361,6 @@ class _Stream:
     def _tags_of(self, group: str) -> dict[int, list[tuple[int, int, Tag]]]:
         """By epoch, what the group's journals say, and what the producer's say about this group only."""
         found: dict[int, list[tuple[int, int, Tag]]] = defaultdict(list)
-        client = self.context.groups.get(group)
-
-        def has_row(report: Fact) -> bool:
-            return client is not None and client.has_row(*settled_by(report.detail))
-
         for _, facts in self.groups.get(group, ()):
             for fact in facts:
                 tag = _GROUP_TAGS.get(fact.kind)
@@ -377,13 +378,36 @@ class _Stream:
                 for epoch, first, last in by_group.get(group, ()):
                     found[epoch].append((first, last, (tag, "")))
             for row in history.of_kind("consumed"):
-                if row.fact.group == group:
+                if row.fact.group == group and row.fact.epoch == row.epoch:
                     found[row.epoch].append((row.fact.first, row.fact.last, ("consumed", "")))
-                    reports = (row.fact,) if has_row(row.fact) else unfold(row.fact)
-                    found[row.epoch] += [
-                        (fact.first, fact.last, ("settled_here" if has_row(fact) else "settled_unseen", ""))
-                        for fact in reports
-                    ]
+        for epoch, fact, known in self._reports(group):
+            if not known:
+                found[epoch].append((fact.first, fact.last, ("settled_unseen", "")))
+            elif fact.epoch == epoch:
+                found[epoch].append((fact.first, fact.last, ("settled_here", "")))
+        return found
+
+    def _reports(self, group: str) -> Iterator[tuple[int, Fact, bool]]:
+        """What producers journalled as settled by the group: the epoch in which the messages are finally, the report,
+        and whether the group's journals have the row that it names."""
+        client = self.context.groups.get(group)
+
+        def has_row(report: Fact) -> bool:
+            return client is not None and client.has_row(*settled_by(report.detail))
+
+        for history in self.histories:
+            for row in history.of_kind("consumed"):
+                if row.fact.group == group:
+                    for fact in (row.fact,) if has_row(row.fact) else unfold(row.fact):
+                        yield row.epoch, fact, has_row(fact)
+
+    def _moved_reports(self, group: str) -> Mapping[tuple[int, int], Sequence[tuple[int, int]]]:
+        """Ranges that the group had reported as settled, by a row that its journals have, before they were renumbered;
+        by the epochs in which the messages were then, and are finally."""
+        found: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+        for epoch, fact, known in self._reports(group):
+            if known and fact.epoch != epoch:
+                found[fact.epoch, epoch].append((fact.first, fact.last))
         return found
 
     def _announced(

@@ -355,6 +355,9 @@ class _ChainReader:
         self.announced: list[tuple[int, Stream, Position]] = []
         """Announcements that the group had settled everything before a position: in which boot they were received, for
         which stream, and that position."""
+        self.left: dict[Stream, list[tuple[Position, Position]]] = {}
+        """From its own position to the one of its group, where other epochs are between them. Its group had dealt with
+        what it owed there."""
         self.latest = True
         self.before = SpanMap()
         """Messages that earlier chains delivered unflagged."""
@@ -447,15 +450,19 @@ class _ChainReader:
                 state.cursor = min(state.cursor, (row.epoch, max(row.first, 1) - 1))
 
     def _behind(self, row: JournalRow, boot: int) -> None:
-        own, existed = (as_position((row.detail or {}).get(name)) for name in ("from", "existed"))
-        if own is None:
+        begin, own, existed = (
+            as_position((row.detail or {}).get(name)) for name in ("from", "own", "existed")
+        )
+        if begin is None:
             return
         stream, end = stream_of(row), (row.epoch, row.last)
         self.dealt_with.pop(stream, None)
+        if own is not None:
+            self.left.setdefault(stream, []).append((own, begin))
         self.announced.append((boot, stream, end))
-        self.facts.behind.setdefault(stream, []).append((own, end))
+        self.facts.behind.setdefault(stream, []).append((begin, end))
         if existed is not None:
-            self.facts.existed.setdefault(stream, []).append((own, existed))
+            self.facts.existed.setdefault(stream, []).append((begin, existed))
 
     def _site_row(self, row: JournalRow) -> None:
         facts, places = self.facts, []
@@ -492,7 +499,8 @@ class _ChainReader:
             self._dead_lettered(row, state)
         elif row.kind == "replayed":
             for piece in _at(state.dead, row.epoch).lacking(row.first, row.last):
-                self._find("false_replay", row, *piece)
+                if not self.chain.broken:
+                    self._find("false_replay", row, *piece)
             self.replays.put(key_of(row), row.first, row.last)
         else:
             self.facts.late.put(key_of(row), row.first, row.last)
@@ -551,7 +559,10 @@ class _ChainReader:
         if row.kind == "declared" and isinstance(until, int):
             self.facts.skipped_epochs.setdefault(stream_of(row), []).append((row.epoch, until))
         holes = _at(state.holes, row.epoch)
-        for piece in holes.within(row.first, last) if row.kind == "declared" else ():
+        # Without the rows that are missing, it is unknown where a hole begins.
+        for piece in (
+            holes.within(row.first, last) if row.kind == "declared" and not self.chain.broken else ()
+        ):
             self._find("declared_late", row, *piece)
         holes.discard(row.first, last)
         _at(state.skipped, row.epoch).add(row.first, last)
@@ -698,6 +709,7 @@ def _check_passed(reader: _ChainReader, readers: list[_ChainReader]) -> None:
     if not reader.facts.sound:
         return
     for (stream, epoch), spans in reader.passed.items():
+        spans -= in_epoch(reader.left.get(stream, ()), epoch)  # noqa: PLW2901
         for other in readers:
             if other is not reader:
                 spans -= other.acknowledged[stream, epoch]  # noqa: PLW2901

@@ -156,12 +156,20 @@ class _GroupAccount:
         """Messages that producers journalled as consumed: those that the group had settled by a row that its journals
         have, and all others."""
         for producer in producers.values():
-            for key, first, last, boot, lsn in producer.reports.get(group.group, ()):
-                self._consumed[group.has_row(boot, lsn)].put(key, first, last)
+            for report in producer.reports.get(group.group, ()):
+                if not group.has_row(report.boot, report.lsn):
+                    self._consumed[False].put(report.key, report.first, report.last)
+        for producer in producers.values():
+            for report in producer.reports.get(group.group, ()):
+                if group.has_row(report.boot, report.lsn):
+                    claimed = Spans([(report.first, report.last)])
+                    if report.epoch != report.key[1]:
+                        claimed = claimed - self._settled((report.key[0], report.epoch), producer)
+                    self._consumed[True].merge({report.key: claimed})
         self._lacks_rows = any(
-            boot and group.rows.get(boot, 0) < lsn
+            report.boot and group.rows.get(report.boot, 0) < report.lsn
             for producer in producers.values()
-            for _, _, _, boot, lsn in producer.reports.get(group.group, ())
+            for report in producer.reports.get(group.group, ())
         )
         """Whether its journals lack rows at their end that producers name."""
 
@@ -260,6 +268,14 @@ class _GroupAccount:
         for first, last in spans:
             self.open.setdefault(why, SpanMap()).put(key, first, last)
         self._excuse(key, spans)
+
+    def _settled(self, key: Key, producer: ProducerFacts) -> Spans:
+        """What the group may have reported as settled: what it settled, what came before it joined, and what an inbox
+        whose journal lacks it settled or may have settled."""
+        group = self.group
+        found = group.acknowledged[key] | group.dead[key] | group.declared_in(key) | group.before_join[key]
+        found = found | self._settled_unseen(key, producer) | group.unaccounted(key)
+        return found | self._before(key) if key[0] in group.joined else found
 
     def _settled_unseen(self, key: Key, producer: ProducerFacts) -> Spans:
         """What the group announced as settled to one of its inboxes or to the producer, by rows that its journals
@@ -362,11 +378,7 @@ class _GroupAccount:
             producer = self.producers.get(key[0].producer)
             if producer is not None and key not in contested:
                 claimed = spans & _accounted(producer, key)
-                settled = group.acknowledged[key] | group.dead[key] | group.declared_in(key)
-                settled = settled | group.before_join[key] | self._settled_unseen(key, producer)
-                if key[0] in group.joined:
-                    settled = settled | self._before(key)
-                self._put("consumed_unsettled", key, claimed - settled)
+                self._put("consumed_unsettled", key, claimed - self._settled(key, producer))
 
     def find_unacknowledged(self) -> None:
         """Find messages that were delivered and are not settled."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from reliamsg.checker.journals import Boot, Chain
 from reliamsg.checker.named_groups import NamedGroups, names
@@ -38,6 +38,20 @@ class Confirms:
     """Those of its boots."""
     rows: list[tuple[int, str, Key, int, int]] = field(default_factory=list)
     """Lsn, site, stream and epoch, first and last number."""
+
+
+class Report(NamedTuple):
+    """A group announced messages as settled."""
+
+    key: Key
+    first: int
+    last: int
+    boot: str
+    """The opening of the group's inbox by which it had settled them; empty where the row does not say."""
+    lsn: int
+    """The row of that opening's journal."""
+    epoch: int
+    """In which the messages were then; they may be in a later one now."""
 
 
 @dataclass(frozen=True)
@@ -86,9 +100,8 @@ class ProducerFacts:
     """By group, messages enqueued after some journal had recorded that the group does not count any more."""
     consumed: dict[str, SpanMap] = field(default_factory=dict)
     """By group, messages that the group has announced as settled."""
-    reports: dict[str, list[tuple[Key, int, int, str, int]]] = field(default_factory=dict)
-    """The same, with the opening of the group's inbox and the row of its journal by which it had settled them; empty
-    and 0 where the row does not say."""
+    reports: dict[str, list[Report]] = field(default_factory=dict)
+    """The same."""
     settled_before_removal: dict[str, dict[Stream, list[tuple[Position, Position]]]] = field(
         default_factory=dict
     )
@@ -177,6 +190,8 @@ class _ChainReader:
         self.tips: dict[Stream, tuple[int, int, int]] = {}
         """By stream, epoch, incarnation and number of the newest message."""
         self.renumbering = Renumbering(chain.rows)
+        self.used = {key_of(row) for row in chain.rows if row.kind == "enqueued"}
+        """Streams and epochs in which messages were enqueued."""
         self.groups = NamedGroups(self.renumbering)
         self.confirms = Confirms()
         self.enqueued = SpanMap()
@@ -206,7 +221,7 @@ class _ChainReader:
                 if row.kind in ("enqueued", "epoch", "renumbered"):
                     self._step(row)
                 else:
-                    self._other(self.renumbering(row), keeps and whole)
+                    self._other(self.renumbering(row), keeps and whole, row.epoch)
                 if row.kind == "parked":
                     parked.add((stream_of(row), row.site))
                 elif row.kind == "resumed":
@@ -230,7 +245,8 @@ class _ChainReader:
             self._check_number(row)
             self._enqueued(self.renumbering(row))
 
-    def _other(self, row: JournalRow, keeps: bool) -> None:
+    def _other(self, row: JournalRow, keeps: bool, epoch: int) -> None:
+        """`epoch`: the row's own, before renumbering."""
         key = key_of(row)
         if row.kind == "opened":
             self.confirms.incarnations.add(row.incarnation)
@@ -244,8 +260,9 @@ class _ChainReader:
             self.facts.removed.put(key, row.first, row.last)
             self.gone.put(key, row.first, row.last)
         elif row.kind == "consumed":
-            self.consumed.setdefault(row.group, SpanMap()).put(key, row.first, row.last)
-            report = (key, row.first, row.last, *settled_by(row))
+            if epoch == row.epoch:  # what was moved afterwards is to be settled again (P11)
+                self.consumed.setdefault(row.group, SpanMap()).put(key, row.first, row.last)
+            report = Report(key, row.first, row.last, *settled_by(row), epoch)
             self.facts.reports.setdefault(row.group, []).append(report)
         elif row.kind in _RELEASED:
             self.gone.put(key, row.first, row.last)
@@ -332,8 +349,10 @@ class _ChainReader:
         self.newest_epoch = max(self.newest_epoch, row.epoch)
         if not row.topic or self.chain.broken or "prev" not in (row.detail or {}):
             return
-        if key_of(row) in self.renumbering.entered:
-            return  # messages were moved there, perhaps together with those of the epoch before
+        if key_of(row) in self.renumbering.entered or key_of(row) not in self.used:
+            # Messages were moved there, perhaps together with those of the epoch before. Where none were enqueued
+            # either, the journal may have ended before the row that says which were moved.
+            return
         said = _as_prev((row.detail or {})["prev"])
         tip = self.tips.get(stream_of(row))
         if tip is not None and tip[0] >= row.epoch:

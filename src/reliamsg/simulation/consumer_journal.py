@@ -81,6 +81,20 @@ class ConsumerJournal:
             each.stream == stream and each.epoch == epoch and each.first <= seq <= each.last for each in found
         )
 
+    def came_before_join(self, stream: Stream, epoch: int, seq: int) -> bool:
+        """See :class:`~reliamsg.simulation.oracle.ConsumerFiles`."""
+        if not self._drive.is_open:
+            return False
+        with self._drive.reading() as connection:
+            rows = self._rows(connection)
+        spans = (
+            BeforeJoin(stream, row.epoch, row.first, row.last, 0.0, self._name)
+            for row in rows
+            if row.kind == "before_join" and _stream_of(row) == stream
+        )
+        message = MessageId(stream.producer, epoch, stream.topic, stream.partition, seq)
+        return any(span.covers(message) for span in spans)
+
     def report_left_messages(self) -> None:
         """See :class:`~reliamsg.simulation.oracle.ConsumerFiles`."""
         if self._drive.is_open:

@@ -37,6 +37,9 @@ class ConsumerFiles(Protocol):
     def is_quarantined(self, stream: Stream, epoch: int, seq: int) -> bool:
         """Whether a message is in the inbox's quarantine, as committed."""
 
+    def came_before_join(self, stream: Stream, epoch: int, seq: int) -> bool:
+        """Whether a message was published before the consumer joined its stream, according to the journal."""
+
     def report_left_messages(self) -> None:
         """Report to the judge the messages that were left to their producers, according to the journal."""
 
@@ -451,8 +454,18 @@ class Oracle:
         if group in self._released:
             self._released[group].setdefault(message, self._scheduler.now)
             operation = self._operation(message, opening)
-            if operation is not None and group in self._latest:
+            if operation is not None and group in self._latest and not self._precedes_joining(group, message):
                 self._note_start(group, operation, self._only_quarantined_by(group, message))
+
+    def _precedes_joining(self, group: str, message: MessageId) -> bool:
+        """Whether a message arrived after a consumer had joined its stream behind it: only the one with which the
+        consumer joined is where the group starts."""
+        stream = stream_of(message)
+        return (group, stream) not in self._starts and any(
+            consumer in self._files
+            and self._files[consumer].came_before_join(stream, message.epoch, message.seq)
+            for consumer in self._consumers(group)
+        )
 
     def _only_quarantined_by(self, group: str, message: MessageId) -> str:
         """The one of a group's several consumers that has a message in its quarantine, if the others do not
