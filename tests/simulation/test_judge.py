@@ -45,11 +45,11 @@ def message(seq: int, redelivered: bool = False, epoch: int = 1) -> Message:
 
 class Files:
     """A consumer's files: its quarantine contains everything or nothing; its journal has messages below a number as
-    from before it joined, and rows about messages left to producers."""
+    from before it joined (none if it did not), and rows about messages left to producers."""
 
     def __init__(self) -> None:
         self.quarantines = False
-        self.joined = 1
+        self.joined = 0
         self.report: Callable[[], None] = lambda: None
 
     def is_quarantined(self, stream: Stream, epoch: int, seq: int) -> bool:
@@ -57,6 +57,9 @@ class Files:
 
     def came_before_join(self, stream: Stream, epoch: int, seq: int) -> bool:
         return seq < self.joined
+
+    def has_joined(self, stream: Stream) -> bool:
+        return self.joined > 0
 
     def report_left_messages(self) -> None:
         self.report()
@@ -73,7 +76,8 @@ class Judged:
         self.watch, self.files = Stopwatch(self.scheduler.now), Files()
         self.watch.update(self.scheduler.now, True)
         self.oracle.consumer_added("g1-1", self.watch, self.files)
-        self.oracle.consumer_added("g1-2", self.watch, Files())
+        self.other = Files()
+        self.oracle.consumer_added("g1-2", self.watch, self.other)
 
     @property
     def kinds(self) -> list[str]:
@@ -333,17 +337,22 @@ def test_messages_that_an_inbox_settled_after_its_copy_may_be_declared(
     assert judged.kinds == kinds
 
 
-@pytest.mark.parametrize(("since", "gone"), [(999.0, True), (1000.5, False)])
-def test_waiting_is_in_vain_only_for_messages_lost_with_a_disk(
-    judged: Judged, since: float, gone: bool
+@pytest.mark.parametrize(
+    ("since", "settled", "in_vain"), [(999.0, False, True), (1000.5, False, False), (1000.5, True, True)]
+)
+def test_waiting_is_in_vain_only_for_messages_lost_with_a_disk_or_settled(
+    judged: Judged, since: float, settled: bool, in_vain: bool
 ) -> None:
     first = judged.publish(1)
     judged.later(1.0)
     second = judged.publish(2)
     gap = Gap(STREAM, 1, 1, 2, "expired")
-    assert not judged.oracle.is_gone(gap)
-    judged.oracle.outbox_replaced("p1", since, {first, second} if gone else {second})
-    assert judged.oracle.is_gone(gap) is gone
+    assert judged.oracle.is_owed("g1", gap)
+    judged.oracle.outbox_replaced("p1", since, {first, second} if since < 1000.0 else {second})
+    if settled:
+        judged.deliver(1)
+        judged.acknowledge(first)
+    assert judged.oracle.is_owed("g1", gap) is not in_vain
 
 
 def test_arrived_messages_are_not_missing_in_a_gap_of_unknown_extent(judged: Judged) -> None:
@@ -366,7 +375,7 @@ def test_waiting_is_in_vain_for_messages_in_progress_at_a_crash_and_lost_with_th
     message = MessageId("p1", 1, "orders", 0, 1)
     judged.oracle.seen(message, OPENING, body)
     judged.oracle.outbox_replaced("p1", judged.scheduler.now + 1.0, {message})
-    assert judged.oracle.is_gone(Gap(STREAM, 1, 1, 1, "expired"))
+    assert not judged.oracle.is_owed("g1", Gap(STREAM, 1, 1, 1, "expired"))
 
 
 @pytest.mark.parametrize("joined", [False, True], ids=["declared", "joined"])
@@ -695,17 +704,21 @@ def test_a_group_that_begins_with_the_latest_is_owed_what_follows_what_came_firs
     assert all("/3 at g1" in violation.text for violation in judged.oracle.violations)
 
 
-@pytest.mark.parametrize("joined", [1, 2])
-def test_a_group_begins_with_the_first_message_that_it_accepted(joined: int) -> None:
-    """Unless it had joined behind that."""
-    judged = Judged(latest=True)
+@pytest.mark.parametrize(("joined", "crashed"), [(1, False), (2, False), (1, True)])
+def test_a_group_begins_with_the_first_message_that_it_accepted(joined: int, crashed: bool) -> None:
+    """Unless it had joined behind that, or a process that is gone had accepted it."""
+    judged = Judged(latest=True, consumers=1)
+    judged.open_inboxes("one")
     judged.files.joined = joined
     first = judged.publish(1)
     judged.publish(2)
+    if crashed:
+        judged.oracle.consumer_terminated("g1", "g1-1")
     judged.oracle.released_at("dc1", "g1", first, OPENING)
+    judged.open_inboxes("one")
     judged.deliver(2)
     judged.oracle.judge()
-    assert judged.kinds == (["skipped", "lost"] if joined == 1 else [])
+    assert judged.kinds == (["skipped", "lost"] if joined == 1 and not crashed else [])
 
 
 @pytest.mark.parametrize("replaced", [False, True])
@@ -773,12 +786,19 @@ def test_messages_lost_with_a_disk_under_an_earlier_identity_are_lost(judged: Ju
 
 
 @pytest.mark.parametrize(
-    ("since", "consumers", "owed"), [(1_000.0, 1, []), (1_000.0, 2, [1, 2]), (1_002.0, 1, [1, 2])]
+    ("since", "consumers", "known", "owed"),
+    [
+        (1_000.0, 1, False, []),
+        (1_000.0, 2, False, []),
+        (1_000.0, 2, True, [1, 2]),
+        (1_002.0, 1, False, [1, 2]),
+    ],
 )
-def test_a_group_that_begins_with_the_latest_begins_anew_where_its_only_inbox_is_gone(
-    since: float, consumers: int, owed: list[int]
+def test_a_group_that_begins_with_the_latest_begins_anew_where_no_other_inbox_knows_the_stream(
+    since: float, consumers: int, known: bool, owed: list[int]
 ) -> None:
     judged = Judged(latest=True, consumers=consumers)
+    judged.other.joined = int(known)
     for seq in range(1, 3):
         judged.publish(seq)
     judged.later(1.0)
@@ -894,6 +914,7 @@ def test_it_continues_where_a_group_with_latest_has_begun_according_to_its_journ
 ) -> None:
     """Nothing was delivered or released by then."""
     judged = Judged(latest=True, consumers=consumers)
+    judged.other.joined = 1
     for seq in (1, 2):
         judged.publish(seq)
     for operation in judged.oracle.operations.values():

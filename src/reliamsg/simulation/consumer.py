@@ -474,7 +474,7 @@ class ConsumerProcess(Process):
         state = None if self.engine is None else self.engine.shared.core.streams.get(gap.stream)
         later = None if state is None or gap.last is not None else state.epochs.next_epoch()
         until = None if later is None else later.epoch  # messages that have arrived are not missing
-        return self._oracle.is_gone(gap, until) or not self._oracle.is_owed(self.group, gap, until)
+        return not self._oracle.is_owed(self.group, gap, until)
 
     def _forget_streams(self, engine: ConsumerEngine) -> None:
         """An operator tells the inbox to forget some streams, or tries to."""

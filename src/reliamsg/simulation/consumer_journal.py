@@ -83,17 +83,22 @@ class ConsumerJournal:
 
     def came_before_join(self, stream: Stream, epoch: int, seq: int) -> bool:
         """See :class:`~reliamsg.simulation.oracle.ConsumerFiles`."""
-        if not self._drive.is_open:
-            return False
+        message = MessageId(stream.producer, epoch, stream.topic, stream.partition, seq)
+        return any(
+            BeforeJoin(stream, row.epoch, row.first, row.last, 0.0, self._name).covers(message)
+            for row in self._rows_about("before_join", stream)
+        )
+
+    def has_joined(self, stream: Stream) -> bool:
+        """See :class:`~reliamsg.simulation.oracle.ConsumerFiles`."""
+        return bool(self._rows_about("joined", stream))
+
+    def _rows_about(self, kind: str, stream: Stream) -> list[JournalRow]:
+        if not self._drive.path.exists():  # it was never opened
+            return []
         with self._drive.reading() as connection:
             rows = self._rows(connection)
-        spans = (
-            BeforeJoin(stream, row.epoch, row.first, row.last, 0.0, self._name)
-            for row in rows
-            if row.kind == "before_join" and _stream_of(row) == stream
-        )
-        message = MessageId(stream.producer, epoch, stream.topic, stream.partition, seq)
-        return any(span.covers(message) for span in spans)
+        return [row for row in rows if row.kind == kind and _stream_of(row) == stream]
 
     def report_left_messages(self) -> None:
         """See :class:`~reliamsg.simulation.oracle.ConsumerFiles`."""

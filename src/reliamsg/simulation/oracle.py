@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, Protocol
 
 from reliamsg.message import Gap, Message, MessageId, Stream
 from reliamsg.protocol.receiver.joining import JOINED_LATE
@@ -22,6 +22,7 @@ from reliamsg.simulation.declarations import Declarations, covers, names, stream
 from reliamsg.simulation.first_deliveries import FirstDeliveries
 from reliamsg.simulation.left_messages import LeftMessages
 from reliamsg.simulation.readers import NEVER, Readers
+from reliamsg.simulation.starts import Start, Starts
 from reliamsg.simulation.stopwatch import Stopwatch
 from reliamsg.simulation.verdicts import Violation
 
@@ -39,6 +40,9 @@ class ConsumerFiles(Protocol):
 
     def came_before_join(self, stream: Stream, epoch: int, seq: int) -> bool:
         """Whether a message was published before the consumer joined its stream, according to the journal."""
+
+    def has_joined(self, stream: Stream) -> bool:
+        """Whether the consumer ever joined a stream, according to the journal."""
 
     def report_left_messages(self) -> None:
         """Report to the judge the messages that were left to their producers, according to the journal."""
@@ -126,17 +130,6 @@ class _Received:
         self.reached[consumer] = max(place, self.reached.get(consumer, place))
 
 
-class _Start(NamedTuple):
-    """The first message that a group received or accepted of a stream."""
-
-    number: int
-    """The operation's number."""
-    epoch: int
-    at: float
-    quarantined_by: str = ""
-    """The one of several inboxes that has it in quarantine, until an inbox has started with the stream."""
-
-
 class Oracle:
     """Its methods are called on events; the violations are complete after :meth:`judge`."""
 
@@ -183,7 +176,7 @@ class Oracle:
         # Groups that start with the latest; where they started with each stream; and the lowest place where each stream
         # started for any group according to its journals.
         self._latest = frozenset(latest)
-        self._starts: dict[tuple[str, Stream], _Start] = {}
+        self._starts = Starts()
         self._journalled_starts: dict[tuple[str, Stream], Place] = {}
         self._terminations: dict[str, list[float]] = {group: [] for group in self.groups}
         """By group, when consumers terminated."""
@@ -237,27 +230,18 @@ class Oracle:
         restored together with its clock continues."""
         if group not in self._latest:
             return False
-        start, message = self._starts.get((group, operation.stream)), operation.message
+        start, message = self._starts.get(group, operation.stream), operation.message
         if start is None or operation.number < start.number:
             return True
         replaced = operation.stream.producer in self._replaced
         return message is not None and message.epoch < start.epoch and replaced
 
     def _note_start(self, group: str, operation: Operation, quarantined_by: str = "") -> None:
-        """A group received or accepted a message. `quarantined_by`: see :class:`_Start`."""
+        """A group received or accepted a message. `quarantined_by`: see :class:`Start`."""
         if group in self._latest:
             assert operation.message is not None  # it passed a broker
-            start = _Start(operation.number, operation.message.epoch, self._scheduler.now, quarantined_by)
-            self._starts.setdefault((group, operation.stream), start)
-
-    def _start_behind_quarantine(self, group: str, stream: Stream, consumer: str) -> None:
-        """A consumer has started with a stream: messages that only another one has, in its quarantine, precede the
-        start."""
-        start = self._starts.get((group, stream))
-        if start is not None and start.quarantined_by == consumer:
-            self._starts[group, stream] = start._replace(quarantined_by="")
-        elif start is not None and start.quarantined_by:
-            del self._starts[group, stream]
+            start = Start(operation.number, operation.message.epoch, self._scheduler.now, quarantined_by)
+            self._starts.note(group, operation.stream, start)
 
     # -- clients --------------------------------------------------------------------------------------------
 
@@ -269,8 +253,7 @@ class Oracle:
     def inbox_opened(self, group: str, consumer: str, inbox: str, *, standby: bool) -> None:
         """A consumer opened its inbox. `standby`: it waits until no other consumer of the group reads."""
         self._inboxes[group].add(inbox)
-        if standby:
-            self.readers.standby_opened(consumer)
+        self.readers.opened(consumer, standby=standby)
 
     def _has_several_inboxes(self, group: str) -> bool:
         return len(self._inboxes[group]) > 1
@@ -289,14 +272,19 @@ class Oracle:
         group, from which it never received anything."""
         gone = f"{consumer} before its inbox was replaced"
         self._inboxes[group].add(gone)
-        if self._consumers(group) == [consumer]:
-            # No other consumer knows where the group started with a stream: it starts again with the next message.
-            self._starts = {
-                key: start for key, start in self._starts.items() if key[0] != group or start.at <= since
-            }
-            self._journalled_starts = {
-                key: place for key, place in self._journalled_starts.items() if key[0] != group
-            }
+        others = [
+            self._files[name] for name in self._consumers(group) if name != consumer and name in self._files
+        ]
+
+        def known(stream: Stream) -> bool:
+            return any(files.has_joined(stream) for files in others)
+
+        self._starts.went_back(group, since, self._scheduler.now, known)
+        self._journalled_starts = {
+            (its, stream): place
+            for (its, stream), place in self._journalled_starts.items()
+            if its != group or known(stream)
+        }
         for message, at in self._delivered_at[group].items():
             if at > since and self.deliveries[group][message] == consumer:
                 self.deliveries[group][message] = gone
@@ -386,16 +374,17 @@ class Oracle:
             if operation.groups is not None:
                 operation.groups -= {group}
 
-    def is_gone(self, gap: Gap, until: int | None = None) -> bool:
-        """Whether everything known about a gap was lost with a disk, so that waiting for it would be in vain. `until`:
-        the epoch before which a gap of unknown extent ends."""
-        return gap.stream.producer in self._replaced and all(
-            operation.gone for operation in self._within(gap, until)
-        )
-
     def is_owed(self, group: str, gap: Gap, until: int | None = None) -> bool:
-        """Whether a group still has to receive anything in a gap, as far as is known. `until`: see :meth:`is_gone`."""
-        return any(operation.is_for(group) for operation in self._within(gap, until) if not operation.removed)
+        """Whether a group still has to receive anything in a gap, as far as is known, and could: it was not lost with a
+        disk, and the group has not settled it under another identity. `until`: the epoch before which a gap of unknown
+        extent ends."""
+        replaced = gap.stream.producer in self._replaced
+        return any(
+            operation.is_for(group)
+            and not (operation.removed or (replaced and operation.gone))
+            and self.acked[group].isdisjoint(operation.names)
+            for operation in self._within(gap, until)
+        )
 
     def _within(self, gap: Gap, until: int | None) -> Iterator[Operation]:
         for operation in self._streams.get(gap.stream, ()):
@@ -454,14 +443,20 @@ class Oracle:
         if group in self._released:
             self._released[group].setdefault(message, self._scheduler.now)
             operation = self._operation(message, opening)
-            if operation is not None and group in self._latest and not self._precedes_joining(group, message):
+            # What a consumer had sent before it terminated says nothing about its inbox, which may be gone.
+            if (
+                operation is not None
+                and group in self._latest
+                and not self.readers.are_gone(self._consumers(group))
+                and not self._precedes_joining(group, message)
+            ):
                 self._note_start(group, operation, self._only_quarantined_by(group, message))
 
     def _precedes_joining(self, group: str, message: MessageId) -> bool:
         """Whether a message arrived after a consumer had joined its stream behind it: only the one with which the
         consumer joined is where the group starts."""
         stream = stream_of(message)
-        return (group, stream) not in self._starts and any(
+        return self._starts.get(group, stream) is None and any(
             consumer in self._files
             and self._files[consumer].came_before_join(stream, message.epoch, message.seq)
             for consumer in self._consumers(group)
@@ -471,7 +466,7 @@ class Oracle:
         """The one of a group's several consumers that has a message in its quarantine, if the others do not
         know of it."""
         stream, consumers = stream_of(message), self._consumers(group)
-        if (group, stream) in self._starts or len(consumers) == 1:
+        if self._starts.get(group, stream) is not None or len(consumers) == 1:
             return ""
         has = (
             consumer
@@ -545,7 +540,7 @@ class Oracle:
         if operation.outcome == "failed":
             self.violate("delivered_after_failed", f"{identity} at {consumer}")
         self._identify(operation, identity)
-        self._start_behind_quarantine(group, operation.stream, consumer)
+        self._starts.joined(group, operation.stream, consumer, self._scheduler.now)
         self._note_start(group, operation)
         received = self._received.setdefault((group, operation.stream), _Received())
         self._attempts[group][identity] += 1
@@ -786,7 +781,7 @@ class Oracle:
 
     def started_in_journal(self, group: str, consumer: str, stream: Stream, epoch: int, first: int) -> None:
         """A consumer's journal records that a stream starts there, though nothing may have arrived yet."""
-        self._start_behind_quarantine(group, stream, consumer)
+        self._starts.joined(group, stream, consumer, self._scheduler.now)
         place = epoch, max(first, 1)
         self._journalled_starts[group, stream] = min(
             place, self._journalled_starts.get((group, stream), place)

@@ -3,6 +3,8 @@ over."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from reliamsg.message import MessageId, Stream
 from reliamsg.simulation.clock import Scheduler
 from reliamsg.simulation.declarations import stream_of
@@ -18,6 +20,8 @@ class Readers:
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._standbys: set[str] = set()
+        self._gone: set[str] = set()
+        """Consumers that terminated and were not opened since."""
         self._reading: dict[str, tuple[float, float]] = {}
         """By reading consumer: the period in which another may read as well, and deliver messages unknown to this one.
         That can't be prevented for two that share no reachable site."""
@@ -26,9 +30,16 @@ class Readers:
         self._marks: dict[tuple[str, Stream], tuple[int, int]] = {}
         """By consumer: everything before this may have been delivered, according to others of its group."""
 
-    def standby_opened(self, consumer: str) -> None:
-        """A consumer reads only after it found that no other does: it flags whatever another may have delivered."""
-        self._standbys.add(consumer)
+    def opened(self, consumer: str, *, standby: bool) -> None:
+        """A consumer was opened. A `standby` reads only after it found that no other does: it flags whatever another
+        may have delivered."""
+        self._gone.discard(consumer)
+        if standby:
+            self._standbys.add(consumer)
+
+    def are_gone(self, consumers: Collection[str]) -> bool:
+        """Whether all of these have terminated, and none was opened since."""
+        return self._gone.issuperset(consumers)
 
     def started_reading(self, consumer: str) -> None:
         """A consumer announced that it reads for its group."""
@@ -65,6 +76,7 @@ class Readers:
 
     def terminated(self, consumer: str) -> None:
         """A consumer loses this knowledge."""
+        self._gone.add(consumer)
         for learned in (self._positions, self._marks):
             for key in [key for key in learned if key[0] == consumer]:
                 del learned[key]
