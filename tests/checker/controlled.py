@@ -305,6 +305,29 @@ def _moved_after_settling(last: int, joined: bool = False) -> list[Chain]:
     ]
 
 
+def _grows(*end: Entry) -> list[Chain]:
+    """A group says that it has settled five messages, by its newest row. In its journal, that row is from before.
+    `end`: what follows there."""
+    told = entry("consumed", E1, 1, 5, group="g", detail={"journal": [f"{1:016x}", 4]})
+    got = taken(E1, 1, 5)
+    got[2] = replace(got[2], last=3)
+    return [
+        producer([opened(E1), entered(E1), *published(E1, 1, 5), told]),
+        replace(write(("group", "g"), [[reading(), *got, *end]]), to_the_end=False),
+    ]
+
+
+def _grows_at_producer(*end: Entry) -> list[Chain]:
+    """A group hears from a producer, whose newest row is the seventh, that it has removed 4 and 5. In its journal, that
+    row says so of 4. `end`: what follows there."""
+    heard = {"heard": [7, f"{INC[E1]:016x}"]}
+    sent_ = [opened(E1), entered(E1), *published(E1, 1, 5), entry("removed", E1, 4, 4)]
+    return [
+        replace(write(("producer", "A"), [[*sent_, *end]]), to_the_end=False),
+        group([reading(), *taken(E1, 1, 3), given("declared", E1, 4, 5, reason="removed", detail=heard)]),
+    ]
+
+
 def _moved_and_kept(*more: Entry) -> list[Chain]:
     """A group settles messages and says so, and an older copy of the outbox gives them another epoch, in which the
     group receives none."""
@@ -637,6 +660,23 @@ SCENARIOS = {
     "the same, and it was closed": Scenario(
         lambda: _successor_joins_later(Entry("closed"), told=(_told(6),)), "violated",
         _found("lost", E1, (4, 6)) | _found("consumed_unsettled", E1, (4, 6)), {"lost": 3},
+    ),
+    "a row was exported before it had grown": Scenario(
+        _grows, "unknown", _found("unacknowledged", E1, (4, 5)) | _found("unclosed", 0),
+    ),
+    "no row grew any more": Scenario(
+        lambda: _grows(Entry("closed")), "violated",
+        _found("unacknowledged", E1, (4, 5)) | _found("consumed_unsettled", E1, (4, 5)),
+    ),
+    "a removal was exported before it had grown": Scenario(
+        _grows_at_producer, "lost",
+        _found("removed", E1, (4, 4)) | _found("declared_gap", E1, (5, 5)) | _found("unproven", E1, (5, 5))
+        | _found("unclosed", 0), {"declared_gaps": 2},
+    ),
+    "no removal grew any more": Scenario(
+        lambda: _grows_at_producer(Entry("closed")), "violated",
+        _found("removed", E1, (4, 4)) | _found("declared_gap", E1, (5, 5)) | _found("false_removal", E1, (5, 5)),
+        {"declared_gaps": 2},
     ),
     "a journal ends where an epoch is entered": Scenario(_enters_at_the_end),
     "messages are enqueued in an epoch that follows on nothing": Scenario(

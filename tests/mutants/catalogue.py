@@ -1804,7 +1804,7 @@ MUTANTS = (
     Mutant(
         "report-without-its-row-proves",
         "checker/groups.py",
-        "        return self.sound and self.rows.get(boot, 0) >= lsn > 0\n",
+        "        return self.sound and self.rows.get(boot, 0) > lsn > 0\n",
         "        return self.sound\n",
         "P9: what an inbox had settled by rows that were lost with it counts as lost, and its report as false",
         ByTest(
@@ -2788,6 +2788,29 @@ MUTANTS = (
             "protocol/test_lost_inbox.py::test_where_other_epochs_begin_later_the_journal_says_where_the_inbox_was",
             '(note,) = [note for note in group.notes if note.kind == "behind"]',
             "ValueError",
+        ),
+    ),
+    Mutant(
+        "rows-never-grow",
+        "checker/groups.py",
+        "        return self.sound and self.rows.get(boot, 0) > lsn > 0\n",
+        "        return self.sound and self.rows.get(boot, 0) >= lsn > 0\n",
+        "P9: a report counts as false because a journal that went back has its row from before",
+        ByTest(
+            "checker/test_controlled.py::test_scenario[a row was exported before it had grown]",
+            "assert _found(report.findings) == scenario.found",
+        ),
+    ),
+    Mutant(
+        "audit-rows-never-grow",
+        "audit/context.py",
+        "        return self.sound and self.rows.get(boot, 0) > lsn > 0\n",
+        "        return self.sound and self.rows.get(boot, 0) >= lsn > 0\n",
+        "P9: the audit takes a report for false because a journal that went back has its row from before",
+        ByTest(
+            "audit/test_controlled.py::test_each_is_judged_like_by_the_plain_checker"
+            "[a row was exported before it had grown]",
+            "assert not differences(plain(chains), by_audit(chains))",
         ),
     ),
     Mutant(

@@ -96,6 +96,29 @@ def test_where_other_epochs_begin_later_the_journal_says_where_the_inbox_was(set
     assert (note.epoch, note.last, note.detail) == (20, settled + 1, detail)
 
 
+def test_what_is_left_to_the_group_reaches_from_the_inbox_to_each_range() -> None:
+    """The inbox has acknowledged nothing of two epochs, the second of which an older copy of the outbox does not
+    know."""
+    first, teller, group = Teller(), Teller(), Group()
+    group.slow = 100
+    for epoch in (5, 10):
+        first.open(epoch)
+        first.publish(4)
+    group.hear(first.status())
+    group.arrive("dc1", 5, first.epochs[0][1], None, 1, 4)
+    group.wait(4.0)
+    for epoch in (5, 20):
+        teller.open(epoch)
+        teller.publish(4)
+    teller.reached = (20, 3), (20, 3)
+    group.hear(teller.status())
+    group.wait(8.0, teller)
+    behind = [(note.epoch, note.last, note.detail) for note in group.notes if note.kind == "behind"]
+    assert behind == [
+        (5, 5, {"from": [5, 1], "existed": [20, 5]}), (20, 3, {"from": [20, 1], "own": [5, 1], "existed": [20, 5]}),
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("first", [5, 11, 16])
 def test_what_was_settled_and_is_no_longer_held_is_no_gap(first: int) -> None:
     teller, group = told(30, 11, 12), Group()

@@ -92,8 +92,9 @@ class GroupContext(msgspec.Struct):
     """Its journals lack rows at their end that producers name."""
 
     def has_row(self, boot: str, lsn: int) -> bool:
-        """Whether the journals have that row of an opening, and so all of its rows before."""
-        return self.sound and self.rows.get(boot, 0) >= lsn > 0
+        """Whether the journals show everything that an opening had done when that was its newest row. Rows grow until
+        they are exported: in a journal that ends there, some may be from before."""
+        return self.sound and self.rows.get(boot, 0) > lsn > 0
 
     @property
     def whole(self) -> bool:
@@ -125,8 +126,9 @@ class ProducerContext(msgspec.Struct):
     """By incarnation of an opening, its last row."""
 
     def has_row(self, incarnation: str, lsn: int) -> bool:
-        """Whether the journals have that row of an opening, and so all of its rows before."""
-        return self.sound and self.rows.get(incarnation, 0) >= lsn > 0
+        """Whether the journals show everything that an opening had done when that was its newest row. Rows grow until
+        they are exported: in a journal that ends there, some may be from before."""
+        return self.sound and self.rows.get(incarnation, 0) > lsn > 0
 
     def may_follow(self, epoch: int) -> bool:
         """Whether rows about the epoch may follow in an open journal."""

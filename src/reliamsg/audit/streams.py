@@ -405,6 +405,8 @@ class _Stream:
         """Ranges that the group had reported as settled, by a row that its journals have, before they were renumbered;
         by the epochs in which the messages were then, and are finally."""
         found: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+        if not any(history.moves for history in self.histories):
+            return found
         for epoch, fact, known in self._reports(group):
             if known and fact.epoch != epoch:
                 found[fact.epoch, epoch].append((fact.first, fact.last))

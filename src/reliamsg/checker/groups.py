@@ -142,8 +142,9 @@ class GroupFacts:
         return any(later > epoch and later in epochs for each in had for later in each)
 
     def has_row(self, boot: str, lsn: int) -> bool:
-        """Whether the journals have that row of an opening, and so all of its rows before."""
-        return self.sound and self.rows.get(boot, 0) >= lsn > 0
+        """Whether the journals show everything that an opening had done when that was its newest row. Rows grow until
+        they are exported: in a journal that ends there, some may be from before."""
+        return self.sound and self.rows.get(boot, 0) > lsn > 0
 
     def covered(self, stream: Stream, epoch: int) -> Spans:
         """Everything that the group's own rows explain."""

@@ -127,8 +127,9 @@ class ProducerFacts:
         return self.sound and epoch <= self.newest_epoch and not self.may_follow(epoch)
 
     def has_row(self, incarnation: int, lsn: int) -> bool:
-        """Whether the journals have that row of an opening, and so all of its rows before."""
-        return self.sound and self.rows.get(incarnation, 0) >= lsn > 0
+        """Whether the journals show everything that an opening had done when that was its newest row. Rows grow until
+        they are exported: in a journal that ends there, some may be from before."""
+        return self.sound and self.rows.get(incarnation, 0) > lsn > 0
 
     def final_epoch(self, stream: Stream, epoch: int, seq: int) -> int:
         """The epoch that a message is in finally, given the one that it was in when it was published."""

@@ -331,10 +331,10 @@ class Joining:
         """Note that the group had settled everything before `position`, and this inbox nothing from `own` on.
 
         If no journal accounts for what lies between, it was lost with the disk of an inbox. `chain`: the epochs in
-        question, as far as it knows them: nobody settled what another history has between them (the first note names
-        `own` too if it begins later; it is empty if this inbox leaves such a history and nothing else was settled), and
-        an outbox that is an older copy knows too little of the last one. `existed`: the end of everything that existed
-        then, of which the other inbox may have settled more than it reported.
+        question, as far as it knows them: nobody settled what another history has between them (notes that begin later
+        name `own` too; one is empty if this inbox leaves such a history and nothing else was settled), and an outbox
+        that is an older copy knows too little of the last one. `existed`: the end of everything that existed then, of
+        which the other inbox may have settled more than it reported.
         """
         found = [
             (
@@ -351,9 +351,9 @@ class Joining:
         elsewhere = bool(chain) and own[0] > 0 and not any(epoch == own[0] for epoch, *_ in chain)
         if elsewhere and not found and own < position:
             found = [(position, position)]
-        for number, (first, end) in enumerate(found):
+        for first, end in found:
             detail = {"from": list(first)}
-            if number == 0 and own < first:
+            if own < first:
                 detail["own"] = list(own)
             if existed > end:
                 detail["existed"] = list(existed)
