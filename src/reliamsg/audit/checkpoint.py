@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import io
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -20,6 +20,7 @@ from reliamsg.audit.fold import Fact, Opening, Part, StreamName
 from reliamsg.audit.segment import owner_of
 from reliamsg.audit.signed import CHECKPOINT, Signature
 from reliamsg.keys import KeyRing
+from reliamsg.parquet import ParquetBytes
 
 __all__ = [
     "MAX_BYTES", "Checkpoint", "CheckpointName", "encode_checkpoint", "is_checkpoint", "parse_checkpoint_name",
@@ -252,7 +253,8 @@ def _read(path: str, data: bytes) -> Checkpoint:
         raise _Unusable("too large")
     if hashlib.sha256(data).hexdigest() != name.digest:
         raise _Unusable("edited or damaged: its content does not match the hash in its name")
-    metadata, rows = _rows_of(data)
+    file = _opened(data)
+    metadata = file.metadata
     top = _decoded(metadata.get(_HEADER, b""))
     if top is None or top.get("format") != FORMAT:
         raise _Unusable("not a checkpoint")
@@ -276,36 +278,23 @@ def _read(path: str, data: bytes) -> Checkpoint:
             f"misplaced: it is among those of {owner[0]} {owner[1]}, but belongs to {header.role} {header.client}"
         )
     try:
-        return _content(header, list(rows), metadata[_HEADER], signature)
+        return _content(header, _rows_of(file), metadata[_HEADER], signature)
     except _UNREADABLE:
         raise _Unusable("its content is damaged") from None
 
 
-def _rows_of(data: bytes) -> tuple[Mapping[bytes, bytes], Iterator[tuple[StreamName, bytes]]]:
-    """The metadata and rows of a Parquet file."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
+def _opened(data: bytes) -> ParquetBytes:
     try:
-        file = pq.ParquetFile(io.BytesIO(data))
-        metadata = file.schema_arrow.metadata or {}
-        sizes = [file.metadata.row_group(number).total_byte_size for number in range(file.num_row_groups)]
-    except (pa.ArrowException, OSError, ValueError):
+        file = ParquetBytes(data)
+    except ValueError:
         raise _Unusable("not a checkpoint: it can't be read as Parquet") from None
-    if sum(sizes) > MAX_BYTES:
+    if file.unpacked_bytes > MAX_BYTES:
         raise _Unusable("too large")
+    return file
 
-    def rows() -> Iterator[tuple[StreamName, bytes]]:
-        try:
-            for number in range(file.num_row_groups):
-                table = file.read_row_group(number, columns=list(_COLUMNS))
-                columns = [table.column(each).to_pylist() for each in _COLUMNS]
-                for producer, topic, part, facts in zip(*columns, strict=True):
-                    yield (producer, topic, part), facts
-        except (pa.ArrowException, OSError, KeyError, ValueError):
-            raise _Unusable("its content is damaged") from None
 
-    return metadata, rows()
+def _rows_of(file: ParquetBytes) -> list[tuple[StreamName, bytes]]:
+    return [((producer, topic, part), facts) for producer, topic, part, facts in file.rows(*_COLUMNS)]
 
 
 def _decoded(data: bytes) -> dict[str, Any] | None:

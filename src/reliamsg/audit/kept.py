@@ -45,6 +45,7 @@ from reliamsg.audit.windows import Audited
 from reliamsg.errors import ConfigError
 from reliamsg.files import make_directories, read_regular, replace_file
 from reliamsg.keys import KeyRing
+from reliamsg.parquet import ParquetBytes
 from reliamsg.trust import Trust
 
 __all__ = [
@@ -438,14 +439,12 @@ def _batches(records: Iterable[Record]) -> Iterator[list[tuple[Any, ...]]]:
 
 def read_facts(directory: str, file: KeptFile, numbers: Container[int]) -> Iterator[Record]:
     """Read the facts of some parts."""
-    import pyarrow.parquet as pq
-
-    table = pq.ParquetFile(io.BytesIO(_verified(Path(directory), file)))
-    for batch in table.iter_batches():
-        producers, topics, parts, own, facts = (column.to_pylist() for column in batch.columns)
-        for producer, topic, part, number, data in zip(producers, topics, parts, own, facts, strict=True):
-            if number in numbers:
-                yield ((producer, topic, part), number), data
+    found = ParquetBytes(_verified(Path(directory), file)).rows(
+        "producer", "topic", "part", "number", "facts"
+    )
+    for producer, topic, part, number, data in found:
+        if number in numbers:
+            yield ((producer, topic, part), number), data
 
 
 def _decoded(directory: Path, file: KeptFile, kind: type[_T]) -> _T:

@@ -8,7 +8,6 @@ compared, and the evidence is broken.
 from __future__ import annotations
 
 import hashlib
-import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,6 +17,7 @@ import msgspec
 
 from reliamsg.checker.segments import owner_by_path
 from reliamsg.keys import KeyRing
+from reliamsg.parquet import ParquetBytes
 from reliamsg.store.journal import JournalRow
 from reliamsg.store.segment import Name, SegmentError
 
@@ -155,10 +155,10 @@ def check_checkpoint(path: str, data: bytes, keys: KeyRing | None = None) -> Cov
         raise SegmentError("too large")
     if hashlib.sha256(data).hexdigest() != name["digest"]:
         raise SegmentError("edited or damaged: its content does not match the hash in its name")
-    metadata, file = _opened(data)
-    raw = metadata.get(b"reliamsg.checkpoint", b"")
+    file = _opened(data)
+    raw = file.metadata.get(b"reliamsg.checkpoint", b"")
     header = _header(raw)
-    signature = _signature(metadata.get(b"reliamsg.checkpoint.signature"))
+    signature = _signature(file.metadata.get(b"reliamsg.checkpoint.signature"))
     if header.role not in ("producer", "group"):
         raise SegmentError(_FIELDS)
     if int(name["last"]) != header.last_lsn:
@@ -177,21 +177,16 @@ def check_checkpoint(path: str, data: bytes, keys: KeyRing | None = None) -> Cov
     return found
 
 
-def _opened(data: bytes) -> tuple[dict[bytes, bytes], Any]:
+def _opened(data: bytes) -> ParquetBytes:
     try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
+        file = ParquetBytes(data)
     except ImportError:
         raise SegmentError("it can't be read without pyarrow: pip install 'reliamsg[audit]'") from None
-    try:
-        file = pq.ParquetFile(io.BytesIO(data))
-        metadata = dict(file.schema_arrow.metadata or {})
-        size = sum(file.metadata.row_group(number).total_byte_size for number in range(file.num_row_groups))
-    except (pa.ArrowException, OSError, ValueError):
+    except ValueError:
         raise SegmentError("not a checkpoint: it can't be read as Parquet") from None
-    if size > MAX_BYTES:
+    if file.unpacked_bytes > MAX_BYTES:
         raise SegmentError("too large")
-    return metadata, file
+    return file
 
 
 def _header(raw: bytes) -> _Header:
@@ -225,18 +220,14 @@ def _check_signature(header: bytes, signature: _Signature | None, keys: KeyRing)
         raise SegmentError("its signature is wrong")
 
 
-def _records(file: Any) -> list[tuple[str, str, int, bytes]]:
+def _records(file: ParquetBytes) -> list[tuple[str, str, int, bytes]]:
     """The rows of the Parquet file, each a stream with its facts."""
-    import pyarrow as pa
-
-    try:
-        found = file.read(columns=["producer", "topic", "part", "facts"]).to_pylist()
-        records = [(each["producer"], each["topic"], each["part"], each["facts"]) for each in found]
-    except (pa.ArrowException, OSError, KeyError) as error:
-        raise ValueError from error
-    for record in records:
-        if tuple(map(type, record)) != (str, str, int, bytes) or not -(2**31) <= record[2] < 2**31:
+    records = []
+    for producer, topic, part, facts in file.rows("producer", "topic", "part", "facts"):
+        record = (producer, topic, part, facts)
+        if tuple(map(type, record)) != (str, str, int, bytes) or not -(2**31) <= part < 2**31:
             raise ValueError
+        records.append(record)
     return records
 
 
