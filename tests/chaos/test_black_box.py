@@ -13,8 +13,11 @@ import pytest
 from reliamsg import Consumer, JournalExport, Producer, Site
 from reliamsg.cli import main
 from reliamsg.cli.status import Status
+from reliamsg.errors import GapError, GapHeld
 from reliamsg.lab.chaos.black_box import judge, losses, read_log
+from reliamsg.lab.chaos.black_box_app import Log, note
 from reliamsg.lab.chaos.settings import NOT_DRAWN, ROLES, draw, tally
+from reliamsg.message import Gap, Stream
 from tests.options import Size
 
 Lines = list[dict[str, Any]]
@@ -77,6 +80,18 @@ def test_an_identity_that_publish_returned_twice_is_detected() -> None:
     assert verdict(handled(1, 2, 3, 4, 5), calls) == {"identity reused": 1}
 
 
+def test_only_what_was_passed_before_it_was_known_is_logged_by_the_callback(tmp_path: Path) -> None:
+    gap = Gap(Stream("p", "t"), 9, 2, 3, "joined late")
+    log = Log(str(tmp_path / "log"))
+    note(GapHeld(gap), log)
+    assert not read_log(tmp_path / "log"), "it will be skipped, or else be filled"
+    note(GapError(gap), log)
+    assert losses({"p": published()}, [*handled(1, 4, 5, 6), *read_log(tmp_path / "log")]) == (
+        set(),
+        {"before": 2},
+    )
+
+
 def test_redeliveries_out_of_order_within_a_process_are_detected() -> None:
     log = [got(1), got(3, redelivered=True), got(2, redelivered=True)]
     assert verdict(log)["out of order"] == 1
@@ -87,12 +102,12 @@ def test_a_loss_is_detected(gone: int, where: str) -> None:
     assert lost(handled(*(n for n in range(1, 7) if n != gone))) == [gone], where
 
 
-def test_a_declared_gap_a_dead_letter_and_a_removed_message_are_not_losses() -> None:
+def test_what_the_application_was_told_of_and_what_was_removed_is_not_lost() -> None:
     told = {"producer": "p", "topic": "t", "epoch": 9, "first": 2, "last": 3, "life": 1}
     log = [*handled(1, 4, 5, 6), {"op": "gap", **told}]
-    assert losses({"p": published()}, log) == (set(), 2)
-    log[-1]["op"] = "dead"
-    assert losses({"p": published()}, log) == (set(), 0)
+    for op in ("gap", "before", "dead"):
+        log[-1]["op"] = op
+        assert losses({"p": published()}, log) == (set(), {op: 2})
     log[-1]["epoch"] = 8
     assert lost(log) == [2, 3], "a gap of another epoch does not cover these"
     held = {"op": "held", "gaps": [{"op": "gap", **told}], "life": 1}

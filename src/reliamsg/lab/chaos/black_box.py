@@ -65,18 +65,18 @@ def judge(published: dict[str, list[Line]], handled: dict[str, list[Line]]) -> C
 
 def losses(
     published: dict[str, list[Line]], log: Iterable[Line], latest: bool = False
-) -> tuple[set[tuple[str, str, int]], int]:
-    """The messages for which publish() returned and that a group's handlers did not receive, except those in a gap that
-    was declared to the application, and dead letters; and the number of messages in declared gaps. `latest`: the group
-    wanted nothing before the first message that it received from each stream."""
+) -> tuple[set[tuple[str, str, int]], Counter[str]]:
+    """The messages for which publish() returned and that a group's handlers did not receive, except those of which the
+    application was told; and how many it was told of in each way (``gap``, ``before``, ``dead``: the lines of the log).
+    `latest`: the group wanted nothing before the first message that it received from each stream."""
     got, gaps, first = set(), [], dict[tuple[str, str], int]()
     for at in log:
         if at["op"] == "got":
             got.add((at["producer"], at["topic"], at["n"]))
             first.setdefault((at["producer"], at["topic"]), at["n"])
-        elif at["op"] in ("gap", "dead"):
+        elif at["op"] in ("gap", "before", "dead"):
             gaps.append(at)
-    lost, declared = set(), 0
+    lost, declared = set(), Counter[str]()
     for name, own in published.items():
         owed = {(at["topic"], at["n"]): at["id"] for at in own if at["op"] == "returned"}
         for at in own:
@@ -85,13 +85,13 @@ def losses(
         for (topic, n), (_, epoch, _, _, seq) in owed.items():
             if (name, topic, n) in got or (latest and n < first.get((name, topic), 0)):
                 continue
-            told = [
+            told = {
                 gap["op"]
                 for gap in gaps
                 if (gap["producer"], gap["topic"], gap["epoch"]) == (name, topic, epoch)
                 and gap["first"] <= seq <= (seq if gap["last"] is None else gap["last"])
-            ]
-            declared += "gap" in told
+            }
+            declared.update(told)
             if not told:
                 lost.add((name, topic, n))
     return lost, declared

@@ -12,6 +12,8 @@ publish  ``refused``    ``topic n``: an error stated that nothing was stored
 publish  ``removed``    ``topic n``: remove() was called for it
 handle   ``got``        ``producer topic n sum id redelivered replayed``: the handler was entered
 handle   ``gap``        ``producer topic epoch first last``: a gap was declared to the application, which skipped it
+handle   ``before``     ``producer topic epoch first last``: on_error was told that these messages, before the place at
+                        which the group joined the stream, had been published for it
 handle   ``dead``       ``producer topic epoch first last``: this message is among the dead letters
 handle   ``held``       ``gaps``: the gaps that hold streams now, by status(), each like a ``gap``; logged on changes
 ======== ============== ==========================================================================================
@@ -41,6 +43,7 @@ from reliamsg.errors import (
     ConfirmTimeout,
     DeadLetterHalt,
     GapError,
+    GapHeld,
     GroupBusy,
     InboxWriteError,
     JournalFull,
@@ -83,6 +86,11 @@ class Log:
         os.fsync(self._file)
 
 
+def show(error: BaseException) -> None:
+    """Callback for errors."""
+    print(repr(error), file=sys.stderr, flush=True)
+
+
 def digest(body: bytes) -> str:
     """The representation of a body in the logs."""
     return hashlib.sha256(body).hexdigest()[:16]
@@ -94,8 +102,8 @@ def site_list(config: dict[str, Any]) -> list[Site]:
 
 
 def shared_options(config: dict[str, Any]) -> dict[str, Any]:
-    """Keys, journal and the error callback: arguments of both kinds of clients."""
-    found: dict[str, Any] = {"on_error": lambda error: print(repr(error), file=sys.stderr, flush=True)}
+    """Keys and journal: arguments of both kinds of clients."""
+    found = dict[str, Any]()
     if config["key"]:
         found["keys"] = KeyRing({"run": bytes.fromhex(config["key"])}, sign_with="run")
     if config["journal"] is not None:
@@ -119,7 +127,7 @@ def publish(config: dict[str, Any], stop: threading.Event) -> None:
     groups = dict.fromkeys(config["topics"], config["groups"])
     producer = Producer(
         config["producer"], site_list(config), outbox=config["outbox"], groups=groups,
-        **options, **shared_options(config),
+        on_error=show, **options, **shared_options(config),
     )  # fmt: skip
     Path(config["ready"]).touch()
     number = highest(config["log"])
@@ -249,11 +257,18 @@ def entry(message: Message) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def gap_entry(gap: Gap) -> dict[str, Any]:
-    """The log line of a gap that the application skips."""
+def gap_entry(gap: Gap, op: str = "gap") -> dict[str, Any]:
+    """The log line of a gap, which by default the application skips."""
     stream = gap.stream
-    return {"op": "gap", "producer": stream.producer, "topic": stream.topic, "epoch": gap.epoch,
+    return {"op": op, "producer": stream.producer, "topic": stream.topic, "epoch": gap.epoch,
             "first": gap.first, "last": gap.last}  # fmt: skip
+
+
+def note(error: BaseException, log: Log) -> None:
+    """Callback for errors of consumers: logs gaps that were passed before they were known."""
+    show(error)
+    if isinstance(error, GapError) and not isinstance(error, GapHeld):
+        log.write(gap_entry(error.gap, "before"))
 
 
 def held_gaps(consumer: Consumer, patience: float) -> list[dict[str, Any]]:
@@ -288,7 +303,7 @@ def handle(config: dict[str, Any], stop: threading.Event) -> None:
         options["on_gap"] = decide
     consumer = Consumer(
         config["group"], site_list(config), topics=config["topics"], inbox=config["inbox"],
-        on_late=lambda message: None, **options, **shared_options(config),
+        on_late=lambda message: None, on_error=lambda error: note(error, log), **options, **shared_options(config),
     )  # fmt: skip
     Path(config["ready"]).touch()
     threading.Thread(

@@ -261,7 +261,7 @@ def _judge_logs(finished: _Finished, events: list[str]) -> Judgement:
         held = liveness.held_back(lost, published, log, can_be_lost)
         lost -= held
         total_lost, total_declared, total_held = (
-            total_lost + len(lost), total_declared + declared, total_held + len(held),
+            total_lost + len(lost), total_declared + declared["gap"] + declared["before"], total_held + len(held),
         )  # fmt: skip
         if lost:
             examples = ", ".join(f"{name}/{topic} {n}" for name, topic, n in sorted(lost)[:5])
@@ -269,8 +269,8 @@ def _judge_logs(finished: _Finished, events: list[str]) -> Judgement:
                 f"{group} did not receive {len(lost)} messages within {finished.bound:.0f} s of the end of all faults,"
                 f" and no cause that it names is confirmed by the faults: {examples}; {applications.errors()}"
             )
-        if declared and all(one["release"] == "consumed" for one in plan.drawn.producers):
-            problems.append(f"{group} skipped {declared} declared messages that are kept")
+        if declared["gap"] and all(one["release"] == "consumed" for one in plan.drawn.producers):
+            problems.append(f"{group} skipped {declared['gap']} declared messages that are kept")
     wrong = black_box.judge(published, handled)
     problems += [f"{count} messages: {kind}" for kind, count in sorted(wrong.items())]
     return Judgement(
