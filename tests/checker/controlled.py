@@ -328,6 +328,19 @@ def _grows_at_producer(*end: Entry) -> list[Chain]:
     ]
 
 
+def _dropped_in_a_copy(went_on: int, copied: int, *then: Entry) -> list[Chain]:
+    """An outbox publishes five messages for a group, and goes on in the epoch `went_on`. A copy from before that is
+    opened in the epoch `copied`, removes the group, and does `then`. The group received what followed the five."""
+    start = [opened(E1), entered(E1), *published(E1, 1, 5)]
+    leaves = entry("group_removed", E1, 1, 1, group="g", detail={"position": [E1, 1]})
+    after = [entered(went_on, Prev(E1, INC[E1], 5)), *published(went_on, 1, 2)]
+    return [
+        producer(start, [opened(went_on), *after]),
+        again(producer(start, [opened(copied), leaves, *then]), "00000000000000c0"),
+        group([reading(), given("joined", went_on, 1, 1), *taken(went_on, 1, 2)]),
+    ]
+
+
 def _moved_and_kept(*more: Entry) -> list[Chain]:
     """A group settles messages and says so, and an older copy of the outbox gives them another epoch, in which the
     group receives none."""
@@ -660,6 +673,16 @@ SCENARIOS = {
     "the same, and it was closed": Scenario(
         lambda: _successor_joins_later(Entry("closed"), told=(_told(6),)), "violated",
         _found("lost", E1, (4, 6)) | _found("consumed_unsettled", E1, (4, 6)), {"lost": 3},
+    ),
+    "a copy that goes on removes a group": Scenario(
+        lambda: _dropped_in_a_copy(E2, E3), "complete", counts={"before_join": 5}
+    ),
+    "a copy that did not go on had removed a group": Scenario(
+        lambda: _dropped_in_a_copy(E3, E2), "lost", _found("lost", E1, (1, 5)), {"lost": 5},
+    ),
+    "a copy that goes on removes a group and names it again": Scenario(
+        lambda: _dropped_in_a_copy(E2, E3, entry("group_added", E1, 1, 1, group="g")), "lost",
+        _found("lost", E1, (1, 5)), {"lost": 5},
     ),
     "a row was exported before it had grown": Scenario(
         _grows, "unknown", _found("unacknowledged", E1, (4, 5)) | _found("unclosed", 0),

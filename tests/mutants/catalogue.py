@@ -2814,6 +2814,52 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "lost-history-still-counts",
+        "checker/producers.py",
+        "                counted[key] = counted[key] - spans[key]\n",
+        "                pass\n",
+        "P9: what a copy of an outbox does not owe to a removed group counts as lost, because a lost file had owed it",
+        ByTest(
+            "checker/test_controlled.py::test_scenario[a copy that goes on removes a group]",
+            "assert _found(report.findings) == scenario.found",
+        ),
+    ),
+    Mutant(
+        "lost-history-decides",
+        "checker/producers.py",
+        "    for _, own in sorted(by_epoch.items()):\n",
+        "    for _, own in sorted(by_epoch.items(), reverse=True):\n",
+        "P8: a loss is excused because a copy that is gone had removed the group",
+        ByTest(
+            "checker/test_controlled.py::test_scenario[a copy that did not go on had removed a group]",
+            "assert _found(report.findings) == scenario.found",
+        ),
+    ),
+    Mutant(
+        "audit-lost-history-still-counts",
+        "audit/streams.py",
+        "                _, counts = max(said)\n",
+        "                counts = any(each for _, each in said)\n",
+        "P9: the audit takes for lost what a copy of an outbox does not owe to a removed group",
+        ByTest(
+            "audit/test_controlled.py::test_each_is_judged_like_by_the_plain_checker"
+            "[a copy that goes on removes a group]",
+            "assert not differences(plain(chains), by_audit(chains))",
+        ),
+    ),
+    Mutant(
+        "audit-lost-history-decides",
+        "audit/streams.py",
+        "                _, counts = max(said)\n",
+        "                _, counts = min(said)\n",
+        "P8: the audit excuses a loss because a copy that is gone had removed the group",
+        ByTest(
+            "audit/test_controlled.py::test_each_is_judged_like_by_the_plain_checker"
+            "[a copy that did not go on had removed a group]",
+            "assert not differences(plain(chains), by_audit(chains))",
+        ),
+    ),
+    Mutant(
         "own-place-left-out",
         "protocol/receiver/joining.py",
         '                detail["own"] = list(own)\n',

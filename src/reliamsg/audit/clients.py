@@ -225,6 +225,7 @@ class _Gatherer:
             bool(openings) and openings[-1].closed, _boots(openings),
             {opening.first_lsn: opening.detail for opening in openings if opening.detail is not None}, newest, {},
             max((fact.lsn for _, fact in each.rows if fact.kind == "clock_step"), default=0),
+            max((opening.end for opening in openings), default=0),
         )  # fmt: skip
         for _, fact in each.rows:
             if fact.kind == "fenced":

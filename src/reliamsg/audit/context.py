@@ -57,6 +57,8 @@ class Journal(msgspec.Struct):
     """By first row of the boot, the first ``fenced`` row."""
     stepped: int = 0
     """The row since which the client's clock was not set; 0 if it never was."""
+    end: int = 0
+    """The highest epoch in any row."""
 
     @property
     def last_boot(self) -> int:

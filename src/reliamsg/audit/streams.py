@@ -373,10 +373,11 @@ class _Stream:
                     proven = self.producer is not None and self.producer.has_row(*heard(fact.detail))
                     tag = "said_removed" if proven else "perhaps_removed"
                     found[fact.epoch].append((fact.first, last, (tag, "")))
+        for epoch, ranges in self._countings(group).items():
+            for first, last, said in stretches(ranges):
+                _, counts = max(said)
+                found[epoch].append((first, last, ("counted" if counts else "excused", "")))
         for history in self.histories:
-            for tag, by_group in (("counted", history.counted), ("excused", history.excused)):
-                for epoch, first, last in by_group.get(group, ()):
-                    found[epoch].append((first, last, (tag, "")))
             for row in history.of_kind("consumed"):
                 if row.fact.group == group and row.fact.epoch == row.epoch:
                     found[row.epoch].append((row.fact.first, row.fact.last, ("consumed", "")))
@@ -385,6 +386,16 @@ class _Stream:
                 found[epoch].append((fact.first, fact.last, ("settled_unseen", "")))
             elif fact.epoch == epoch:
                 found[epoch].append((fact.first, fact.last, ("settled_here", "")))
+        return found
+
+    def _countings(self, group: str) -> Mapping[int, Sequence[tuple[int, int, tuple[int, bool]]]]:
+        """By epoch, ranges for which the group counts, or does no more, each with the last epoch of the history that
+        says so: of several, the one that went on last decides, since only that one may still send the messages."""
+        found: dict[int, list[tuple[int, int, tuple[int, bool]]]] = defaultdict(list)
+        for history in self.histories:
+            for counts, by_group in ((True, history.counted), (False, history.excused)):
+                for epoch, first, last in by_group.get(group, ()):
+                    found[epoch].append((first, last, (history.journal.end, counts)))
         return found
 
     def _reports(self, group: str) -> Iterator[tuple[int, Fact, bool]]:

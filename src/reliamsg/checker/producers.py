@@ -162,8 +162,10 @@ def gather_producer(
             facts.rows[name] = max(boot.last_lsn, facts.rows.get(name, 0))
     findings: list[Finding] = []
     seen: set[tuple[str, int, Key]] = set()
-    for chain in chains:
-        _ChainReader(facts, findings, chain, seen, until_us).read()
+    readers = [_ChainReader(facts, findings, chain, seen, until_us) for chain in chains]
+    for reader in readers:
+        reader.read()
+    _merge_counts(facts, readers)
     findings += _check_confirms(facts)
     return facts, findings
 
@@ -197,6 +199,10 @@ class _ChainReader:
         self.confirms = Confirms()
         self.enqueued = SpanMap()
         self.consumed: dict[str, SpanMap] = {}
+        self.counted: dict[str, SpanMap] = {}
+        """By group, the messages for which it counts; once everything was read."""
+        self.excused: dict[str, SpanMap] = {}
+        """By group, the messages for which it counts no more; once everything was read."""
         self.released = SpanMap()
         """By boots that keep messages until they are consumed and have a complete journal."""
         self.gone = SpanMap()
@@ -317,23 +323,19 @@ class _ChainReader:
         facts.confirms.append(self.confirms)
         for (topic, group), named in self.groups.named.items():
             facts.groups.setdefault(topic, set()).update([group] if named else ())
-        counted, excused = self.groups.judge(self.enqueued)
+        self.counted, self.excused = self.groups.judge(self.enqueued)
         for group, streams in self.groups.settled_before_removal.items():
             for stream, ranges in streams.items():
                 facts.settled_before_removal.setdefault(group, {}).setdefault(stream, []).extend(ranges)
-        for group, spans in excused.items():
-            facts.excused.setdefault(group, SpanMap()).merge(spans)
-        for group, spans in counted.items():
-            facts.counted.setdefault(group, SpanMap()).merge(spans)
         for group, spans in self.consumed.items():
             facts.consumed.setdefault(group, SpanMap()).merge(spans)
         if keeps:
             facts.retained.merge({key: spans - self.gone[key] for key, spans in self.enqueued.items()})
-        self._check_released(counted)
+        self._check_released()
 
-    def _check_released(self, counted: dict[str, SpanMap]) -> None:
+    def _check_released(self) -> None:
         """A message leaves an outbox that keeps messages for its groups only once they have settled it."""
-        for group, spans in sorted(counted.items()):
+        for group, spans in sorted(self.counted.items()):
             consumed = self.consumed.get(group, SpanMap())
             for key, released in self.released.items():
                 for first, last in (released & spans[key]) - consumed[key]:
@@ -403,6 +405,22 @@ def settled_by(row: JournalRow) -> tuple[str, int]:
 
 def _last_epoch(chain: Chain) -> int:
     return max(epochs_in(chain.rows), default=0)
+
+
+def _merge_counts(facts: ProducerFacts, readers: Iterable[_ChainReader]) -> None:
+    """For messages in several histories of an outbox, the one that went on last decides whether a group counts: only
+    that one may still send them."""
+    by_epoch: dict[int, list[_ChainReader]] = {}
+    for reader in readers:
+        by_epoch.setdefault(_last_epoch(reader.chain), []).append(reader)
+    for _, own in sorted(by_epoch.items()):
+        for group, spans in (each for reader in own for each in reader.excused.items()):
+            facts.excused.setdefault(group, SpanMap()).merge(spans)
+            counted = facts.counted.setdefault(group, SpanMap())
+            for key in counted.keys() & spans.keys():
+                counted[key] = counted[key] - spans[key]
+        for group, spans in (each for reader in own for each in reader.counted.items()):
+            facts.counted.setdefault(group, SpanMap()).merge(spans)
 
 
 def _check_confirms(facts: ProducerFacts) -> Iterator[Finding]:
