@@ -24,11 +24,14 @@ def test_a_start_goes_with_the_inbox_and_comes_back_with_its_copy() -> None:
     assert starts.get("g", ORDERS) is None
     assert starts.get("g", BILLS) == Start(4, 10, at=2.0), "another inbox knows it"
     starts.note("g", ORDERS, Start(9, 20, at=4.0))
-    starts.went_back("g", 1.5, 5.0, lambda stream: False)
-    assert starts.get("g", ORDERS) == Start(3, 10, at=1.0), "the copy is from before"
-    assert starts.get("g", BILLS) is None
-    starts.went_back("g", 4.5, 6.0, lambda stream: False)
+    starts.went_back("g", 4.5, 5.0, lambda stream: False)
     assert starts.get("g", ORDERS) == Start(9, 20, at=4.0), "the copy is of the second life"
+    starts.went_back("g", 1.5, 6.0, lambda stream: False)
+    assert starts.get("g", ORDERS) == Start(9, 20, at=4.0), "the copy may be told of that life"
+    assert starts.get("g", BILLS) is None
+    starts.went_back("g", 0.0, 7.0, lambda stream: False)
+    starts.went_back("g", 1.5, 8.0, lambda stream: False)
+    assert starts.get("g", ORDERS) == Start(3, 10, at=1.0), "the copy is from before"
 
 
 def test_what_only_one_inbox_has_in_quarantine_starts_nothing_for_the_others() -> None:

@@ -232,6 +232,7 @@ class ConsumerProcess(Process):
         self.journal.file_replaced()
         self._announcements.inbox_replaced()
         self._oracle.inbox_replaced(self.group, self.name, since)
+        self.journal.report()
         self._incidents.inbox_went_back(self.group, repairs=self._keys is None)
 
     # -- the engine -----------------------------------------------------------------------------------------

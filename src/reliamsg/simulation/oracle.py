@@ -818,7 +818,8 @@ class Oracle:
 
     def is_dealt_with(self, group: str, message: MessageId) -> bool:
         """Whether some inbox of a group delivered or declared a message, or the group is not owed it."""
-        operation = self._operation(message)
+        every = self.operations.values()
+        operation = self._operation(message) or next((each for each in every if message in each.names), None)
         if operation is None:
             return self._done(group, message)
         return any(self._done(group, name) for name in operation.names) or not self.owes(group, operation)

@@ -52,11 +52,14 @@ class Starts:
 
     def went_back(self, group: str, since: float, at: float, known: Callable[[Stream], bool]) -> None:
         """An inbox of the group is in the state of `since` again. `known`: whether another inbox has joined a stream.
-        Where none has, the group starts where this one had started by then, or with the next message."""
+        Where none has, the group starts where this one had started by then, or with the next message. If a life of it
+        that is gone began anew, producers may tell that the group had got as far."""
         history = self._history[group]
         _, before = history[bisect_right(history, since, key=lambda each: each[0]) - 1]
-        kept = {stream: start for stream, start in history[-1][1].items() if known(stream)}
-        self._change(group, at, {**before, **kept})
+        now = history[-1][1]
+        starts = {stream: max(start, now.get(stream, start)) for stream, start in before.items()}
+        kept = {stream: start for stream, start in now.items() if known(stream)}
+        self._change(group, at, {**starts, **kept})
 
     def _change(self, group: str, at: float, starts: dict[Stream, Start]) -> None:
         self._history[group].append((at, starts))

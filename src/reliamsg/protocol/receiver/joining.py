@@ -353,7 +353,7 @@ class Joining:
             found = [(position, position)]
         for first, end in found:
             detail = {"from": list(first)}
-            if own < first:
+            if 0 < own[0] and own < first:
                 detail["own"] = list(own)
             if existed > end:
                 detail["existed"] = list(existed)
