@@ -1707,6 +1707,18 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "an-outbox-without-the-group-says-all",
+        "protocol/receiver/joining.py",
+        '        return self._rules.begin == "latest" or announced.since is not None\n',
+        "        return True\n",
+        "P5: a group that joined after it had been removed is never told what it missed, although its outbox "
+        "goes back to before that",
+        ByTest(
+            "protocol/test_superseding.py::test_a_copy_from_before_the_group_was_removed_says_what_it_missed[True]",
+            'assert group.told("declared") == [(10, 4, 6, JOINED_LATE)]',
+        ),
+    ),
+    Mutant(
         "takeover-forgets-what-came-before",
         "protocol/receiver/epochs.py",
         "        elif self.joined is None or self.joined[0] != known.epoch:\n",

@@ -327,3 +327,29 @@ def test_a_status_that_contradicts_what_was_finished_is_a_conflict_that_says_how
     (conflict,) = [note for note in group.notes if note.kind == "conflict" and note.epoch == 20]
     assert (conflict.incarnation, conflict.detail) == (140, {"known": [10, f"{70:016x}", 10], "entered": 30})
     assert len([epoch for _, epoch, _ in seen(group.core).conflicts if epoch == 20]) == 1
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_a_copy_from_before_the_group_was_removed_says_what_it_missed(arrives: bool) -> None:
+    """The group joins by the word of an outbox that counts it no longer, and hears later from an older copy of it."""
+    teller, copy, group = Teller(), Teller(), Group()
+    teller.open(10)
+    teller.publish(6)
+    teller.release(10, 6)
+    teller.open(20)
+    teller.publish(3)
+    if arrives:
+        group.receive(teller, 20, 1, 3)
+    hear(group, teller.status())
+    group.wait(6.0)
+    assert group.state.epochs.joined == (20, 1)
+    hear(group, teller.status())
+    assert group.told("declared") == []
+    group.crash()
+    copy.open(10)
+    copy.publish(6)
+    copy.open(30)
+    copy.publish(1)
+    copy.since = (10, 4)
+    hear(group, copy.status())
+    assert group.told("declared") == [(10, 4, 6, JOINED_LATE)]

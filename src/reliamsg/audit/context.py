@@ -93,7 +93,7 @@ class GroupContext(msgspec.Struct):
     lacks_rows: bool = False
     """Its journals lack rows at their end that producers name."""
 
-    def has_row(self, boot: str, lsn: int) -> bool:
+    def goes_beyond(self, boot: str, lsn: int) -> bool:
         """Whether the journals show everything that an opening had done when that was its newest row. Rows grow until
         they are exported: in a journal that ends there, some may be from before."""
         return self.sound and self.rows.get(boot, 0) > lsn > 0
@@ -127,7 +127,7 @@ class ProducerContext(msgspec.Struct):
     rows: dict[str, int] = msgspec.field(default_factory=dict)
     """By incarnation of an opening, its last row."""
 
-    def has_row(self, incarnation: str, lsn: int) -> bool:
+    def goes_beyond(self, incarnation: str, lsn: int) -> bool:
         """Whether the journals show everything that an opening had done when that was its newest row. Rows grow until
         they are exported: in a journal that ends there, some may be from before."""
         return self.sound and self.rows.get(incarnation, 0) > lsn > 0

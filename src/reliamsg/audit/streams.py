@@ -370,7 +370,7 @@ class _Stream:
                 site = fact.site if fact.kind in _WITH_SITES else ""
                 found[fact.epoch].append((fact.first, last, (tag, site)))
                 if fact.kind == "declared" and fact.reason == "removed":
-                    proven = self.producer is not None and self.producer.has_row(*heard(fact.detail))
+                    proven = self.producer is not None and self.producer.goes_beyond(*heard(fact.detail))
                     tag = "said_removed" if proven else "perhaps_removed"
                     found[fact.epoch].append((fact.first, last, (tag, "")))
         for epoch, ranges in self._countings(group).items():
@@ -403,14 +403,18 @@ class _Stream:
         and whether the group's journals have the row that it names."""
         client = self.context.groups.get(group)
 
-        def has_row(report: Fact) -> bool:
-            return client is not None and client.has_row(*settled_by(report.detail))
+        def goes_beyond(report: Fact) -> bool:
+            return client is not None and client.goes_beyond(*settled_by(report.detail))
 
         for history in self.histories:
             for row in history.of_kind("consumed"):
-                if row.fact.group == group:
-                    for fact in (row.fact,) if has_row(row.fact) else unfold(row.fact):
-                        yield row.epoch, fact, has_row(fact)
+                if row.fact.group != group:
+                    continue
+                if goes_beyond(row.fact):  # then its parts do too
+                    yield row.epoch, row.fact, True
+                else:
+                    for fact in unfold(row.fact):
+                        yield row.epoch, fact, goes_beyond(fact)
 
     def _moved_reports(self, group: str) -> Mapping[tuple[int, int], Sequence[tuple[int, int]]]:
         """Ranges that the group had reported as settled, by a row that its journals have, before they were renumbered;

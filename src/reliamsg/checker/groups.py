@@ -141,7 +141,7 @@ class GroupFacts:
         had = (each for each in self.dealt_with.get(stream, ()) if each.get(epoch, 0) > last)
         return any(later > epoch and later in epochs for each in had for later in each)
 
-    def has_row(self, boot: str, lsn: int) -> bool:
+    def goes_beyond(self, boot: str, lsn: int) -> bool:
         """Whether the journals show everything that an opening had done when that was its newest row. Rows grow until
         they are exported: in a journal that ends there, some may be from before."""
         return self.sound and self.rows.get(boot, 0) > lsn > 0

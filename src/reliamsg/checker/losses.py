@@ -155,21 +155,22 @@ class _GroupAccount:
         self._consumed: dict[bool, SpanMap] = {True: SpanMap(), False: SpanMap()}
         """Messages that producers journalled as consumed: those that the group had settled by a row that its journals
         have, and all others."""
-        for producer in producers.values():
-            for report in producer.reports.get(group.group, ()):
-                if not group.has_row(report.boot, report.lsn):
-                    self._consumed[False].put(report.key, report.first, report.last)
-        for producer in producers.values():
-            for report in producer.reports.get(group.group, ()):
-                if group.has_row(report.boot, report.lsn):
-                    claimed = Spans([(report.first, report.last)])
-                    if report.epoch != report.key[1]:
-                        claimed = claimed - self._settled((report.key[0], report.epoch), producer)
-                    self._consumed[True].merge({report.key: claimed})
-        self._lacks_rows = any(
-            report.boot and group.rows.get(report.boot, 0) < report.lsn
+        reports = [
+            (producer, report)
             for producer in producers.values()
             for report in producer.reports.get(group.group, ())
+        ]
+        for _, report in reports:
+            if not group.goes_beyond(report.boot, report.lsn):
+                self._consumed[False].put(report.key, report.first, report.last)
+        for producer, report in reports:
+            if group.goes_beyond(report.boot, report.lsn):
+                claimed = Spans([(report.first, report.last)])
+                if report.epoch != report.key[1]:
+                    claimed = claimed - self._settled((report.key[0], report.epoch), producer)
+                self._consumed[True].merge({report.key: claimed})
+        self._lacks_rows = any(
+            report.boot and group.rows.get(report.boot, 0) < report.lsn for _, report in reports
         )
         """Whether its journals lack rows at their end that producers name."""
 
@@ -367,7 +368,7 @@ class _GroupAccount:
         for key, first, last, incarnation, lsn in group.removals:
             producer = self.producers.get(key[0].producer)
             if producer is not None and key not in contested:
-                proven = producer.has_row(incarnation, lsn) and not self._may_lack_rows(key)
+                proven = producer.goes_beyond(incarnation, lsn) and not self._may_lack_rows(key)
                 claims["false_removal" if proven else "unproven"].put(key, first, last)
         for kind, found in claims.items():
             for key, spans in found.items():

@@ -126,7 +126,7 @@ class ProducerFacts:
         """Whether everything that its openings enqueued in that epoch is in its journals, unless they are copies."""
         return self.sound and epoch <= self.newest_epoch and not self.may_follow(epoch)
 
-    def has_row(self, incarnation: int, lsn: int) -> bool:
+    def goes_beyond(self, incarnation: int, lsn: int) -> bool:
         """Whether the journals show everything that an opening had done when that was its newest row. Rows grow until
         they are exported: in a journal that ends there, some may be from before."""
         return self.sound and self.rows.get(incarnation, 0) > lsn > 0

@@ -110,7 +110,8 @@ class Groups:
         for stream in self._streams.by_stream:
             self._find_unconsumed_of(stream)
 
-    def _find_unconsumed_of(self, stream: Stream) -> None:
+    def _find_unconsumed_of(self, stream: Stream, stay: RangeSet | None = None) -> None:
+        """Find the rows of a stream that a group is not done with. `stay`: these rows are as they were."""
         assert self.consumed is not None
         with self._shared.lock:
             stream_id, slowest = self._streams.by_stream[stream].row.id, self._table.slowest(stream)
@@ -120,7 +121,8 @@ class Groups:
             with self._shared.lock:
                 self._walks[stream_id] = low
                 for number in unsettled:
-                    self.consumed.remove(number, number)
+                    if stay is None or number not in stay:
+                        self.consumed.remove(number, number)
 
     def _name(self, stream: Stream, group: str, member: Member) -> None:
         self._table.name(stream, group, member.since, member.position)
@@ -286,7 +288,8 @@ class Groups:
         new = frozenset(epochs)
         for stream, info in self._streams.by_stream.items():
             if not new.isdisjoint(link.epoch for link in info.chain):
-                self._find_unconsumed_of(stream)
+                # What was published does not move, and its room was given back if groups are done with it.
+                self._find_unconsumed_of(stream, self._shared.core.confirms.published)
                 self.moved.add(info.row.id)
 
     def walk(self) -> None:

@@ -83,11 +83,8 @@ class ConsumerJournal:
 
     def came_before_join(self, stream: Stream, epoch: int, seq: int) -> bool:
         """See :class:`~reliamsg.simulation.oracle.ConsumerFiles`."""
-        message = MessageId(stream.producer, epoch, stream.topic, stream.partition, seq)
-        return any(
-            BeforeJoin(stream, row.epoch, row.first, row.last, 0.0, self._name).covers(message)
-            for row in self._rows_about("before_join", stream)
-        )
+        rows = self._rows_about("before_join", stream)
+        return any(row.epoch == epoch and row.first <= seq <= (row.last or seq) for row in rows)
 
     def has_joined(self, stream: Stream) -> bool:
         """See :class:`~reliamsg.simulation.oracle.ConsumerFiles`."""

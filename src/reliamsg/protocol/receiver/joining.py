@@ -129,12 +129,18 @@ class Joining:
             assert lowest.held.first is not None  # it arrived
             arrived = lowest.epoch, lowest.held.first
             if arrived <= (epoch, first):
-                self.join(lowest, arrived[1], late=not _knows_epoch(announced, lowest.epoch))
+                heard = self._counts(announced) and _knows_epoch(announced, lowest.epoch)
+                self.join(lowest, arrived[1], late=not heard)
                 return
         known = self._epochs.live.get(epoch)
         if known is None:
             known = self._epochs.add(ReorderBuffer.from_announcement(epoch, incarnation, prev))
-        self.join(known, first)
+        self.join(known, first, late=not self._counts(announced))
+
+    def _counts(self, announced: Announced) -> bool:
+        """Whether a producer counts the group. If it does not, it may still do so for earlier messages: its outbox may
+        be replaced by an older copy, from before it removed the group."""
+        return self._rules.begin == "latest" or announced.since is not None
 
     def join_behind(self, announced: Announced) -> None:
         """Nothing arrived of a stream whose producer keeps messages until the group has settled them: begin behind
@@ -152,7 +158,7 @@ class Joining:
     def join(self, lowest: ReorderBuffer, first: int, late: bool = False) -> None:
         """Begin with number `first` of the lowest epoch. Earlier messages are not lost, unless the producer counts the
         group for them, or knows another inbox of the group that was there. If that is unknown (`late`: the producer was
-        not heard, or its outbox does not know the epoch), it may still announce it."""
+        not heard, does not count the group, or its outbox does not know the epoch), it may still announce it."""
         earliest = self._rules.begin == "earliest"
         lowest.place_at(first)
         prev = lowest.prev
@@ -212,7 +218,7 @@ class Joining:
             if announced.late and reached is None:
                 return
             since = None if reached is None or reached[0][0] < 1 else reached[0]
-        if _knows_epoch(announced, joined[0]):
+        if self._counts(announced) and _knows_epoch(announced, joined[0]):
             self._epochs.note_announced()
             self._context.mark(self._stream)
         # Otherwise it has not announced yet what arrived, or has lost it, or has gone back behind that.
@@ -353,7 +359,7 @@ class Joining:
             found = [(position, position)]
         for first, end in found:
             detail = {"from": list(first)}
-            if 0 < own[0] and own < first:
+            if own[0] > 0 and own < first:
                 detail["own"] = list(own)
             if existed > end:
                 detail["existed"] = list(existed)
