@@ -247,6 +247,19 @@ def _begins_late(lacks: str = "") -> list[Chain]:
     ]
 
 
+def _met_unseen(lacks: str) -> list[Chain]:
+    """An inbox has seven messages of the first epoch, of which the restored outbox has five, and goes on to the second
+    one. `lacks`: the kind of the row that is missing in its journal."""
+    met = given("conflict", E2, 1, 1, detail={"prev": [E1, f"{INC[E1]:016x}", 5]})
+    return [
+        producer(
+            [opened(E1), entered(E1), *published(E1, 1, 5)],
+            [opened(E2), entered(E2, Prev(E1, INC[E1], 5)), *published(E2, 1, 2)],
+        ),
+        _truncated(lacks, [reading(), *taken(E1, 1, 7), met, *taken(E2, 1, 2)]),
+    ]
+
+
 def _replays(lacks: str = "") -> list[Chain]:
     """A group gives up a message, and its operator replays it. `lacks`: the kind of the row that is missing in its
     journal."""
@@ -723,6 +736,9 @@ SCENARIOS = {
         lambda: _inbox_gone(later=tuple(taken(E3, 4, 4))), "violated",
         _found("phantom", E1, (6, 7)) | _found("phantom", E2, (1, 2)) | _found("phantom", E3, (4, 4)) | _ABSENT,
         {"phantom": 5},
+    ),
+    "whoever received what an outbox lost goes on, and what it met is truncated": Scenario(
+        lambda: _met_unseen("conflict"), "unknown", _found("unproven", E1, (6, 7)) | _found("broken", 0) | _ABSENT,
     ),
     "another file of the producer's begins before it": Scenario(
         lambda: [*_begun_anew(), again(producer([opened(E1), entered(E1), *published(E1, 1, 2)]), "00000000000000c0")],

@@ -1707,6 +1707,33 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "what-comes-later-is-forgotten",
+        "protocol/receiver/stream.py",
+        "        if closing and current is not None and self.takeover.keep(current.epoch):\n",
+        "        if False:\n",
+        "P4: what a lost inbox had delivered of later epochs is redelivered without the flag if its stream made room",
+        ByTest(
+            "protocol/test_lost_inbox.py"
+            "::test_it_makes_room_where_the_outbox_has_lost_what_led_on_and_flags_what_comes_after_all[producer]",
+            "assert group.flagged == {(20, n) for n in range(1, 9)}",
+        ),
+    ),
+    Mutant(
+        "what-comes-later-needs-room",
+        "protocol/receiver/stream.py",
+        "        return not self.view.waiting\n",
+        "        remembered = self.takeover.remembered\n"
+        "        if remembered is not None and known.epoch < remembered.epoch:\n"
+        "            return False\n"
+        "        return not self.view.waiting\n",
+        "P7: a stream whose next messages its producer has lost keeps others out of memory for good",
+        ByTest(
+            "protocol/test_lost_inbox.py"
+            "::test_it_makes_room_where_the_outbox_has_lost_what_led_on_and_flags_what_comes_after_all[producer]",
+            'raise AssertionError("it is not idle")',
+        ),
+    ),
+    Mutant(
         "an-outbox-without-the-group-says-all",
         "protocol/receiver/joining.py",
         '        return self._rules.begin == "latest" or announced.since is not None\n',
@@ -2890,6 +2917,18 @@ MUTANTS = (
         "P9: what went with the disk of an outbox counts as never published if no inbox that had received it is left",
         ByTest(
             "checker/test_controlled.py::test_scenario[whoever received what an outbox lost is gone]",
+            "assert _found(report.findings) == scenario.found",
+        ),
+    ),
+    Mutant(
+        "missing-rows-met-nothing",
+        "checker/groups.py",
+        "        if self.chain.broken:  # the missing rows may say what it met\n            return\n",
+        "",
+        "P9: what went with the disk of an outbox counts as never published if rows of whoever met that are missing",
+        ByTest(
+            "checker/test_controlled.py::test_scenario[whoever received what an outbox lost goes on, and what it met is"
+            " truncated]",
             "assert _found(report.findings) == scenario.found",
         ),
     ),

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from reliamsg.message import Prev
 from reliamsg.protocol.announced import Position
 from tests.protocol.events_tools import seen
-from tests.protocol.status_tools import Group, Teller
+from tests.protocol.status_tools import STREAM, Group, Teller
 
 
 def told(published: int, position: int, mark: int) -> Teller:
@@ -434,3 +435,33 @@ def test_it_does_not_begin_behind_what_is_kept_for_it_if_it_is_told_at_the_last_
     group.hear(replace(teller.status(), consumed=True))
     group.wait(4.0, teller)
     assert group.got == [(10, n) for n in range(11, 31)]
+
+
+@pytest.mark.parametrize("told_by", ["producer", "inbox"])
+def test_it_makes_room_where_the_outbox_has_lost_what_led_on_and_flags_what_comes_after_all(
+    told_by: str,
+) -> None:
+    """The group was in the second epoch. The producer, an older copy, knows nothing of the first one, and no longer
+    holds anything of the second one, nor counts the group."""
+    teller, group = Teller(), Group()
+    teller.open(10)
+    teller.publish(10)
+    group.receive(teller, 10, 1, 6)
+    copy = Teller()
+    copy.open(20)
+    copy.publish(15)
+    copy.release(20, 15)
+    if told_by == "producer":
+        copy.reached = ((10, 11), (20, 9))
+    else:
+        group.core.adopt(STREAM, (20, 140), (10, 7), 9, group.now)
+    group.hear(copy.status())
+    copy.reached = None
+    group.wait(10.0, copy)
+    group.hear(copy.status())
+    group.leave_memory()
+    group.come_back()
+    group.arrive("dc1", 20, 140, Prev(10, 70, 6), 1, 12)
+    group.wait(1.0)
+    assert group.got[6:] == [(20, n) for n in range(1, 13)]
+    assert group.flagged == {(20, n) for n in range(1, 9)}

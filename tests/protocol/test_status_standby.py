@@ -255,40 +255,25 @@ def test_so_is_what_its_producer_knows_nothing_of_that_has_published_nothing_yet
 def test_each_takeover_doubts_anew_what_was_not_in_memory_then() -> None:
     teller, group = pair(5)
 
-    def leave_memory() -> None:
-        group.wait(1.0)
-        state = group.state
-        for _ in range(3):
-            group.core.retire(group.now, 10, 0.0)
-            group.commit()
-            if STREAM in group.core.retiring and group.core.forget(state, stored=True):
-                return
-        pytest.fail("it is not idle")
-
-    def come_back() -> None:
-        state = group.disk.load(group.core.context)
-        assert state is not None
-        group.core.restore_retired(state, group.now)
-
     group.core.succeed({})
     group.receive(teller, 10, 1, 3)
     group.hear(teller.status())  # 1 to 5 existed when this inbox began to read
     teller.publish(3)
     group.receive(teller, 10, 4, 8)
     assert group.flagged == {(10, n) for n in range(1, 6)}
-    leave_memory()
+    group.leave_memory()
     group.core.succeed({})
     group.core.succeed({})
-    come_back()
+    group.come_back()
     teller.publish(2)
     group.receive(teller, 10, 9, 10)
     group.hear(teller.status())
     for restarts in (False, True):
-        leave_memory()
+        group.leave_memory()
         if restarts:
             takeovers, group.core = group.core.takeover, group._new()
             group.core.succeeds, group.core.takeover, group.core.known_elsewhere = True, takeovers, 1
-        come_back()
+        group.come_back()
         teller.publish(5)
         group.receive(teller, 10, group.got[-1][1] + 1, group.got[-1][1] + 5)
     assert group.got == all_of(teller)

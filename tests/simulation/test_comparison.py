@@ -159,6 +159,25 @@ def test_findings_that_only_the_judge_can_verify_must_match_its_view(
 
 
 @pytest.mark.parametrize(
+    ("named", "replaced", "wrong"), [(True, True, True), (False, False, True), (False, True, False)]
+)
+def test_what_only_a_lost_inbox_had_may_be_lost(
+    tmp_path: Path, blind: list[Finding], named: bool, replaced: bool, wrong: bool
+) -> None:
+    world = finished(1, tmp_path)
+    operation = next(each for each in world.oracle.operations.values() if each.message is not None)
+    message = operation.message
+    assert message is not None
+    operation.groups = frozenset({"g1"} if named else {"g2"})
+    if replaced:
+        world.incidents.inbox_went_back("g1", repairs=True)
+    stream = stream_of(message)
+    blind.append(Finding("lost", "", stream, "g1", epoch=message.epoch, first=message.seq, last=message.seq))
+    world.compare()
+    assert any(text.startswith("lost") for text in texts(world)) == wrong
+
+
+@pytest.mark.parametrize(
     ("what", "gone"),
     [
         ("no journal of the opening 000000000000000f of producer p1", ("p1", "opening", 15)),

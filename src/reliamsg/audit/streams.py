@@ -478,7 +478,8 @@ class _Stream:
         ends: dict[int, int] = {}
         for epoch, _, last, _ in self.enqueued:
             ends[epoch] = max(last, ends.get(epoch, 0))
-        for own in (part for course in courses for part in course.dealt_with()):
+        whole = (course for course in courses if not course.journal.broken)  # others may lack what they met
+        for own in (part for course in whole for part in course.dealt_with()):
             entered = max((epoch for epoch in own if epoch in producer.entered), default=0)
             found -= {epoch for epoch, last in own.items() if epoch < entered and last > ends.get(epoch, 0)}
         return found

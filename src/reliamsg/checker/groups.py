@@ -113,8 +113,8 @@ class GroupFacts:
     reached: dict[Stream, Position] = field(default_factory=dict)
     """How far each stream got."""
     dealt_with: dict[Stream, list[dict[int, int]]] = field(default_factory=dict)
-    """For each history of an inbox, and each part of it between two ``behind`` rows: the last number of each epoch that
-    it delivered, declared or dead-lettered."""
+    """For each history of an inbox whose journal is whole, and each part of it between two ``behind`` rows: the last
+    number of each epoch that it delivered, declared or dead-lettered."""
     behind: dict[Stream, list[tuple[Position, Position]]] = field(default_factory=dict)
     """Half-open ranges that the group had settled according to an announcement, and that the inbox that received the
     announcement had not settled itself."""
@@ -404,6 +404,8 @@ class _ChainReader:
             self._acknowledge(acks)
 
     def _deal_with(self, row: JournalRow) -> None:
+        if self.chain.broken:  # the missing rows may say what it met
+            return
         stream = stream_of(row)
         if stream not in self.dealt_with:
             self.dealt_with[stream] = {}

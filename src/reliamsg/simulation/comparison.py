@@ -41,7 +41,9 @@ class Comparison:
         truncated = self._incidents.truncated
         for finding in report.findings:
             # Journals that were exported before an outbox was lost prove that its messages are lost.
-            lost = finding.kind == "lost" and not self.went_with_outbox(finding)
+            lost = finding.kind == "lost" and not (
+                self.went_with_outbox(finding) or self.went_with_inbox(finding)
+            )
             wrong = finding.severity == "violated" or lost
             unproven = finding.kind in UNKNOWN and not UNKNOWN[finding.kind](self, finding)
             if wrong or (unproven and truncated.isdisjoint(_clients(finding))):
@@ -57,6 +59,13 @@ class Comparison:
             self._oracle.went_with_outbox(message)
             or (self._oracle.was_offered(message) and self._epoch_of(message) != message.epoch)
             for message in _messages(finding)
+        )
+
+    def went_with_inbox(self, finding: Finding) -> bool:
+        """Whether an inbox of the group was lost, and the producer did not count the group for any of the messages of a
+        finding: brokers keep nothing that an inbox has received, and nobody else had promised to."""
+        return finding.group in self._incidents.replaced_inboxes and not any(
+            self._oracle.was_promised(finding.group, message) for message in _messages(finding)
         )
 
     def was_delivered_apart(self, finding: Finding) -> bool:

@@ -818,11 +818,20 @@ class Oracle:
 
     def is_dealt_with(self, group: str, message: MessageId) -> bool:
         """Whether some inbox of a group delivered or declared a message, or the group is not owed it."""
-        every = self.operations.values()
-        operation = self._operation(message) or next((each for each in every if message in each.names), None)
+        operation = self._operation_named(message)
         if operation is None:
             return self._done(group, message)
         return any(self._done(group, name) for name in operation.names) or not self.owes(group, operation)
+
+    def was_promised(self, group: str, message: MessageId) -> bool:
+        """Whether the producer named a group when a message was published."""
+        operation = self._operation_named(message)
+        return operation is None or operation.is_for(group)
+
+    def _operation_named(self, message: MessageId) -> Operation | None:
+        """The operation that published a message, also if no broker received it under this name."""
+        every = self.operations.values()
+        return self._operation(message) or next((each for each in every if message in each.names), None)
 
     # -- open messages -------------------------------------------------------------------------------------
 

@@ -986,6 +986,8 @@ class StreamReceiver:
     def take_change(self, closing: bool) -> StreamChange:
         """The stream as the next commit holds it. With `closing`, high-water marks become exact."""
         current, entered_to, reserve = self.epochs.current, self.epochs.entered_to, self._reserve
+        if closing and current is not None and self.takeover.keep(current.epoch):
+            self.epochs.history.note_change()
         changes = []
         for known in (*self.epochs.live.values(), *self.epochs.finishing):
             entered = current is not None and known.epoch <= current.epoch
@@ -1142,11 +1144,6 @@ class StreamReceiver:
         if not (known.held.empty and known.settled.empty and known.retry.empty and known.requested.empty):
             return False
         if known.highest >= known.position or known.cursor != known.position:
-            return False
-        report, remembered = self.takeover.report, self.takeover.remembered
-        if report is not None and known.epoch < report.entered[0]:
-            return False
-        if remembered is not None and known.epoch < remembered.epoch:
             return False
         return not self.view.waiting
 

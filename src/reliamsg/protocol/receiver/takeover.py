@@ -158,6 +158,21 @@ class TakeoverBounds:
         else:
             self.uncertainty.extend(new)
 
+    def keep(self, epoch: int) -> bool:
+        """The stream leaves memory, or the inbox is closed, within this epoch: what another inbox may have delivered of
+        later epochs goes with what the inbox stores. Returns whether that changes."""
+        ends = [] if self.report is None else [(self.report.entered[0], self.report.high_water)]
+        ends += [] if self.remembered is None else [(self.remembered.epoch, self.remembered.below)]
+        end, before = max(ends, default=(0, 0)), self.uncertainty
+        if end[0] <= epoch:
+            return False
+        if before is None:
+            self.uncertainty = Uncertainty(0, end)
+        else:
+            known = None if before.end is None else max(before.end, end)
+            self.uncertainty = Uncertainty(min(before.after, epoch), known, before.link)
+        return self.uncertainty != before
+
     @property
     def unresolved(self) -> Uncertainty | None:
         """The uncertainty for which the producer has not announced yet what existed."""
