@@ -2589,8 +2589,8 @@ MUTANTS = (
     Mutant(
         "settled-before-moving-forgotten",
         "checker/losses.py",
-        "                    if report.epoch != report.key[1]:\n",
-        "                    if False:\n",
+        "                if report.epoch != report.key[1]:\n",
+        "                if False:\n",
         "P9: what a group settled before an older copy of the outbox moved it counts as never settled",
         ByTest(
             "checker/test_controlled.py::test_scenario[settled messages get another epoch]",
@@ -2600,8 +2600,8 @@ MUTANTS = (
     Mutant(
         "moved-counts-as-settled",
         "checker/losses.py",
-        "                        claimed = claimed - self._settled((report.key[0], report.epoch), producer)\n",
-        "                        claimed = Spans()\n",
+        "                    claimed = claimed - self._settled((report.key[0], report.epoch), producer)\n",
+        "                    claimed = Spans()\n",
         "P8: a claim that a group had settled messages goes unexamined once they were moved",
         ByTest(
             "checker/test_controlled.py::test_scenario[messages that are said to be settled get another epoch]",

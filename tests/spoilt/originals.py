@@ -36,7 +36,8 @@ class _Run:
         )  # fmt: skip
 
     def send(self, producers: list[Producer], consumers: list[Consumer], each: int) -> None:
-        """Publish some messages with each producer; they are confirmed, received from all sites, and acknowledged."""
+        """Publish some messages with each producer; they are confirmed, received from all sites, acknowledged, and in
+        exported rows, which grow no more."""
         for producer in producers:
             for _ in range(each):
                 producer.publish(TOPIC, b"message %d" % self._sent)
@@ -51,9 +52,17 @@ class _Run:
         wait_for(
             lambda: not any(self._network[site].queued() for site in SITES), "everything is received from all sites", 60
         )  # fmt: skip
+        clients: list[Producer | Consumer] = [*producers, *consumers]
+        wait_for(lambda: all(_is_exported(each) for each in clients), "all rows are exported", 60)
 
     def journals(self) -> Files:
         return read_files(self._place / "journals")
+
+
+def _is_exported(client: Producer | Consumer) -> bool:
+    journal = client.status().journal
+    assert journal is not None
+    return journal.backlog_rows == 0
 
 
 def _whole_run(run: _Run, at_the_end: Callable[[], None]) -> None:
