@@ -16,7 +16,7 @@ from tests.children import run_child
 
 SOURCE = Path(__file__).parent.parent / "src" / "reliamsg"
 READER = """
-import os, sys, threading
+import os, sys
 from pathlib import Path
 import pyarrow.parquet
 from reliamsg.parquet import ParquetBytes

@@ -254,7 +254,6 @@ def test_so_is_what_its_producer_knows_nothing_of_that_has_published_nothing_yet
 
 def test_each_takeover_doubts_anew_what_was_not_in_memory_then() -> None:
     teller, group = pair(5)
-
     group.core.succeed({})
     group.receive(teller, 10, 1, 3)
     group.hear(teller.status())  # 1 to 5 existed when this inbox began to read

@@ -146,15 +146,18 @@ def gather_producer(
     chains = list(chains)
     sound = not any(chain.broken for chain in chains)
     unfinished = [chain for chain in chains if chain.end_unknown]
+    lasts = list(map(_last_epoch, chains))
     facts = ProducerFacts(
         producer,
         sound,
         conclusive=sound and not unfinished,
-        open_from=min(map(_last_epoch, unfinished), default=None),
+        open_from=min(
+            (last for chain, last in zip(chains, lasts, strict=True) if chain.end_unknown), default=None
+        ),
         continues=sound
         and bool(unfinished)
         and (not drained if until_us is None else all(chain.reaches(until_us) for chain in unfinished)),
-        newest_epoch=max(map(_last_epoch, chains), default=0),
+        newest_epoch=max(lasts, default=0),
     )
     for chain in chains:
         for boot in chain.boots:
@@ -165,7 +168,7 @@ def gather_producer(
     readers = [_ChainReader(facts, findings, chain, seen, until_us) for chain in chains]
     for reader in readers:
         reader.read()
-    _merge_counts(facts, readers)
+    _merge_counts(facts, zip(lasts, readers, strict=True))
     findings += _check_confirms(facts)
     return facts, findings
 
@@ -407,12 +410,12 @@ def _last_epoch(chain: Chain) -> int:
     return max(epochs_in(chain.rows), default=0)
 
 
-def _merge_counts(facts: ProducerFacts, readers: Iterable[_ChainReader]) -> None:
+def _merge_counts(facts: ProducerFacts, readers: Iterable[tuple[int, _ChainReader]]) -> None:
     """For messages in several histories of an outbox, the one that went on last decides whether a group counts: only
-    that one may still send them."""
+    that one may still send them. `readers`: of all of them, each with its last epoch."""
     by_epoch: dict[int, list[_ChainReader]] = {}
-    for reader in readers:
-        by_epoch.setdefault(_last_epoch(reader.chain), []).append(reader)
+    for last, reader in readers:
+        by_epoch.setdefault(last, []).append(reader)
     for _, own in sorted(by_epoch.items()):
         for group, spans in (each for reader in own for each in reader.excused.items()):
             facts.excused.setdefault(group, SpanMap()).merge(spans)

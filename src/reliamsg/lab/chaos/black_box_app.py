@@ -318,13 +318,13 @@ def handle(config: dict[str, Any], stop: threading.Event) -> None:
                 if consumer.accept(error.gap):
                     log.write(gap_entry(error.gap))
     except GroupBusy as error:
-        print(repr(error), file=sys.stderr, flush=True)
+        show(error)
         sys.exit(EXIT_BUSY)
     except DeadLetterHalt as error:
-        print(repr(error), file=sys.stderr, flush=True)
+        show(error)
         sys.exit(EXIT_HALTED)
     except QuarantineFull as error:
-        print(repr(error), file=sys.stderr, flush=True)
+        show(error)
         sys.exit(EXIT_QUARANTINE_FULL)
     consumer.close(5.0)
 
