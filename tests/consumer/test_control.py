@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from reliamsg.consumer.deliveries import GapItem
+from reliamsg.errors import InboxWriteError
 from reliamsg.message import Message, Prev, Stream
+from reliamsg.store.inbox import Inbox
 from reliamsg.wire.address import call_address, group_address, producer_address, status_address
 from tests.consumer.control_tools import FakeProducer, rows
 from tests.consumer.tools import GROUP, TOPIC, Bench, frame, send, seqs
@@ -106,6 +109,54 @@ def test_numbers_of_states_rise_over_a_restart(bench: Bench, producer: FakeProdu
     bench.reopen()
     bench.settle(0.5)
     assert producer.states()[0].number > before
+
+
+def test_a_state_names_no_opening_of_which_nothing_is_committed(
+    bench: Bench, producer: FakeProducer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A producer journals what it is told, and whoever audits that looks for the opening: after a crash there would be
+    no trace of it."""
+    send(bench.network["dc1"], 1, 10)
+    bench.settle()
+    bench.take()
+    bench.settle(0.5)
+    earlier, settled = bench.inbox.boot, rows(bench, "acknowledged")[-1].lsn
+    bench.crash()
+
+    def full(*arguments: object) -> NoReturn:
+        raise InboxWriteError("the disk is full")
+
+    with monkeypatch.context() as on_a_full_disk:
+        on_a_full_disk.setattr(Inbox, "commit", full)
+        bench.open()
+        producer.states()
+        producer.status((1, 10))
+        bench.settle(2.0)
+        named = {state.journal for state in producer.states()}
+        assert [(f"{boot:016x}", lsn >= settled) for boot, lsn in filter(None, named)] == [(earlier, True)]
+    bench.settle(2.0)
+    producer.status((1, 10))
+    bench.settle(1.0)
+    told = producer.states()[-1].journal
+    assert told is not None
+    assert f"{told[0]:016x}" == bench.inbox.boot
+    assert told[1] >= rows(bench, "opened")[-1].lsn
+
+
+def test_a_new_inbox_names_no_row_before_it_has_one(
+    bench: Bench, producer: FakeProducer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def full(*arguments: object) -> NoReturn:
+        raise InboxWriteError("the disk is full")
+
+    monkeypatch.setattr(Inbox, "commit", full)
+    bench.crash()
+    bench.path = tmp_path / "new.db"
+    bench.open()
+    producer.states()
+    producer.status((1, 10))
+    bench.settle(2.0)
+    assert {state.journal for state in producer.states()} == {None}
 
 
 def test_numbers_of_states_rise_though_the_clock_is_set_back(bench: Bench, producer: FakeProducer) -> None:

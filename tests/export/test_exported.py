@@ -129,6 +129,7 @@ class Exporting(RuleBasedStateMachine):
         assert not rows.keys() & {row.lsn for row in rest}
         rows |= {row.lsn: row for row in rest}
         newest = self.outbox.journal.newest_lsn
+        assert self.outbox.journal.newest_boot == (rows[newest].boot if newest else "")
         assert set(range(1, newest + 1)) - rows.keys() == self.told
         told: set[int] = set()
         for row in rows.values():
@@ -180,3 +181,18 @@ def test_an_outbox_that_can_not_be_written_keeps_its_state(tmp_path: Path) -> No
     assert cut is not None
     assert cut.rows == 1
     outbox.close()
+
+
+def test_the_opening_that_wrote_the_newest_row_is_known_once_it_is_exported(tmp_path: Path) -> None:
+    path = tmp_path / "out.db"
+    for boot, earlier in (("1" * 16, ""), ("2" * 16, "1" * 16)):
+        outbox = Outbox(path, "p", 1, 0, boot)
+        exported = outbox.exported
+        assert (exported.journal.newest_boot, exported.journal.begun_here) == (earlier, False)
+        outbox.note([Entry("opened")], 1, 0)
+        assert (exported.journal.newest_boot, exported.journal.begun_here) == (boot, True)
+        cut = exported.cut(10)
+        assert cut is not None
+        exported.finish(cut, "0" * 64)
+        assert exported.backlog == 0
+        outbox.close()

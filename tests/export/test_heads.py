@@ -210,6 +210,22 @@ def test_the_next_boot_removes_the_head_once_it_has_its_own(tmp_path: Path) -> N
         client.close()
 
 
+def test_an_opening_without_a_row_states_nothing(tmp_path: Path) -> None:
+    """Its first row may be waiting for room on the disk: nothing may name it before it is durable."""
+    one = Client(tmp_path / "out.db", tmp_path / "journals")
+    one.write("opened")
+    one.wait(2.0)
+    one.close()
+    two = Client(tmp_path / "out.db", tmp_path / "journals", "2" * 16, one.wall_us)
+    two.wait(200.0)
+    assert two.heads == {}
+    two.write("opened")
+    two.wait(2.0)
+    two.wait(61.0)
+    assert two.heads.keys() == {"2" * 16}
+    two.close()
+
+
 def test_copies_of_a_file_do_not_replace_each_others_heads(tmp_path: Path) -> None:
     one = Client(tmp_path / "one.db", tmp_path / "journals")
     one.write("opened")

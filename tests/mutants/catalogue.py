@@ -1867,12 +1867,45 @@ MUTANTS = (
     Mutant(
         "report-names-an-older-row",
         "consumer/control.py",
-        "shared.inbox.exported.journal.newest_lsn) if producer else None\n",
-        "1) if producer else None\n",
+        "(int(journal.newest_boot, 16), journal.newest_lsn) if",
+        "(int(journal.newest_boot, 16), 1) if",
         "P9: a state names a row by which its position was not settled yet",
         ByTest(
             "consumer/test_journals.py::test_producers_journal_the_row_by_which_a_group_had_settled",
             "assert lsn >= settled.lsn",
+        ),
+    ),
+    Mutant(
+        "own-opening-named-early",
+        "consumer/control.py",
+        "(int(journal.newest_boot, 16), journal.newest_lsn) if producer and journal.newest_boot else None",
+        "(int(journal.boot, 16), journal.newest_lsn) if producer else None",
+        "P9: a state names an opening of which no row is durable, and no journal of it is found after a crash",
+        ByTest(
+            "consumer/test_control.py::test_a_state_names_no_opening_of_which_nothing_is_committed",
+            'assert [(f"{boot:016x}", lsn >= settled) for boot, lsn in filter(None, named)] == [(earlier, True)]',
+        ),
+    ),
+    Mutant(
+        "head-before-opened",
+        "export/heads.py",
+        "if not exported.journal.begun_here:",
+        "if False:",
+        "P9: the head of an opening of which no row is durable: its journal seems to lack the last boot",
+        ByTest(
+            "export/test_heads.py::test_an_opening_without_a_row_states_nothing",
+            "assert two.heads == {}",
+        ),
+    ),
+    Mutant(
+        "newest-boot-forgotten",
+        "store/exported.py",
+        'get_meta(connection, "journal_last_boot", "")',
+        'get_meta(connection, "", "")',
+        "P9: a state names no row where the opening before was exported",
+        ByTest(
+            "export/test_exported.py::test_the_opening_that_wrote_the_newest_row_is_known_once_it_is_exported",
+            "assert (exported.journal.newest_boot, exported.journal.begun_here) == (earlier, False)",
         ),
     ),
     Mutant(

@@ -6,12 +6,22 @@ import random
 
 from reliamsg.simulation.clock import Scheduler
 from reliamsg.simulation.executor import Executor
-from reliamsg.simulation.host import Host, Nobody
+from reliamsg.simulation.host import Host
 from reliamsg.simulation.network import Network
 from reliamsg.simulation.trace import Trace
 from reliamsg.transport.mqtt.receive_window import HELD_BYTES
 
 __all__ = ["host"]
+
+
+class Nobody:
+    """A witness that ignores everything."""
+
+    def received(self, address: str, body: bytes) -> None:
+        pass
+
+    def sent(self, address: str, body: bytes) -> None:
+        pass
 
 
 class Prompt(random.Random):

@@ -520,7 +520,9 @@ class Standby:
     def __init__(self, judged: Judged) -> None:
         judged.oracle.inbox_opened("g1", "g1-2", "two", standby=True)
         member = Member("g1", "g1-2", LEASE, has_standby=True)
-        self.announcements = Announcements(member, judged.oracle, judged.scheduler, Incidents(), None)
+        self.announcements = Announcements(
+            member, judged.oracle, judged.scheduler, Incidents(), None, lambda *_: None
+        )
         self.announcements.opened("two")
 
     def announces(self, role: Literal["active", "standby", "call"], number: int = 1) -> None:

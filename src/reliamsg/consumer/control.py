@@ -504,10 +504,13 @@ class Control:
         self._number += 1
         shared = self.shared
         takeover_ms = 0 if producer else int(shared.role.lease.takeover_timeout * 1000)
-        journal = (int(shared.inbox.boot, 16), shared.inbox.exported.journal.newest_lsn) if producer else None
+        journal = shared.inbox.exported.journal
+        newest = (
+            (int(journal.newest_boot, 16), journal.newest_lsn) if producer and journal.newest_boot else None
+        )
         return State(
             VERSION, self.group, shared.role.lease.inbox, self._number, shared.wall_us(), to, producer, role, nonce,
-            states, takeover_ms, journal,
+            states, takeover_ms, newest,
         )  # fmt: skip
 
     def _send_state(self, state: State) -> None:

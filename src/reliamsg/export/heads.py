@@ -77,6 +77,8 @@ class HeadWriter:
         if self._writing is not None or now < self._due_at or exported.backlog or digest is None:
             return
         self._due_at = now + LIVENESS_S
+        if not exported.journal.begun_here:  # the first row of this opening is still to be committed
+            return
         stamp_us = exported.note_idle(wall_us, mono_us)
         if stamp_us is None:  # there is a row to export first
             return

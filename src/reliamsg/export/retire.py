@@ -14,7 +14,7 @@ from reliamsg.export.segments import check_client
 from reliamsg.export.target import open_target
 from reliamsg.keys import KeyRing, check_keys
 from reliamsg.store.database import Database, get_meta, kind_of, put_meta, reading
-from reliamsg.store.exported import Exported
+from reliamsg.store.exported import Exported, newest_row
 from reliamsg.store.journal import Entry
 
 __all__ = ["NotRetired", "Retired", "retire_file"]
@@ -92,16 +92,13 @@ def retire_file(
 
 def _newest(connection: sqlite3.Connection, path: str | os.PathLike[str]) -> tuple[str, str]:
     """The boot and the kind of the last row, which may have been exported."""
-    found = connection.execute("SELECT boot, kind FROM journal ORDER BY lsn DESC LIMIT 1").fetchone()
-    if found is None:
-        found = get_meta(connection, "journal_last_boot", ""), get_meta(connection, "journal_last_kind", "")
-    boot, kind = found
+    boot, kind = newest_row(connection)
     if not boot:
         raise ConfigError(
             f"{os.fspath(path)}: it has no journal, or an earlier version exported it: have its client open and close"
             " it, then retire it"
         )
-    return str(boot), str(kind)
+    return boot, kind
 
 
 def _unsettled(connection: sqlite3.Connection, kind: str) -> int:

@@ -6,6 +6,7 @@ it receives determine what it can know of other consumers of its group, and of p
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from reliamsg.keys import KeyRing
@@ -36,11 +37,18 @@ class Announcements:
     """Observes one consumer: a :class:`~reliamsg.simulation.host.ControlWitness`."""
 
     def __init__(
-        self, member: Member, oracle: Oracle, scheduler: Scheduler, incidents: Incidents, keys: KeyRing | None
+        self,
+        member: Member,
+        oracle: Oracle,
+        scheduler: Scheduler,
+        incidents: Incidents,
+        keys: KeyRing | None,
+        row_named: Callable[[int, int], None],
     ) -> None:
-        """`keys`: its key ring."""
+        """`keys`: its key ring. `row_named` is called when it names a row of its journal, with the opening and the
+        row's number."""
         self._member, self._oracle, self._scheduler = member, oracle, scheduler
-        self._incidents, self._keys = incidents, keys
+        self._incidents, self._keys, self._row_named = incidents, keys, row_named
         self._inbox: str | None = None
         """The identity of its inbox while the inbox is open."""
         self._received: list[tuple[float, str, bytes]] = []
@@ -64,6 +72,8 @@ class Announcements:
             opened = open_control(body, address, self._keys)
             assert isinstance(opened, State)  # consumers send nothing else
             latest = self._latest = address, body, opened
+            if opened.journal is not None:
+                self._row_named(*opened.journal)
         state, name = latest[2], self._member.name
         if not state.producer:
             self._heartbeats[state.number] = self._scheduler.now

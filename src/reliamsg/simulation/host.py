@@ -10,7 +10,7 @@ from reliamsg.simulation.network import Network, Path
 from reliamsg.simulation.trace import Trace
 from reliamsg.transport.mqtt.receive_window import HELD_BYTES
 
-__all__ = ["ControlWitness", "Host", "Nobody"]
+__all__ = ["ControlWitness", "Host"]
 
 
 class ControlWitness(Protocol):
@@ -21,16 +21,6 @@ class ControlWitness(Protocol):
 
     def sent(self, address: str, body: bytes) -> None:
         """A control frame is sent."""
-
-
-class Nobody:
-    """A witness that ignores everything."""
-
-    def received(self, address: str, body: bytes) -> None:
-        pass
-
-    def sent(self, address: str, body: bytes) -> None:
-        pass
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ KINDS = {
     "corrupt": "one identity with two contents, or one content with two identities",
     "published_unconfirmed": "counted as published before enough sites had confirmed it",
     "unbounded": "a client accepted more than it has room for",
+    "uncommitted_row": "named to others as a row of its journal, and not committed by that opening",
     "two_readers": "delivered by a consumer that could not know that no other consumer of its group reads",
     "unreported": "kept in a quarantine, and the consumer's status does not say so",
     "false_alarm": "a producer is accused of having two histories, but has one",

@@ -27,9 +27,10 @@ from reliamsg.simulation.error_judge import ErrorJudge
 from reliamsg.simulation.executor import Executor
 from reliamsg.simulation.faults import Faults
 from reliamsg.simulation.hole import Hole
-from reliamsg.simulation.host import Host, Nobody
+from reliamsg.simulation.host import Host
 from reliamsg.simulation.incidents import Incidents
 from reliamsg.simulation.journals import not_signed
+from reliamsg.simulation.named_rows import NamedRows, StatusWitness
 from reliamsg.simulation.network import Network
 from reliamsg.simulation.oracle import Oracle
 from reliamsg.simulation.process import Machine, Process
@@ -106,7 +107,8 @@ class World:
 
     def _producer(self, name: str) -> ProducerProcess:
         drive = self._drive(name, "outbox", name)
-        host = Host(name, self._executor(name), self.network, self.trace, Nobody())
+        witness = StatusWitness(NamedRows(name, drive, self.oracle), self._keys)
+        host = Host(name, self._executor(name), self.network, self.trace, witness)
         return ProducerProcess(
             self._machine(host, drive), self.scenario, self.oracle, self.incidents, self.error_judge
         )
@@ -115,12 +117,16 @@ class World:
         name = f"{group}-{number}"
         settings = self.scenario.consumers[name]
         member = Member(group, name, settings["takeover_timeout"], group in self.scenario.standbys)
-        announcements = Announcements(member, self.oracle, self.scheduler, self.incidents, self._keys)
+        drive = self._drive(name, "inbox", group)
+        rows = NamedRows(name, drive, self.oracle)
+        announcements = Announcements(
+            member, self.oracle, self.scheduler, self.incidents, self._keys, rows.named_by_boot
+        )
         executor, held_bytes = self._executor(name), settings["held_bytes"]
         host = Host(name, executor, self.network, self.trace, announcements, held_bytes)
         return ConsumerProcess(
-            self._machine(host, self._drive(name, "inbox", group)), member, self.scenario, self.oracle,
-            self.incidents, self.error_judge, announcements,
+            self._machine(host, drive), member, self.scenario, self.oracle, self.incidents, self.error_judge,
+            announcements,
         )  # fmt: skip
 
     def _executor(self, name: str) -> Executor:

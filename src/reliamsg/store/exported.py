@@ -24,10 +24,10 @@ from itertools import takewhile
 import msgspec
 
 from reliamsg.errors import StoreCorrupt
-from reliamsg.store.database import Database, put_meta, reading
+from reliamsg.store.database import Database, get_meta, put_meta, reading
 from reliamsg.store.journal import Begun, Entry, Journal, JournalRow, read_journal
 
-__all__ = ["Cut", "Exported", "read_cut"]
+__all__ = ["Cut", "Exported", "newest_row", "read_cut"]
 
 
 class Cut(msgspec.Struct, frozen=True):
@@ -84,6 +84,7 @@ class Exported:
                     )
                 self.cut_pending = self._cut(first, int(meta["journal_cut_lsn"]))
             first = self._first_after(connection, self._frozen)
+            newest_boot, _ = newest_row(connection)
         self._below = newest if first is None else first - 1
         """Rows up to this one, above the frozen ones, were truncated."""
         self._earlier_lsn = newest
@@ -92,7 +93,7 @@ class Exported:
         """The row that records the truncation, while it may be extended."""
         self.journal = Journal(
             boot, newest, self._frozen, max(stamp_us, latest or 0),
-            database.owner if database.kind == "inbox" else "",
+            database.owner if database.kind == "inbox" else "", newest_boot,
         )  # fmt: skip
 
     @property
@@ -234,6 +235,16 @@ class Exported:
         ).fetchall()
         details = [json.loads(detail) for (detail,) in found if detail is not None]
         return [detail for detail in details if detail.get("first_lsn", first) < first]
+
+
+def newest_row(connection: sqlite3.Connection) -> tuple[str, str]:
+    """The boot and the kind of a journal's last row, which may have been exported; empty if there is none, or if an
+    earlier version exported it."""
+    found = connection.execute("SELECT boot, kind FROM journal ORDER BY lsn DESC LIMIT 1").fetchone()
+    if found is None:
+        found = get_meta(connection, "journal_last_boot", ""), get_meta(connection, "journal_last_kind", "")
+    boot, kind = found
+    return str(boot), str(kind)
 
 
 def read_cut(path: str | os.PathLike[str], cut: Cut) -> list[JournalRow]:

@@ -210,12 +210,19 @@ class _Tip(msgspec.Struct, frozen=True):
 class Journal:
     """Writes the journal table of one file, within the caller's transactions. Not thread-safe.
 
-    `latest_us`: the latest stamp of earlier openings. Wherever the wall clock and the monotonic clock are passed, both
-    readings must have been taken together.
+    `newest_boot` wrote the row `newest_lsn`, the newest one of earlier openings; it is empty if there is none, or if
+    that is not known. `latest_us`: the latest stamp of earlier openings. Wherever the wall clock and the monotonic
+    clock are passed, both readings must have been taken together.
     """
 
     def __init__(
-        self, boot: str, newest_lsn: int = 0, frozen_lsn: int = 0, latest_us: int = 0, group: str = ""
+        self,
+        boot: str,
+        newest_lsn: int = 0,
+        frozen_lsn: int = 0,
+        latest_us: int = 0,
+        group: str = "",
+        newest_boot: str = "",
     ) -> None:
         self.boot = boot
         self.stamps = StampClock(latest_us)
@@ -225,6 +232,8 @@ class Journal:
         """The stamp of the rows that are not settled."""
         self.newest_lsn = newest_lsn
         """The newest committed row."""
+        self.newest_boot = newest_boot
+        """The opening that wrote this row: an earlier one until this one's first row is committed."""
         self._frozen_lsn = frozen_lsn
         """Rows up to this one are never extended."""
         self._last_lsn = newest_lsn
@@ -253,6 +262,12 @@ class Journal:
             self._announcements_left -= 1
             self._announced_lsn = self.newest_lsn
         return self._announced_lsn
+
+    @property
+    def begun_here(self) -> bool:
+        """Whether a row of this opening is committed. Until then, nothing may name the opening to others: after a crash
+        there would be no trace of it."""
+        return self.newest_boot == self.boot
 
     def freeze(self, lsn: int) -> None:
         """Never extend the rows up to `lsn` again."""
@@ -329,7 +344,8 @@ class Journal:
                 len(self._tips) > MAX_TIPS
             ):  # a row without a tip is followed by another row instead of being extended
                 self._tips = dict(islice(self._tips.items(), MAX_TIPS // 2, None))
-            self.newest_lsn = max(self.newest_lsn, self._last_lsn)
+            if self._last_lsn > self.newest_lsn:
+                self.newest_lsn, self.newest_boot = self._last_lsn, self.boot
             if self._reading is not None:
                 self.stamps.keep(self._reading)
         else:
