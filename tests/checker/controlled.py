@@ -138,6 +138,27 @@ def _two_epochs_renumbered() -> list[Chain]:
     ]  # fmt: skip
 
 
+def _changed_before_the_move(change: Entry, got: int) -> list[Chain]:
+    """Messages for ``g`` move to another epoch after a change of the groups, which comes into force with messages of
+    the next epoch. They leave the outbox once ``g`` has the first `got` of them. ``late`` begins behind them."""
+    keeps, last = {"release": "consumed"}, Prev(E8, INC[E1], 3)
+    later = [
+        replace(row, group="late") for row in (given("joined", E9, 1, 1, INC[E2]), *taken(E9, 1, 2, INC[E2]))
+    ]
+    return [
+        producer(
+            [opened(E1, **keeps), entered(E1), entry_in(E1, E8, 1, 3)],
+            [
+                opened(E2, ("late",), **keeps), change, *moved(E1, E8, 3, None), entered(E9, last, INC[E2]),
+                entry("enqueued", E9, 1, 2, INC[E2]), *sent(E8, 1, 3, INC[E1]), *sent(E9, 1, 2, INC[E2]),
+                given("consumed", E8, 1, got, INC[E1]), entry("released", E8, 1, got, INC[E1]),
+            ],
+        ),
+        group([reading(), *taken(E8, 1, got, INC[E1])]),
+        write(("group", "late"), [[reading(), *later, Entry("closed")]]),
+    ]  # fmt: skip
+
+
 def _renumbered_though_offered(*surpassed: Entry) -> list[Chain]:
     """Renumbered messages had been delivered to the group."""
     return [
@@ -258,6 +279,23 @@ def _met_unseen(lacks: str) -> list[Chain]:
         ),
         _truncated(lacks, [reading(), *taken(E1, 1, 7), met, *taken(E2, 1, 2)]),
     ]
+
+
+def _leapt(extent_known: bool) -> list[Chain]:
+    """An inbox has seven messages of the first epoch, of which the restored outbox has five. It never gets the next
+    epoch, and goes on to the third one, over a gap whose extent it knows or does not know."""
+    last, until = (8, None) if extent_known else (0, {"until_epoch": E2})
+    gap = given("declared", E1, 8, last, reason="extent unknown", detail=until)
+    return [
+        producer(
+            [opened(E1), entered(E1), *published(E1, 1, 5)],
+            [opened(E2), entered(E2, Prev(E1, INC[E1], 5)), *published(E2, 1, 2)],
+            [opened(E3), entered(E3, Prev(E2, INC[E2], 2)), *published(E3, 1, 2)],
+        ),
+        group([
+            reading(), *taken(E1, 1, 7), gap, given("declared", E2, 1, 2, reason="extent unknown"), *taken(E3, 1, 2),
+        ]),
+    ]  # fmt: skip
 
 
 def _replays(lacks: str = "") -> list[Chain]:
@@ -578,6 +616,14 @@ _SAVED = {"saved_by_repair": 5, "saved_by_second_site": 5}
 
 SCENARIOS = {
     "messages get another epoch": Scenario(_renumbered, found=_MOVED),
+    "messages get another epoch after a group was added behind them": Scenario(
+        lambda: _changed_before_the_move(entry("group_added", E2, 1, 1, group="late"), 3), "unknown",
+        _found("fork", E1, (1, 3)) | _found("undelivered", E9, (1, 2)), {"before_join": 3, "pending": 2},
+    ),
+    "messages get another epoch after their group was removed behind them": Scenario(
+        lambda: _changed_before_the_move(given("group_removed", E2, 1, 1), 2), "unknown",
+        _found("fork", E1, (1, 3)) | _found("undelivered", E8, (3, 3)), {"before_join": 3, "pending": 1},
+    ),
     "one of them is lost": Scenario(
         lambda: _renumbered(9), "lost", _found("lost", E9, (10, 10)) | _MOVED, {"lost": 1}
     ),
@@ -739,6 +785,15 @@ SCENARIOS = {
     ),
     "whoever received what an outbox lost goes on, and what it met is truncated": Scenario(
         lambda: _met_unseen("conflict"), "unknown", _found("unproven", E1, (6, 7)) | _found("broken", 0) | _ABSENT,
+    ),
+    "whoever received what an outbox lost passes a gap of unknown extent": Scenario(
+        lambda: _leapt(extent_known=False), "lost",
+        _found("unproven", E1, (6, 7)) | _found("declared_gap", E2, (1, 2)) | _ABSENT, {"declared_gaps": 2},
+    ),
+    "whoever received what was never published passes a gap": Scenario(
+        lambda: _leapt(extent_known=True), "violated",
+        _found("phantom", E1, (6, 7)) | _found("phantom_gap", E1, (8, 8)) | _found("declared_gap", E2, (1, 2))
+        | _ABSENT, {"phantom": 2, "declared_gaps": 2},
     ),
     "another file of the producer's begins before it": Scenario(
         lambda: [*_begun_anew(), again(producer([opened(E1), entered(E1), *published(E1, 1, 2)]), "00000000000000c0")],

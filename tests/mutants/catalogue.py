@@ -2966,6 +2966,30 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "positions-stay-before-moved",
+        "checker/renumbered.py",
+        "        return max([at, *((each, ENDLESS) for each in before if each > at[0])])\n",
+        "        return at\n",
+        "P9: a message is lost that moved behind the position at which its group was removed, and all is complete",
+        ByTest(
+            "checker/test_controlled.py"
+            "::test_scenario[messages get another epoch after their group was removed behind them]",
+            "assert _found(report.findings) == scenario.found",
+        ),
+    ),
+    Mutant(
+        "met-over-an-unknown-gap",
+        "checker/groups.py",
+        "        if not ends:  # what follows meets nothing that is before this gap\n",
+        "        if False:\n",
+        "P9: what went with the disk of an outbox counts as never published if its group passed the place unseen",
+        ByTest(
+            "checker/test_controlled.py"
+            "::test_scenario[whoever received what an outbox lost passes a gap of unknown extent]",
+            "assert _found(report.findings) == scenario.found",
+        ),
+    ),
+    Mutant(
         "nobody-who-received-went-on",
         "checker/losses.py",
         "            if not self.group.went_on(key, last, ends.epochs):\n",

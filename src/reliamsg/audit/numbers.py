@@ -72,6 +72,15 @@ class History:
                 epoch = new
         return epoch
 
+    def place(self, at: Position, lsn: int) -> Position:
+        """Where a position is finally that was `at` when that row was written. Epochs keep their order, but no row
+        says that the producer's own epoch moved as well if it had no messages."""
+        epoch = self.moved(at[0], lsn)
+        if epoch != at[0]:
+            return epoch, at[1]
+        before = [self.moved(old, lsn) for row, old, _ in self.moves if row > lsn and old < at[0]]
+        return max([at, *((each, LAST) for each in before if each > at[0])])
+
     @property
     def parked(self) -> set[str]:
         """The sites where the stream was parked at the end."""
@@ -120,10 +129,10 @@ def _count(history: History, topic: str) -> None:
         since = at = (fact.epoch, fact.first)
         if not added:
             at = position(fact.detail, "position") or since
-        place = history.moved(at[0], fact.lsn), at[1]
+        place = history.place(at, fact.lsn)
         changes[fact.group].append((fact.lsn, added, place))
         if at != since:
-            history.settled.append((fact.group, (history.moved(since[0], fact.lsn), since[1]), place))
+            history.settled.append((fact.group, history.place(since, fact.lsn), place))
     for group, steps in changes.items():
         steps.sort()
         for i, (_, added, at) in enumerate(steps):

@@ -125,19 +125,20 @@ class Course:
     journal: Journal
     steps: list[Step]
     bounds: Bounds
-    behind: list[int]
-    """The rows by which it left its place, because another inbox had got further."""
+    parted: list[int]
+    """The rows by which it left its place, because another inbox had got further, or passed a gap of unknown extent:
+    what follows meets nothing that is before."""
     left: list[tuple[Position, Position]]
     """From its own place to the one of its group, where other epochs are between them. Its group had dealt with what it
     owed there."""
 
     def dealt_with(self) -> Iterable[dict[int, int]]:
-        """For each part of it between two ``behind`` rows, the last number of each epoch that it delivered, declared or
+        """For each part of it between two of these rows, the last number of each epoch that it delivered, declared or
         dead-lettered."""
         parts: dict[int, dict[int, int]] = defaultdict(dict)
         for step in self.steps:
             if step.fact.kind in _DEALT_WITH:
-                own = parts[bisect_left(self.behind, step.fact.lsn)]
+                own = parts[bisect_left(self.parted, step.fact.lsn)]
                 own[step.fact.epoch] = max(step.last, own.get(step.fact.epoch, 0))
         return parts.values()
 
@@ -155,7 +156,7 @@ class _Follower:
         self._cursor: Position | None = None
         self._begin: Position | None = None
         """The lowest position that was delivered so far."""
-        self._behind: list[int] = []
+        self._parted: list[int] = []
         self._left: list[tuple[Position, Position]] = []
         self._fresh = True
         """Whether nothing of the stream has counted as its beginning, in this life of it."""
@@ -170,14 +171,14 @@ class _Follower:
             elif kind == "forgotten":
                 self._forgotten(fact)
             elif kind == "behind" and (begin := position(fact.detail, "from")) is not None:
-                self._behind.append(fact.lsn)
+                self._parted.append(fact.lsn)
                 if (own := position(fact.detail, "own")) is not None:
                     self._left.append((own, begin))
             elif kind == "gap_held":
                 self._bounds.holds.add((fact.epoch, max(fact.first, 1)))
         self._bounds.reached = self._cursor
         self._look_ahead()
-        return Course(self._journal, self._steps, self._bounds, self._behind, self._left)
+        return Course(self._journal, self._steps, self._bounds, self._parted, self._left)
 
     def _placed(self, fact: Fact) -> None:
         kind, first, last = fact.kind, fact.first, end_of(fact)
@@ -187,6 +188,8 @@ class _Follower:
             until = (fact.detail or {}).get("until_epoch")
             if isinstance(until, int):
                 bounds.leaps.add((fact.epoch, until))
+            if fact.last < fact.first:
+                self._parted.append(fact.lsn)
         if first <= last:
             self._steps.append(self._step(fact, first, last, advancing))
         if advancing:

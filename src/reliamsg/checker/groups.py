@@ -411,8 +411,10 @@ class _ChainReader:
             self.dealt_with[stream] = {}
             self.facts.dealt_with.setdefault(stream, []).append(self.dealt_with[stream])
         lasts = self.dealt_with[stream]
-        last = row.last if row.last >= row.first else ENDLESS
-        lasts[row.epoch] = max(last, lasts.get(row.epoch, 0))
+        ends = row.last >= row.first
+        lasts[row.epoch] = max(row.last if ends else ENDLESS, lasts.get(row.epoch, 0))
+        if not ends:  # what follows meets nothing that is before this gap
+            del self.dealt_with[stream]
 
     def _begin(self, boot: Boot) -> None:
         topics = boot.opened.get("topics")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from reliamsg.checker.spans import Key
+from reliamsg.checker.spans import ENDLESS, Key, Position
 from reliamsg.message import Stream
 from reliamsg.store.journal import JournalRow
 
@@ -45,3 +45,16 @@ class Renumbering:
             if at > lsn and old == epoch:
                 epoch = new
         return epoch
+
+    def position(self, stream: Stream, at: Position, lsn: int) -> Position:
+        """Where a position is finally that was `at` when row `lsn` was written. Epochs keep their order, but no row
+        says that the producer's own epoch moved as well if it had no messages."""
+        epoch = self.epoch(stream, at[0], lsn)
+        if epoch != at[0]:
+            return epoch, at[1]
+        before = [
+            self.epoch(stream, old, lsn)
+            for row, old, _ in self._moves.get(stream, ())
+            if row > lsn and old < at[0]
+        ]
+        return max([at, *((each, ENDLESS) for each in before if each > at[0])])
