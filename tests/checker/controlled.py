@@ -141,15 +141,15 @@ def _two_epochs_renumbered() -> list[Chain]:
 def _changed_before_the_move(change: Entry, got: int) -> list[Chain]:
     """Messages for ``g`` move to another epoch after a change of the groups, which comes into force with messages of
     the next epoch. They leave the outbox once ``g`` has the first `got` of them. ``late`` begins behind them."""
-    keeps, last = {"release": "consumed"}, Prev(E8, INC[E1], 3)
+    last = Prev(E8, INC[E1], 3)
     later = [
         replace(row, group="late") for row in (given("joined", E9, 1, 1, INC[E2]), *taken(E9, 1, 2, INC[E2]))
     ]
     return [
         producer(
-            [opened(E1, **keeps), entered(E1), entry_in(E1, E8, 1, 3)],
+            [opened(E1, release="consumed"), entered(E1), entry_in(E1, E8, 1, 3)],
             [
-                opened(E2, ("late",), **keeps), change, *moved(E1, E8, 3, None), entered(E9, last, INC[E2]),
+                opened(E2, ("late",), release="consumed"), change, *moved(E1, E8, 3, None), entered(E9, last, INC[E2]),
                 entry("enqueued", E9, 1, 2, INC[E2]), *sent(E8, 1, 3, INC[E1]), *sent(E9, 1, 2, INC[E2]),
                 given("consumed", E8, 1, got, INC[E1]), entry("released", E8, 1, got, INC[E1]),
             ],
