@@ -138,23 +138,23 @@ def _two_epochs_renumbered() -> list[Chain]:
     ]  # fmt: skip
 
 
-def _changed_before_the_move(change: Entry, got: int) -> list[Chain]:
-    """Messages for ``g`` move to another epoch after a change of the groups, which comes into force with messages of
-    the next epoch. They leave the outbox once ``g`` has the first `got` of them. ``late`` begins behind them."""
-    last = Prev(E8, INC[E1], 3)
+def _groups_changed_before_the_move(change: Entry, *consumed: Entry) -> list[Chain]:
+    """Messages for ``g`` move to another epoch after a change of the groups, and are sent and released. ``late`` begins
+    behind them."""
     later = [
         replace(row, group="late") for row in (given("joined", E9, 1, 1, INC[E2]), *taken(E9, 1, 2, INC[E2]))
     ]
+    got = taken(E8, 1, 3, INC[E1]) if consumed else []
     return [
         producer(
             [opened(E1, release="consumed"), entered(E1), entry_in(E1, E8, 1, 3)],
             [
-                opened(E2, ("late",), release="consumed"), change, *moved(E1, E8, 3, None), entered(E9, last, INC[E2]),
-                entry("enqueued", E9, 1, 2, INC[E2]), *sent(E8, 1, 3, INC[E1]), *sent(E9, 1, 2, INC[E2]),
-                given("consumed", E8, 1, got, INC[E1]), entry("released", E8, 1, got, INC[E1]),
+                opened(E2, ("late",), release="consumed"), change, *moved(E1, E8, 3, None),
+                entered(E9, Prev(E8, INC[E1], 3), INC[E2]), entry("enqueued", E9, 1, 2, INC[E2]),
+                *sent(E8, 1, 3, INC[E1]), *sent(E9, 1, 2, INC[E2]), *consumed, entry("released", E8, 1, 3, INC[E1]),
             ],
         ),
-        group([reading(), *taken(E8, 1, got, INC[E1])]),
+        group([reading(), *got]),
         write(("group", "late"), [[reading(), *later, Entry("closed")]]),
     ]  # fmt: skip
 
@@ -617,12 +617,14 @@ _SAVED = {"saved_by_repair": 5, "saved_by_second_site": 5}
 SCENARIOS = {
     "messages get another epoch": Scenario(_renumbered, found=_MOVED),
     "messages get another epoch after a group was added behind them": Scenario(
-        lambda: _changed_before_the_move(entry("group_added", E2, 1, 1, group="late"), 3), "unknown",
-        _found("fork", E1, (1, 3)) | _found("undelivered", E9, (1, 2)), {"before_join": 3, "pending": 2},
+        lambda: _groups_changed_before_the_move(
+            entry("group_added", E2, 1, 1, group="late"), given("consumed", E8, 1, 3, INC[E1])
+        ), "unknown", _found("fork", E1, (1, 3)) | _found("undelivered", E9, (1, 2)), {"before_join": 3, "pending": 2},
     ),
-    "messages get another epoch after their group was removed behind them": Scenario(
-        lambda: _changed_before_the_move(given("group_removed", E2, 1, 1), 2), "unknown",
-        _found("fork", E1, (1, 3)) | _found("undelivered", E8, (3, 3)), {"before_join": 3, "pending": 1},
+    "messages get another epoch after their group was removed, which was further": Scenario(
+        lambda: _groups_changed_before_the_move(given("group_removed", E1, 1, 1, detail={"position": [E2, 4]})),
+        "unknown", _found("fork", E1, (1, 3)) | _found("never_joined", E8, (1, 3)) | _found("never_joined", E9, (1, 2)),
+        {"before_join": 3},
     ),
     "one of them is lost": Scenario(
         lambda: _renumbered(9), "lost", _found("lost", E9, (10, 10)) | _MOVED, {"lost": 1}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from collections import Counter
 from pathlib import Path
 from typing import NoReturn
 
@@ -173,6 +175,75 @@ def test_numbers_of_states_rise_though_the_clock_is_set_back(bench: Bench, produ
         newest = max(numbers)
         bench.close()
         bench.wall_offset_us -= 50_000_000_000
+
+
+def test_numbers_of_states_rise_though_the_inbox_is_an_older_copy(
+    bench: Bench, producer: FakeProducer, tmp_path: Path
+) -> None:
+    """With keys, producers take what is not higher for recordings, and answer no request in it."""
+    bench.settle(1.0)
+    bench.close()
+    copy = tmp_path / "copy.db"
+    shutil.copyfile(bench.path, copy)
+    for _ in range(5):
+        bench.open()
+        bench.settle(1.0)
+        bench.close()
+    newest = producer.states("call", call_address(TOPIC))[-1].number
+    shutil.copyfile(copy, bench.path)
+    bench.open()
+    bench.settle(1.0)
+    assert producer.states("call", call_address(TOPIC))[0].number > newest
+
+
+def _few_numbers(monkeypatch: pytest.MonkeyPatch, reserved: int) -> None:
+    for module in ("store.inbox", "consumer.state_numbers"):
+        monkeypatch.setattr(f"reliamsg.{module}.STATES_RESERVED", reserved)
+
+
+def test_more_numbers_are_reserved_before_they_run_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are durable before they are sent: the next opening uses none of them again."""
+    _few_numbers(monkeypatch, 20)
+    bench = Bench(tmp_path / "inbox.db")
+    producer = FakeProducer(bench)
+    bench.close()
+    bench.wall_offset_us = 10_000_000_000  # µs
+    bench.open()
+    newest = 0
+    for _ in range(3):
+        bench.settle(300.0)
+        numbers = [state.number for state in producer.heartbeats()]
+        assert len(numbers) > 2 * 20
+        assert max(Counter(numbers).values()) == 2, "one for each site"
+        assert numbers[0] > newest
+        newest = numbers[-1]
+        bench.crash()
+        bench.wall_offset_us -= 1_000_000_000  # µs
+        bench.open()
+
+
+def test_states_that_have_no_number_of_their_own_are_not_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing can be committed for so long that the numbers run out."""
+    _few_numbers(monkeypatch, 20)
+    bench = Bench(tmp_path / "inbox.db")
+    producer = FakeProducer(bench)
+
+    def full(*arguments: object) -> NoReturn:
+        raise InboxWriteError("the disk is full")
+
+    with monkeypatch.context() as on_a_full_disk:
+        on_a_full_disk.setattr(bench.inbox, "commit", full)
+        bench.settle(600.0)
+        told = {state.number for state in producer.heartbeats()}
+        assert 10 <= len(told) <= 20
+    bench.settle(300.0)
+    again = {state.number for state in producer.heartbeats()}
+    assert len(again) > 20
+    assert min(again) > max(told)
 
 
 def test_producers_are_called_on_every_connect(bench: Bench, producer: FakeProducer) -> None:

@@ -129,10 +129,11 @@ def _count(history: History, topic: str) -> None:
         since = at = (fact.epoch, fact.first)
         if not added:
             at = position(fact.detail, "position") or since
-        place = history.place(at, fact.lsn)
+        # A group that is removed is owed nothing that moves later, whatever it had settled by then.
+        place = history.place(at, fact.lsn) if added else (history.moved(at[0], fact.lsn), at[1])
         changes[fact.group].append((fact.lsn, added, place))
         if at != since:
-            history.settled.append((fact.group, history.place(since, fact.lsn), place))
+            history.settled.append((fact.group, (history.moved(since[0], fact.lsn), since[1]), place))
     for group, steps in changes.items():
         steps.sort()
         for i, (_, added, at) in enumerate(steps):

@@ -155,6 +155,7 @@ class Committer:
         stands = (shared.durability.standing, shared.core.takeover) == (inbox.standing, inbox.takeovers)
         if (
             shared.events.commit_wanted
+            or shared.numbers.wanted
             or shared.events.notes
             or shared.buffers.acknowledged
             or not (shared.durability.pending.empty and stands)
@@ -214,6 +215,7 @@ class Committer:
             quarantined=[one.delivery for one in pending.quarantined] if pending.quarantined else [],
             unquarantined=pending.unquarantined,
             entries=list(entries), standing=self._shared.durability.standing, takeovers=self._shared.core.takeover,
+            states_until=self._shared.numbers.wanted,
         )  # fmt: skip
         for change in snapshot.changes:
             _add_change(batch, change)
@@ -290,6 +292,7 @@ class Committer:
                     shared.durability.stores_again()
             if shared.durability.write_error is not None:
                 self._written()
+            shared.numbers.reserved(plan.batch.states_until)
             self._committed_at = shared.clock()
             shared.durability.committed(plan.sync, self._committed_at + COMMIT_EVERY_S)
             shared.events.handle()

@@ -111,10 +111,8 @@ class Control:
         self._topics = frozenset(topics)
         self.addresses = control_addresses(shared.group, self._topics)
         self._own_address = self.addresses[0]
-        self._number = shared.inbox.reserve_states(shared.wall_us())
-        """Of the newest state sent. It rises over restarts too."""
-        self._began = self._number
-        """The same when this inbox began to read in another's place."""
+        self._began = shared.numbers.latest
+        """The number of the newest state when this inbox began to read in another's place."""
         self._nonce = shared.inbox.random_bytes(CHALLENGE_BYTES)
         """What answers to this inbox name, unless they answer a challenge."""
         self._challenges: dict[bytes, None] = {}
@@ -255,7 +253,7 @@ class Control:
     def took_over(self) -> None:
         """This inbox reads from now on, in the place of another: earlier statuses of producers prove nothing about
         messages that the other may have delivered."""
-        self._began = self._number
+        self._began = self.shared.numbers.latest
         self._nonce = self.shared.inbox.random_bytes(CHALLENGE_BYTES)
         self._challenges.clear()
 
@@ -350,7 +348,7 @@ class Control:
         """A site is connected: call for the producers there, and plan reports on all streams."""
         for topic in sorted(self._topics):
             to = call_address(*topic)
-            for frame in encode_state(self._state(to, "", "call", self._nonce, []), self._keys):
+            for frame in self._frames(self._state(to, "", "call", self._nonce, [])):
                 site.send_control(to, frame)
             if site.site.protocol == "mqtt" and site.state == "connected":
                 # The group's session is there: producers that the broker does not tell of it find its mark.
@@ -501,7 +499,6 @@ class Control:
         nonce: bytes,
         states: list[StreamState],
     ) -> State:
-        self._number += 1
         shared = self.shared
         takeover_ms = 0 if producer else int(shared.role.lease.takeover_timeout * 1000)
         journal = shared.inbox.exported.journal
@@ -509,15 +506,19 @@ class Control:
             (int(journal.newest_boot, 16), journal.newest_lsn) if producer and journal.newest_boot else None
         )
         return State(
-            VERSION, self.group, shared.role.lease.inbox, self._number, shared.wall_us(), to, producer, role, nonce,
-            states, takeover_ms, newest,
+            VERSION, self.group, shared.role.lease.inbox, shared.numbers.take(), shared.wall_us(), to, producer, role,
+            nonce, states, takeover_ms, newest,
         )  # fmt: skip
 
     def _send_state(self, state: State) -> None:
-        frames = encode_state(state, self._keys)
+        frames = self._frames(state)
         for site in self._sites.values():
             for frame in frames:
                 site.send_control(state.to, frame)
+
+    def _frames(self, state: State) -> list[bytes]:
+        """None if its number could be used again, by the next opening of the inbox."""
+        return encode_state(state, self._keys) if self.shared.numbers.may_send(state.number) else []
 
 
 def _merged(streams: Sequence[StreamStatus]) -> Iterable[StreamStatus]:

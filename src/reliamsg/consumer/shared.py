@@ -18,6 +18,7 @@ from reliamsg.consumer.lease import Lease
 from reliamsg.consumer.protocol_events import ProtocolEvents
 from reliamsg.consumer.quarantine import Quarantine, Samples
 from reliamsg.consumer.role import GroupRole
+from reliamsg.consumer.state_numbers import StateNumbers
 from reliamsg.protocol.receiver.group import GroupReceiver
 from reliamsg.runtime.environment import Environment
 from reliamsg.runtime.wakeup import Uninterrupted, Waiters
@@ -46,6 +47,7 @@ class Shared:
     health: Health
     agenda: Agenda
     durability: Durability
+    numbers: StateNumbers
     role: GroupRole
     journal: ConsumerJournal
     buffers: StreamBuffers
@@ -83,8 +85,8 @@ def share(
     buffers = StreamBuffers(core, inbox, journal, changed, environment.clock.wall_us)
     return Shared(
         group, environment.clock.now, environment.clock.wall_us, environment.calls, lock, changed,
-        core, inbox, health, agenda,
-        durability, GroupRole(lease, environment.clock.now), journal, buffers,
+        core, inbox, health, agenda, durability,
+        StateNumbers(inbox, environment.clock.wall_us()), GroupRole(lease, environment.clock.now), journal, buffers,
         ProtocolEvents(core, buffers, journal, health, changed),
         AbsentStreams(core, inbox), quarantine, samples,
         Admission(core, inbox, quarantine, durability, journal, health, room),

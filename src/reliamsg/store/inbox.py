@@ -36,8 +36,9 @@ __all__ = ["MAX_QUARANTINED_FRAME", "Inbox", "QuarantineChange"]
 
 MAX_QUARANTINED_FRAME = 256 * 1024
 """Samples of unusable messages are truncated to this size."""
-STATES_RESERVED = 2**36
-"""State numbers reserved for each opening: enough for thousands a second for months, and for 2^27 openings."""
+STATES_RESERVED = 2**18
+"""State numbers reserved at a time. They begin with the wall clock in µs, so this is a quarter of a second of it: an
+opening may begin that far ahead of the clock, if another one began just before."""
 
 
 _UNSETTLED = (
@@ -160,9 +161,10 @@ class Inbox:
     # -- writing ------------------------------------------------------------------------------------------
 
     def reserve_states(self, wall_us: int) -> int:
-        """Durably reserves the :data:`STATES_RESERVED` numbers after the returned one for the states of this opening.
-        They are above the numbers of every earlier opening even if the wall clock (µs since 1970) was set back; the
-        clock decides where the file is new or an older copy, which does not record the latest numbers.
+        """Durably reserves the :data:`STATES_RESERVED` numbers after the returned one for the states of this opening;
+        commits reserve more (:attr:`Batch.states_until`). They are above the numbers of every earlier opening even if
+        the wall clock (µs since 1970) was set back; the clock decides where the file is new or an older copy, which
+        does not record the latest numbers.
 
         Raises the same errors as :meth:`commit`.
         """
@@ -203,6 +205,8 @@ class Inbox:
                 self._ids.begin(connection, bool(self.tombstone_count))
                 if batch.standing not in (None, self.standing):
                     put_meta(connection, "standing", batch.standing)
+                if batch.states_until:
+                    put_meta(connection, "states_reserved", str(batch.states_until))
                 if batch.takeovers > self.takeovers:
                     put_meta(connection, "takeovers", str(batch.takeovers))
                 self._write_streams(connection, batch)

@@ -167,6 +167,8 @@ class Batch:
     """None: unchanged."""
     takeovers: int = 0
     """The number of takeovers from other inboxes; it only increases."""
+    states_until: int = 0
+    """Numbers of states are reserved up to this one; 0: unchanged."""
 
 
 class SavedStream(msgspec.Struct, frozen=True):
