@@ -626,6 +626,11 @@ SCENARIOS = {
         "unknown", _found("fork", E1, (1, 3)) | _found("never_joined", E8, (1, 3)) | _found("never_joined", E9, (1, 2)),
         {"before_join": 3},
     ),
+    "messages get another epoch after their group was removed, which had them under the old one": Scenario(
+        lambda: _groups_changed_before_the_move(given("group_removed", E1, 1, 1, detail={"position": [E1, 4]})),
+        "unknown", _found("fork", E1, (1, 3)) | _found("never_joined", E8, (1, 3)) | _found("never_joined", E9, (1, 2)),
+        {"before_join": 3},
+    ),
     "one of them is lost": Scenario(
         lambda: _renumbered(9), "lost", _found("lost", E9, (10, 10)) | _MOVED, {"lost": 1}
     ),

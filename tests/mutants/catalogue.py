@@ -3010,6 +3010,18 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "removed-position-moves",
+        "checker/named_groups.py",
+        "self._renumbering.position(stream, at, row.lsn) if added else at\n",
+        "self._renumbering.position(stream, at, row.lsn)\n",
+        "P9: what moved after a group was removed counts as owed to the group",
+        ByTest(
+            "checker/test_controlled.py"
+            "::test_scenario[messages get another epoch after their group was removed, which had them under the old one]",
+            "assert _found(report.findings) == scenario.found",
+        ),
+    ),
+    Mutant(
         "met-over-an-unknown-gap",
         "checker/groups.py",
         "        if not ends:  # what follows meets nothing that is before this gap\n",

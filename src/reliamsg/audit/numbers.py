@@ -130,10 +130,10 @@ def _count(history: History, topic: str) -> None:
         if not added:
             at = position(fact.detail, "position") or since
         # A group that is removed is owed nothing that moves later, whatever it had settled by then.
-        place = history.place(at, fact.lsn) if added else (history.moved(at[0], fact.lsn), at[1])
+        place = history.place(at, fact.lsn) if added else at
         changes[fact.group].append((fact.lsn, added, place))
         if at != since:
-            history.settled.append((fact.group, (history.moved(since[0], fact.lsn), since[1]), place))
+            history.settled.append((fact.group, since, at))
     for group, steps in changes.items():
         steps.sort()
         for i, (_, added, at) in enumerate(steps):

@@ -61,14 +61,10 @@ class NamedGroups:
         elif at == since:
             self.named[row.topic, row.group] = False
         # A group that is removed is owed nothing that moves later, whatever it had settled by then.
-        moved = self._renumbering.position(stream, at, row.lsn) if added else self._moved(stream, at, row.lsn)
-        self._changes.setdefault((stream, row.group), []).append((row.lsn, added, moved))
+        place = self._renumbering.position(stream, at, row.lsn) if added else at
+        self._changes.setdefault((stream, row.group), []).append((row.lsn, added, place))
         if at != since:
-            spans = self.settled_before_removal.setdefault(row.group, {}).setdefault(stream, [])
-            spans.append((self._moved(stream, since, row.lsn), moved))
-
-    def _moved(self, stream: Stream, at: Position, lsn: int) -> Position:
-        return self._renumbering.epoch(stream, at[0], lsn), at[1]
+            self.settled_before_removal.setdefault(row.group, {}).setdefault(stream, []).append((since, at))
 
     def judge(self, enqueued: SpanMap) -> tuple[dict[str, SpanMap], dict[str, SpanMap]]:
         """By group, the messages of the chain for which it counts, and those from which it was excused."""
