@@ -3017,7 +3017,8 @@ MUTANTS = (
         "P9: what moved after a group was removed counts as owed to the group",
         ByTest(
             "checker/test_controlled.py"
-            "::test_scenario[messages get another epoch after their group was removed, which had them under the old one]",
+            "::test_scenario[messages get another epoch after their group was removed, which had them under the old"
+            " one]",
             "assert _found(report.findings) == scenario.found",
         ),
     ),

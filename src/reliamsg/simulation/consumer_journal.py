@@ -183,6 +183,9 @@ class ConsumerJournal:
                 oracle.dead_lettered(group, message, self.max_attempts, self._counted_together)
         elif row.kind == "declared":
             self._report_declared(row, stream)
+        elif row.kind == "conflict" and (known := (row.detail or {}).get("known")) is not None:
+            place = known[0], known[2]
+            oracle.declarations[group].forked(stream, place, row.epoch, row.mono_us / 1e6, name)
 
     def _report_settled(self, row: JournalRow, stream: Stream) -> None:
         self._oracle.settled_in_journal(self._group, stream, row.epoch, row.first, row.last)

@@ -53,6 +53,8 @@ class Declarations:
         self._before: set[BeforeJoin] = set()
         self._starts: list[tuple[Stream, tuple[int, int], float, str]] = []
         """Stream, place (epoch and number), time and consumer: where consumers joined streams."""
+        self._forks: list[tuple[Stream, tuple[int, int], int, float, str]] = []
+        """Stream, known place, epoch, time and consumer: where consumers went on to an epoch that did not know it."""
 
     def __contains__(self, message: MessageId) -> bool:
         return self.gap_of(message) is not None or self.came_before(message)
@@ -97,6 +99,10 @@ class Declarations:
             (stream, place, at, gone if at > since and by == consumer else by)
             for stream, place, at, by in self._starts
         ]
+        self._forks = [
+            (stream, known, epoch, at, gone if at > since and by == consumer else by)
+            for stream, known, epoch, at, by in self._forks
+        ]
 
     def joined(self, before: BeforeJoin) -> None:
         """A consumer joined a stream behind these messages."""
@@ -105,6 +111,11 @@ class Declarations:
     def started(self, stream: Stream, place: tuple[int, int], at: float, consumer: str) -> None:
         """A consumer joined a stream at this place (epoch and number)."""
         self._starts.append((stream, place, at, consumer))
+
+    def forked(self, stream: Stream, known: tuple[int, int], epoch: int, at: float, consumer: str) -> None:
+        """A consumer came to an epoch that did not know the place (epoch and number) up to which it had the stream: for
+        all that it knows, nothing is between the two."""
+        self._forks.append((stream, known, epoch, at, consumer))
 
     def gap_of(self, message: MessageId) -> DeclaredGap | None:
         """The first declared gap that a message is in."""
@@ -118,8 +129,8 @@ class Declarations:
         )
 
     def was_passed_elsewhere(self, message: MessageId, consumer: str, by: float) -> bool:
-        """Whether another consumer had declared a message as a gap by then, or had joined behind it, while this one had
-        not joined behind it."""
+        """Whether another consumer had declared a message as a gap by then, had joined behind it, or had gone on to
+        another history of its outbox without knowing of it, while this one had not joined behind it."""
         behind = {each.consumer for each in self._before if each.at <= by and each.covers(message)}
         behind |= {
             other
@@ -127,6 +138,11 @@ class Declarations:
             if at <= by and stream == stream_of(message) and (message.epoch, message.seq) < place
         }
         passed = {each.consumer for each in self._gaps if each.at <= by and each.covers(message)}
+        passed |= {
+            other
+            for stream, known, epoch, at, other in self._forks
+            if at <= by and stream == stream_of(message) and known < (message.epoch, message.seq) < (epoch, 0)
+        }
         return consumer not in behind and bool((behind | passed) - {consumer})
 
     def came_before(self, message: MessageId) -> bool:

@@ -204,7 +204,8 @@ class Oracle:
         that."""
         self._overtaken: list[tuple[str, str, MessageId, Violation]] = []
         """Group, consumer, message, and its violation. It is dropped if journals show that another inbox had passed the
-        message by then without delivering it: as a gap, because it was removed, or because it joined behind it."""
+        message by then without delivering it: as a gap, because it was removed, because it joined behind it, or because
+        it did not know of it when it went on to another history of the outbox."""
 
     @property
     def streams(self) -> Iterable[Stream]:
