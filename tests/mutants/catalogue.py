@@ -971,10 +971,10 @@ MUTANTS = (
     Mutant(
         "old-answer-proves",
         "consumer/control.py",
-        "        self._began = self._number\n"
+        "        self._began = self.shared.numbers.latest\n"
         "        self._nonce = self.shared.inbox.random_bytes(CHALLENGE_BYTES)\n"
         "        self._challenges.clear()\n",
-        "        self._began = self._number\n",
+        "        self._began = self.shared.numbers.latest\n",
         "P4: an answer to a question from before a takeover vouches for what is new since then",
         ByTest(
             "consumer/test_far_epochs.py::test_an_answer_to_what_was_asked_before_proves_nothing[a takeover]",

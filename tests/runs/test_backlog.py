@@ -20,6 +20,7 @@ SOON_S = 5.0
 TRIES = 3
 
 
+@pytest.mark.integrations
 @pytest.mark.timeout(900)
 def test_gap_at_the_head_of_a_long_backlog(
     tmp_path: Path, rabbit: RabbitNode, unique: str, size: Size

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from reliamsg.lab import Mosquitto, RabbitNode, TcpProxy
 from tests.options import Size
 from tests.runs.harness import assert_complete, run_in, wait_for
@@ -13,6 +15,7 @@ MOST_MB = 32
 """The newest 16 MiB of batches always stay in memory, and Python's allocator keeps some freed memory."""
 
 
+@pytest.mark.integrations
 def test_both_sites_away(
     tmp_path: Path, rabbit: RabbitNode, make_mosquitto: Callable[..., Mosquitto], size: Size
 ) -> None:

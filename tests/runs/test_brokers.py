@@ -95,6 +95,7 @@ def test_out_of_memory(
         assert_complete(run.check())
 
 
+@pytest.mark.integrations
 def test_queue_unbound_and_deleted(
     tmp_path: Path, rabbit: RabbitNode, paths: Paths, unique: str, size: Size
 ) -> None:
@@ -151,6 +152,7 @@ POLICIES = {
 }
 
 
+@pytest.mark.integrations
 @pytest.mark.parametrize(
     "policy", ["drop-head", pytest.param("time-to-live", marks=pytest.mark.full), "reject-publish"]
 )
