@@ -7,10 +7,18 @@ from pathlib import Path
 import pytest
 
 from reliamsg.consumer.buffer import DeliverySlice
-from reliamsg.errors import DeadLetterHalt, FatalError, InboxIndeterminate, InboxWriteError, StoreCorrupt
+from reliamsg.errors import (
+    DeadLetterHalt,
+    FatalError,
+    GapError,
+    InboxIndeterminate,
+    InboxWriteError,
+    StoreCorrupt,
+)
 from reliamsg.store.inbox_view import read_dead_letters
+from tests.consumer.control_tools import FakeProducer
 from tests.consumer.test_journals import rows
-from tests.consumer.tools import Bench, send, seqs
+from tests.consumer.tools import GROUP, Bench, send, seqs
 
 
 @pytest.fixture
@@ -180,3 +188,24 @@ def test_after_a_commit_that_may_have_been_written_or_not_nothing_is_written_wha
     send(bench.network["dc2"], 1, 5)
     bench.settle()
     assert seqs(bench.take()) == [1, 2, 3, 4, 5]
+
+
+def test_a_gap_that_was_missed_is_reported_once_that_is_durable(tmp_path: Path) -> None:
+    """Otherwise a consumer that terminates in the meantime could deliver messages that it had reported as lost."""
+    bench = Bench(tmp_path / "inbox.db", gap_timeout=1.0)
+    producer = FakeProducer(bench)
+    send(bench.network["dc1"], 5, 8)
+    bench.settle(2.0)
+    assert seqs(bench.take()) == [5, 6, 7, 8]
+    disk = Full(bench)
+    producer.status((1, 8), since={GROUP: (10, 1)})
+    bench.settle(3.0)
+    health = bench.engine.shared.health
+    assert disk.failed > 1
+    assert [type(error) for error in health.take_errors()] == [InboxWriteError]
+    disk.full = False
+    bench.settle(2.0)
+    missed = [error.gap for error in health.take_errors() if isinstance(error, GapError)]
+    assert [(gap.epoch, gap.first, gap.last, gap.reason) for gap in missed] == [(10, 1, 4, "joined late")]
+    (row,) = rows(bench.path, "declared")
+    assert (row.first, row.last) == (1, 4)

@@ -1876,6 +1876,28 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "missed-reported-early",
+        "consumer/protocol_events.py",
+        "            self._missed.append(event.gap)\n",
+        "            self._health.report(GapError(event.gap))\n",
+        "P5: messages are delivered after they were reported as lost, if a consumer on a full disk terminates",
+        ByTest(
+            "consumer/test_failed_commits.py::test_a_gap_that_was_missed_is_reported_once_that_is_durable",
+            "assert [type(error) for error in health.take_errors()] == [InboxWriteError]",
+        ),
+    ),
+    Mutant(
+        "missed-forgotten-on-failure",
+        "consumer/commits.py",
+        "            shared.events.commit_failed(plan.missed)\n",
+        "",
+        "P5: a gap is not reported if the disk was full",
+        ByTest(
+            "consumer/test_failed_commits.py::test_a_gap_that_was_missed_is_reported_once_that_is_durable",
+            'assert [(gap.epoch, gap.first, gap.last, gap.reason) for gap in missed] == [(10, 1, 4, "joined late")]',
+        ),
+    ),
+    Mutant(
         "numbers-far-ahead",
         "store/inbox.py",
         "STATES_RESERVED = 2**18\n",

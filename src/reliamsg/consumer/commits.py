@@ -17,7 +17,7 @@ from reliamsg.consumer.durability import Pending
 from reliamsg.consumer.shared import Shared
 from reliamsg.consumer.site import SiteReceiver
 from reliamsg.errors import FatalError, InboxWriteError, StoreCorrupt
-from reliamsg.message import Stream
+from reliamsg.message import Gap, Stream
 from reliamsg.protocol.ranges import RangeSet
 from reliamsg.protocol.receiver.stream import Snapshot, StreamChange
 from reliamsg.protocol.receiver.unacked import QUARANTINE, Waiting
@@ -65,6 +65,8 @@ class _Plan:
     spilled: list[tuple[Stream, BufferedBatch]]
     """Batches that are persisted early, before they are acknowledged."""
     spilling: list[Waiting]
+    missed: list[Gap]
+    """Gaps that it declares, of which the application is told afterwards."""
     sync: int
 
 
@@ -118,7 +120,7 @@ class Committer:
             if site.any_rejected:
                 site.report_rejected(now, closing)
         snapshot = shared.core.snapshot(closing)
-        shared.events.commit_planned()
+        missed = shared.events.commit_planned()
         for waiting in spilling:
             shared.core.waiting.spilling(waiting, True)
             snapshot.also.add(waiting.stream)
@@ -131,7 +133,7 @@ class Committer:
             batch.entries.append(Entry("buffered", stream, b.epoch, 0, b.first, b.last, b.site, shared.group))
         if closing:
             batch.entries.append(Entry("closed", group=shared.group))
-        return _Plan(snapshot, batch, pending, entries, spilled, spilling, sync)
+        return _Plan(snapshot, batch, pending, entries, spilled, spilling, missed, sync)
 
     def deadline(self, now: float) -> float | None:
         """When the next commit is due, unless something else happens."""
@@ -255,6 +257,7 @@ class Committer:
                 shared.core.waiting.spilling(waiting, False)
             shared.durability.put_back(plan.pending)
             shared.journal.put_back(plan.entries)
+            shared.events.commit_failed(plan.missed)
             again = shared.clock() + RETRY_WRITE_S
             large = bool(plan.spilled or plan.pending.quarantined)
             if large:
@@ -293,6 +296,7 @@ class Committer:
             if shared.durability.write_error is not None:
                 self._written()
             shared.numbers.reserved(plan.batch.states_until)
+            shared.events.committed(plan.missed)
             self._committed_at = shared.clock()
             shared.durability.committed(plan.sync, self._committed_at + COMMIT_EVERY_S)
             shared.events.handle()

@@ -8,7 +8,7 @@ from reliamsg.consumer.buffer import StreamBuffers
 from reliamsg.consumer.health import Health
 from reliamsg.consumer.journalling import ConsumerJournal
 from reliamsg.errors import GapError, GapHeld, ProducerConflict
-from reliamsg.message import Stream
+from reliamsg.message import Gap, Stream
 from reliamsg.protocol.receiver import events
 from reliamsg.protocol.receiver.events import Event, Note
 from reliamsg.protocol.receiver.group import GroupReceiver
@@ -42,6 +42,8 @@ class ProtocolEvents:
         """The next commit is wanted now."""
         self.moves = 0
         """How often a stream was joined, entered another epoch, or may accept what was deferred."""
+        self._missed: list[Gap] = []
+        """Gaps that are declared, of which the application is told once that is durable."""
         self.changed_reports: set[Stream] = set()
         """Streams whose reports to their producers changed."""
 
@@ -79,8 +81,7 @@ class ProtocolEvents:
             log.error("%s", conflict)
             self._health.report(conflict)
         elif isinstance(event, events.GapMissed):
-            log.error("%s: it was not known when the stream was joined", event.gap)
-            self._health.report(GapError(event.gap))
+            self._missed.append(event.gap)
         elif isinstance(event, events.GapHeld):
             held = GapHeld(event.gap)
             log.error("%s: the stream waits; other streams go on", held)
@@ -94,6 +95,19 @@ class ProtocolEvents:
             self._journal.add_note(note)
         self.notes.clear()
 
-    def commit_planned(self) -> None:
-        """The next commit holds everything that the core wanted to commit by now."""
+    def commit_planned(self) -> list[Gap]:
+        """The next commit holds everything that the core wanted to commit by now. Returns gaps that it declares, of
+        which the application is to be told afterwards."""
         self.commit_wanted = self.commit_urgent = False
+        missed, self._missed = self._missed, []
+        return missed
+
+    def commit_failed(self, missed: list[Gap]) -> None:
+        """The commit that was to declare these gaps failed: the next one does."""
+        self._missed[:0] = missed
+
+    def committed(self, missed: list[Gap]) -> None:
+        """The commit that declares these gaps is durable."""
+        for gap in missed:
+            log.error("%s: it was not known when the stream was joined", gap)
+            self._health.report(GapError(gap))
