@@ -113,6 +113,11 @@ def test_numbers_of_states_rise_over_a_restart(bench: Bench, producer: FakeProdu
     assert producer.states()[0].number > before
 
 
+def _full(*arguments: object) -> NoReturn:
+    """In place of an inbox's commits."""
+    raise InboxWriteError("the disk is full")
+
+
 def test_a_state_names_no_opening_of_which_nothing_is_committed(
     bench: Bench, producer: FakeProducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,11 +130,8 @@ def test_a_state_names_no_opening_of_which_nothing_is_committed(
     earlier, settled = bench.inbox.boot, rows(bench, "acknowledged")[-1].lsn
     bench.crash()
 
-    def full(*arguments: object) -> NoReturn:
-        raise InboxWriteError("the disk is full")
-
     with monkeypatch.context() as on_a_full_disk:
-        on_a_full_disk.setattr(Inbox, "commit", full)
+        on_a_full_disk.setattr(Inbox, "commit", _full)
         bench.open()
         producer.states()
         producer.status((1, 10))
@@ -148,10 +150,7 @@ def test_a_state_names_no_opening_of_which_nothing_is_committed(
 def test_a_new_inbox_names_no_row_before_it_has_one(
     bench: Bench, producer: FakeProducer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def full(*arguments: object) -> NoReturn:
-        raise InboxWriteError("the disk is full")
-
-    monkeypatch.setattr(Inbox, "commit", full)
+    monkeypatch.setattr(Inbox, "commit", _full)
     bench.crash()
     bench.path = tmp_path / "new.db"
     bench.open()
@@ -196,18 +195,16 @@ def test_numbers_of_states_rise_though_the_inbox_is_an_older_copy(
     assert producer.states("call", call_address(TOPIC))[0].number > newest
 
 
-def _few_numbers(monkeypatch: pytest.MonkeyPatch, reserved: int) -> None:
+@pytest.fixture
+def few_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only 20 numbers of states are reserved at a time."""
     for module in ("store.inbox", "consumer.state_numbers"):
-        monkeypatch.setattr(f"reliamsg.{module}.STATES_RESERVED", reserved)
+        monkeypatch.setattr(f"reliamsg.{module}.STATES_RESERVED", 20)
 
 
-def test_more_numbers_are_reserved_before_they_run_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("few_numbers")
+def test_more_numbers_are_reserved_before_they_run_out(bench: Bench, producer: FakeProducer) -> None:
     """They are durable before they are sent: the next opening uses none of them again."""
-    _few_numbers(monkeypatch, 20)
-    bench = Bench(tmp_path / "inbox.db")
-    producer = FakeProducer(bench)
     bench.close()
     bench.wall_offset_us = 10_000_000_000  # µs
     bench.open()
@@ -224,19 +221,13 @@ def test_more_numbers_are_reserved_before_they_run_out(
         bench.open()
 
 
+@pytest.mark.usefixtures("few_numbers")
 def test_states_that_have_no_number_of_their_own_are_not_sent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, producer: FakeProducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing can be committed for so long that the numbers run out."""
-    _few_numbers(monkeypatch, 20)
-    bench = Bench(tmp_path / "inbox.db")
-    producer = FakeProducer(bench)
-
-    def full(*arguments: object) -> NoReturn:
-        raise InboxWriteError("the disk is full")
-
     with monkeypatch.context() as on_a_full_disk:
-        on_a_full_disk.setattr(bench.inbox, "commit", full)
+        on_a_full_disk.setattr(bench.inbox, "commit", _full)
         bench.settle(600.0)
         told = {state.number for state in producer.heartbeats()}
         assert 10 <= len(told) <= 20
