@@ -103,6 +103,19 @@ def test_an_undone_transaction_leaves_no_trace(writer: Writer) -> None:
     assert [row.lsn for row in writer.rows] == [1]
 
 
+def test_a_listener_is_passed_what_was_committed_in_order(writer: Writer) -> None:
+    heard: list[list[Entry]] = []
+    writer.write(enqueued(1, 5))
+    writer.journal.listen(lambda entries: heard.append(list(entries)))
+    writer.write(enqueued(6, 9), undo=True)
+    assert heard == []
+    parked, again = Entry("parked", ONE, site="dc1"), enqueued(6, 9)
+    writer.write(parked, again)
+    writer.write()
+    writer.write(enqueued(10, 12))
+    assert heard == [[parked, again], [enqueued(10, 12)]]
+
+
 def test_what_was_exported_does_not_change(writer: Writer) -> None:
     writer.write(enqueued(1, 5))
     writer.journal.freeze(1)

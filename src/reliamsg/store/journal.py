@@ -59,7 +59,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -243,6 +243,14 @@ class Journal:
         self._announced_lsn = 0
         self._announced_us = 0
         self._announcements_left = _ANNOUNCED_AT_ONCE + _ANNOUNCED_URGENTLY
+        self._listener: Callable[[Sequence[Entry]], object] | None = None
+        self._unheard: list[Entry] = []
+        """Written, and to be passed to the listener with the commit."""
+
+    def listen(self, listener: Callable[[Sequence[Entry]], object]) -> None:
+        """Pass all entries to `listener` from now on, in order, after the commit that stores them: on the thread that
+        writes, which must not be kept waiting. For metrics. There is one listener; it must not raise."""
+        self._listener = listener
 
     def lsn_to_announce(self, mono_us: int, urgent: bool = False) -> int:
         """The row up to which this journal is committed, for a status.
@@ -295,6 +303,8 @@ class Journal:
         if reading.step is not None and entries[0].kind != "clock_step":
             step = self._step_entry(*reading.step)
             entries.insert(int(entries[0].kind == "opened"), step)  # a boot begins with ``opened``
+        if self._listener is not None:
+            self._unheard += entries
         for entry in entries:
             kind = entry.kind
             # The order within which a row can only be extended while it is the newest.
@@ -352,6 +362,10 @@ class Journal:
             self._last_lsn = self.newest_lsn
         self._staged.clear()
         self._reading = None
+        if self._listener is not None:
+            heard, self._unheard = self._unheard, []
+            if committed and heard:
+                self._listener(heard)
 
     def clock_step(self, wall_us: int, mono_us: int) -> Entry | None:
         """The row about the clock, if it was set since rows were written last. Other rows are preceded by it anyway."""
