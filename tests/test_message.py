@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import pickle
 from collections.abc import Iterator
@@ -61,6 +62,29 @@ def test_a_copy_is_acknowledged_in_place_of_the_message(
     assert again == message
     assert again is not message
     again.ack()
+    wait_for(lambda: position(consumer) == 2, "it is acknowledged")
+
+
+def test_process_is_also_an_asynchronous_context_manager(delivered: tuple[Consumer, Message]) -> None:
+    consumer, message = delivered
+
+    async def fails() -> None:
+        async with message.process() as same:
+            assert same is message
+            raise ZeroDivisionError
+
+    async def succeeds(message: Message) -> None:
+        async with message.process():
+            pass
+
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(fails())
+    assert position(consumer) == 1
+    again = consumer.get(timeout=60)
+    assert again is not None
+    assert again.id == message.id
+    assert again.redelivered
+    asyncio.run(succeeds(again))
     wait_for(lambda: position(consumer) == 2, "it is acknowledged")
 
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from functools import partial
+from types import TracebackType
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
 __all__ = [
-    "Gap", "Message", "MessageId", "Prev", "Settler", "Stream", "digest", "digest_sum", "digest_sum_of_part",
+    "Gap", "Message", "MessageId", "Prev", "Processing", "Settler", "Stream", "digest", "digest_sum",
+    "digest_sum_of_part",
 ]  # fmt: skip
+
+
+T = TypeVar("T")
 
 
 class Stream(NamedTuple):
@@ -142,18 +147,13 @@ class Message(msgspec.Struct, eq=False, gc=False):
         """Move the message to the dead letters at once, without further deliveries."""
         self._settler.reject(self, reason)
 
-    @contextmanager
-    def process(self) -> Iterator[Message]:
-        """Acknowledge on success; on an exception, record the failure and re-raise it.
+    def process(self) -> Processing[Message]:
+        """Acknowledge on success; on an exception, record the failure and re-raise it. For ``with`` and ``async with``.
 
-        After a failure, the consumer redelivers the message in its place in the order.
+        After a failure, the consumer redelivers the message in its place in the order. A cancelled task is a failure as
+        well.
         """
-        try:
-            yield self
-        except BaseException as error:
-            self._settler.failed(self, error)
-            raise
-        self.ack()
+        return Processing(self, self.ack, partial(self._settler.failed, self))
 
     def content(self) -> tuple[object, ...]:
         """All public fields, in order."""
@@ -171,6 +171,36 @@ class Message(msgspec.Struct, eq=False, gc=False):
     def __repr__(self) -> str:
         flags = "".join(f" {name}" for name in ("redelivered", "replayed") if getattr(self, name))
         return f"<Message {self.id} {len(self.body)} bytes{flags}>"
+
+
+class Processing(Generic[T]):
+    """The context of handling something, see :meth:`Message.process`."""
+
+    __slots__ = ("_done", "_failed", "_given")
+
+    def __init__(
+        self, given: T, done: Callable[[], object], failed: Callable[[BaseException], object]
+    ) -> None:
+        self._given, self._done, self._failed = given, done, failed
+
+    def __enter__(self) -> T:
+        return self._given
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self._done()
+        else:
+            self._failed(error)
+
+    async def __aenter__(self) -> T:
+        return self._given
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, trace)
 
 
 def digest(seq: int, body: bytes, key: str | None, headers: Mapping[str, str] | None) -> int:

@@ -11,8 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from reliamsg import Consumer, Producer
-from reliamsg.errors import ConfigError, ConfirmTimeout, OutboxFull, OutboxIndeterminate, ProducerFenced
+from reliamsg import Consumer, Producer, Receipt
+from reliamsg.errors import (
+    ClosedError,
+    ConfigError,
+    ConfirmTimeout,
+    OutboxFull,
+    OutboxIndeterminate,
+    ProducerFenced,
+)
 from reliamsg.store.outbox_view import inspect_outbox
 from reliamsg.testing import MemoryNetwork
 from reliamsg.transport.base import Binding
@@ -49,6 +56,42 @@ def test_consumed_is_waited_for(make: Make, network: MemoryNetwork, path: Path, 
         assert bodies == [b"1", b"2"]
         wait_for(lambda: inspect_outbox(path).messages == 0)
     assert producer.close(timeout=120).unacknowledged == 0
+
+
+def test_callbacks_until_consumed_are_called_when_no_group_that_counts_is_behind(
+    make: Make, network: MemoryNetwork, tmp_path: Path
+) -> None:
+    producer = make(release="consumed", groups={"orders": ["g", "absent"]})
+    first = producer.publish("orders", b"1")
+    called: list[object] = []
+
+    def note(receipt: Receipt) -> None:
+        receipt.wait(0, until="consumed")
+        called.append(receipt)
+
+    first.add_done_callback(note, until="consumed")
+    producer.add_group("orders", "later")  # the first message is not kept for it
+    second = producer.publish("orders", b"2")
+    second.add_done_callback(called.append, until="consumed")
+    with reading(network, tmp_path / "g.db") as bodies:
+        wait_for(lambda: len(bodies) == 2)
+        with pytest.raises(ConfirmTimeout, match="by absent"):
+            first.wait(0.2, until="consumed")
+        assert not called
+        producer.remove_group("orders", "absent")
+        wait_for(lambda: called == [first])
+    producer.close(timeout=0)  # `later` never comes
+    assert called == [first, second]
+    with pytest.raises(ClosedError):
+        second.wait(until="consumed")
+
+
+def test_a_callback_until_consumed_needs_a_group(make: Make) -> None:
+    receipt = make(release="consumed").publish("others", b"1")
+    with pytest.raises(ConfigError, match="no group is named"):
+        receipt.add_done_callback(print, until="consumed")
+    with pytest.raises(ConfigError, match="until='done'"):
+        receipt.add_done_callback(print, until="done")  # type: ignore[arg-type]
 
 
 def test_what_brokers_lose_is_sent_again(make: Make, network: MemoryNetwork, tmp_path: Path) -> None:

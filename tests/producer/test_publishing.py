@@ -17,9 +17,11 @@ from reliamsg.errors import (
     ClosedError,
     ConfigError,
     ConfirmTimeout,
+    FatalError,
     ForkedError,
     MessageTooLarge,
     OutboxLocked,
+    ReliamsgError,
 )
 from reliamsg.store.outbox_view import inspect_outbox, list_batches
 from reliamsg.testing import MemoryNetwork
@@ -240,6 +242,47 @@ class TestCallbacks:
         producer.publish_many("orders", [b"x"] * 100).add_done_callback(lambda r: done.append(r.done))
         wait_for(lambda: done)
         assert done == [True]
+
+    def test_when_durable(self, make: Make, network: MemoryNetwork) -> None:
+        network["dc1"].hold_confirms()
+        producer = make()
+        called: list[bool] = []
+        receipt = producer.publish_nowait("orders", b"x")
+        receipt.add_done_callback(lambda r: called.append(r.durable), until="durable")
+        wait_for(lambda: called)
+        assert called == [True]
+        assert not receipt.done
+
+    def test_when_the_producer_is_closed_although_nothing_is_confirmed(
+        self, make: Make, network: MemoryNetwork
+    ) -> None:
+        network["dc1"].hold_confirms()
+        producer = make()
+        errors: list[BaseException] = []
+
+        def note(receipt: Receipt) -> None:
+            try:
+                receipt.wait(0)
+            except ReliamsgError as error:
+                errors.append(error)
+
+        receipt = producer.publish("orders", b"x")
+        receipt.add_done_callback(note)
+        producer.close(timeout=0)
+        assert [type(error) for error in errors] == [ClosedError]
+        receipt.add_done_callback(note)  # and one that comes later
+        wait_for(lambda: len(errors) == 2)
+
+    def test_when_the_producer_fails(self, make: Make, network: MemoryNetwork) -> None:
+        network["dc1"].hold_confirms()
+        producer = make()
+        called: list[Receipt] = []
+        receipt = producer.publish("orders", b"x")
+        receipt.add_done_callback(called.append)
+        producer._engine.fail(FatalError("the end"))
+        wait_for(lambda: called == [receipt])
+        with pytest.raises(FatalError, match="the end"):
+            receipt.wait(0)
 
     def test_one_that_raises_is_reported_and_the_next_is_called(
         self, make: Make, caplog: pytest.LogCaptureFixture

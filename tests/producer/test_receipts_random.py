@@ -7,21 +7,23 @@ import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from reliamsg import MessageId, Quorum
-from reliamsg.errors import ConfirmTimeout, MessageRemoved, ReliamsgError
-from reliamsg.producer.api import flush
+from reliamsg.errors import ClosedError, ConfirmTimeout, MessageRemoved, ReliamsgError
 from reliamsg.producer.commit import Content
 from reliamsg.producer.engine import ProducerEngine
+from reliamsg.producer.flushing import flush
 from reliamsg.producer.receipt import Receipt
 from reliamsg.transport.base import Outgoing
 from reliamsg.wire.data import open_frame
+from tests.patience import wait_for
 from tests.producer.control_tools import Bench, settled
 
 SITES = ("dc1", "dc2", "dc3")
+UNTIL: tuple[Literal["durable", "confirmed", "consumed"], ...] = ("durable", "confirmed", "consumed")
 
 
 class Model:
@@ -42,6 +44,8 @@ class Model:
         self.numbers: dict[int, bytes] = {}
         """The messages of this epoch."""
         self.receipts: list[tuple[Receipt, list[int]]] = []
+        self.called: dict[tuple[Receipt, str], list[type[ReliamsgError] | None]] = {}
+        """By receipt and what is waited for: what waiting would have come to when the callback was called."""
         self.in_flight: dict[str, dict[int, list[bytes]]] = {name: {} for name in SITES}
 
     def published(self, body: bytes) -> bool:
@@ -94,6 +98,31 @@ class Model:
             last = waited_for[-1]
             assert all(last in self.confirmed[site] for site in receipt.counted)
 
+    def call_back(self, receipt: Receipt) -> None:
+        """Have this called when the messages are anywhere, or will never be."""
+        for until in UNTIL:
+            called = self.called.setdefault((receipt, until), [])
+
+            def note(
+                receipt: Receipt, until: Any = until, called: list[type[ReliamsgError] | None] = called
+            ) -> None:
+                called.append(outcome(receipt, until))
+
+            receipt.add_done_callback(note, until=until)
+
+    def check_calls(self) -> None:
+        """Those that nothing is left to wait for were called, once, and no others."""
+        wait_for(
+            lambda: all(
+                called or outcome(receipt, until) is ConfirmTimeout
+                for (receipt, until), called in self.called.items()
+            ),
+            "every callback that is due",
+        )
+        for (receipt, until), called in self.called.items():
+            assert len(called) <= 1
+            assert ConfirmTimeout not in called, f"{receipt!r} until {until}"
+
     def watch(self, engine: ProducerEngine) -> None:
         """See what each site is given, and what it confirms."""
         for name, link in engine.sites.items():
@@ -129,7 +158,7 @@ class Model:
 def outcome(receipt: Receipt, until: Any) -> type[ReliamsgError] | None:
     try:
         receipt.wait(0.0, until=until)
-    except (ConfirmTimeout, MessageRemoved) as error:
+    except (ConfirmTimeout, MessageRemoved, ClosedError) as error:
         return type(error)
     return None
 
@@ -141,7 +170,7 @@ class Life:
         self.bench, self.model, self.rng = bench, model, rng
         self.engine = bench.open({"t": ("g",)}, release="consumed", retain_seconds=1e6, **options)
         model.watch(self.engine)
-        model.numbers, model.receipts, model.consumed = {}, [], 0
+        model.numbers, model.receipts, model.called, model.consumed = {}, [], {}, 0
         self.offered = False
 
     def publish(self) -> None:
@@ -157,6 +186,8 @@ class Life:
             else:
                 receipt = self.engine.accumulator.accept(Content("t", bodies, None, None, 12 * count))
             given.append((receipt, list(range(start, start + count))))
+        for receipt, _ in given:
+            self.model.call_back(receipt)
         self.bench.run()
         self.model.receipts += given
 
@@ -206,6 +237,7 @@ class Life:
     def check(self) -> None:
         for receipt, numbers in self.model.receipts:
             self.model.check(receipt, numbers)
+        self.model.check_calls()
 
 
 @pytest.mark.parametrize("attempt", range(5))
@@ -235,7 +267,11 @@ def test_receipts_say_what_is_so(tmp_path: Path, attempt: int, seeded: random.Ra
             life.check()
             assert all(life.model.published(b) for b in model.numbers.values() if b not in model.removed)
             assert life.engine.pending() == 0
-        bench.close(life.engine, crash=rng.random() < 0.5)
+        crash = rng.random() < 0.5
+        bench.close(life.engine, crash=crash)
+        if not crash:
+            wait_for(lambda: all(model.called.values()), "every callback, once the producer is closed")
+            model.check_calls()
         bench.run(1.0)
 
 

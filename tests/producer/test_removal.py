@@ -6,8 +6,8 @@ import pytest
 
 from reliamsg import MessageId
 from reliamsg.errors import ConfigError, MessageRemoved
-from reliamsg.producer.api import flush
 from reliamsg.producer.engine import ProducerEngine
+from reliamsg.producer.flushing import flush
 from reliamsg.store.outbox_view import inspect_outbox
 from tests.producer.control_tools import Bench, settled, state
 from tests.producer.tools import journal

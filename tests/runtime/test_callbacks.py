@@ -69,6 +69,29 @@ def test_close_does_not_wait_for_longer_calls(blocked: threading.Event) -> None:
     wait_for(lambda: called, "what waits is called all the same")
 
 
+def test_calls_that_come_after_the_end_are_made_all_the_same_one_at_a_time(blocked: threading.Event) -> None:
+    host, called, at_once = Host(), list[int](), list[int]()
+    running: list[int] = []
+
+    def call(number: int) -> None:
+        running.append(number)
+        at_once.append(len(running))
+        called.append(number)
+        running.remove(number)
+
+    host.calls.put(blocked.wait)
+    host.calls.close(0.0)  # it continues
+    for number in range(50):
+        host.calls.put(partial(call, number))
+    assert called == []
+    blocked.set()
+    wait_for(lambda: len(called) == 50, "all of them")
+    assert called == list(range(50))
+    assert set(at_once) == {1}
+    host.calls.put(partial(call, 50))
+    wait_for(lambda: len(called) == 51, "and this one, when the thread has ended")
+
+
 def test_a_callback_may_close() -> None:
     closed: list[bool] = []
     host = Host()

@@ -144,22 +144,30 @@ class Accumulator:
     def accept(self, content: Content, block: float = 0.0) -> Receipt:
         """Accept messages, all or none; waits at most `block` seconds for room. Their size is that of bodies, keys and
         headers."""
+        return self._accept(self._sized(content), block)
+
+    def accept_now(self, content: Content) -> Receipt | None:
+        """The same without waiting; None where there is no room. For event loops, which wait for room by themselves:
+        :meth:`accept` says why there is none."""
+        return self._try(self._sized(content))
+
+    def _sized(self, content: Content) -> Content:
         each = self._each + HEADER_OVERHEAD * ((content.key is not None) + len(content.headers or ()))
-        return self._accept(content._replace(size=content.size + each * len(content.bodies)), block)
+        return content._replace(size=content.size + each * len(content.bodies))
 
     def _accept(self, content: Content, block: float) -> Receipt:
         deadline = None
-        while True:
-            if self._lock._is_owned():  # type: ignore[attr-defined]  # the caller has interrupted its own thread here
-                receipt = self._put_aside(content)
-            else:
-                with self._lock:
-                    receipt = self._place(content)
-            if receipt is not None:
-                return receipt
+        while (receipt := self._try(content)) is None:
             deadline = self._wait(
                 self._with_envelopes(content.size + self._envelope_of(content.topic)), block, deadline
             )
+        return receipt
+
+    def _try(self, content: Content) -> Receipt | None:
+        if self._lock._is_owned():  # type: ignore[attr-defined]  # the caller has interrupted its own thread here
+            return self._put_aside(content)
+        with self._lock:
+            return self._place(content)
 
     def _place(self, content: Content) -> Receipt | None:
         """Put messages into the last batch; None where there is no room. With the lock held, unless the caller has

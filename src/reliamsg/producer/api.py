@@ -36,8 +36,8 @@ from reliamsg.keys import KeyRing
 from reliamsg.message import MessageId
 from reliamsg.policy import Confirm
 from reliamsg.producer.commit import Content
-from reliamsg.producer.confirmations import joined
 from reliamsg.producer.engine import ProducerEngine
+from reliamsg.producer.flushing import flush
 from reliamsg.producer.receipt import Receipt
 from reliamsg.producer.settings import Settings, check_blocking, check_groups, check_message_id
 from reliamsg.producer.status import ProducerStatus, Remaining, messages_remain
@@ -49,7 +49,7 @@ from reliamsg.store.outbox import Outbox
 from reliamsg.transport import factory
 from reliamsg.wire.application import check_bodies, check_body, check_headers, check_key
 
-__all__ = ["Producer", "flush"]
+__all__ = ["Producer"]
 
 log = logging.getLogger("reliamsg.producer")
 
@@ -57,6 +57,8 @@ CLOSING_S = 5.0
 """How long disconnecting and storing what is left may take, however little time :meth:`Producer.close` was given."""
 STORING_S = 2.0
 """The part of it that is reserved for the file, after a journal target that used up all the time."""
+CALLBACKS_S = 1.0
+"""How long :meth:`Producer.close` waits for callbacks of receipts, beside that."""
 MIN_DISCONNECT_S = 0.1
 """How long a site gets to disconnect, even if others used up the time."""
 
@@ -412,7 +414,9 @@ class _Threads:
         # Sites share half of the time, so that one that hangs takes neither the others' time nor the file's.
         self._disconnect(now + (by - now) / 2)
         ended = self._worker.end(max(MIN_DISCONNECT_S, by - time.monotonic()))
-        if not ended and not self._worker.is_current:  # else it has garbage-collected a producer
+        if ended:
+            engine.callbacks.join(CALLBACKS_S)
+        elif not self._worker.is_current:  # else it has garbage-collected a producer
             log.error(
                 "producer %s: the outbox is still being written; it is closed once the disk answers",
                 engine.producer_id,
@@ -423,26 +427,6 @@ class _Threads:
         for number, site in enumerate(sites):
             share = (by - time.monotonic()) / (len(sites) - number)
             site.transport.close(max(MIN_DISCONNECT_S, share))
-
-
-def flush(engine: ProducerEngine, timeout: float | None) -> None:
-    """Wait until everything that was accepted so far is published; raises :class:`ConfirmTimeout`."""
-    clock = engine.shared.clock
-    start = clock.now()
-
-    def left() -> float | None:
-        return None if timeout is None else max(0.0, timeout - (clock.now() - start))
-
-    for batch in engine.accumulator.open_batches:
-        if not batch.commit.wait(left()):
-            raise ConfirmTimeout(f"not everything was on the disk within {timeout} s")
-    if engine.tracker.wait_for_all(left()):
-        return
-    with engine.shared.lock:
-        sites = {name: str(site.status()) for name, site in engine.sites.items()}
-    raise ConfirmTimeout(
-        f"not everything was confirmed within {timeout} s ({joined(sites)}); it stays in the outbox", sites
-    )
 
 
 def _forgotten(threads: _Threads, engine: ProducerEngine) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
 
 from reliamsg.errors import ConfigError, ConfirmTimeout, MessageRemoved
 from reliamsg.message import MessageId, Stream
@@ -14,9 +15,9 @@ from reliamsg.producer.removals import Messages, Removals
 from reliamsg.producer.retention import Retention
 from reliamsg.producer.state import Shared
 from reliamsg.producer.status import MessageState
+from reliamsg.producer.watchers import Watchers
 from reliamsg.protocol.ranges import RangeSet, Span
 from reliamsg.protocol.sender.window import QueueState, RowLike, SendQueue
-from reliamsg.runtime.callbacks import CallbackThread
 from reliamsg.store.outbox import Outbox
 from reliamsg.store.rewriting import Taken
 from reliamsg.store.rows import Row
@@ -32,7 +33,7 @@ class ConfirmationTracker:
 
     def __init__(
         self, shared: Shared, groups: Groups, admission: Admission, retention: Retention,
-        connectivity: Mapping[str, Connectivity], callbacks: CallbackThread,
+        connectivity: Mapping[str, Connectivity], watchers: Watchers,
     ) -> None:  # fmt: skip
         """`connectivity`: of each site."""
         self.generation = shared.generation
@@ -47,9 +48,7 @@ class ConfirmationTracker:
         """Pending messages have to be counted anew: rows were published whose sizes were not at hand."""
         self._shared, self._groups = shared, groups
         self._admission, self._retention = admission, retention
-        self._connectivity, self._callbacks = connectivity, callbacks
-        self._watched: dict[int, list[Callable[[], None]]] = {}
-        """Calls to make when a row is published or removed."""
+        self._connectivity, self._watchers = connectivity, watchers
         self._removals = Removals()
         self._renumbered: dict[int, int] = {}
 
@@ -86,16 +85,27 @@ class ConfirmationTracker:
 
     def call_later(self, call: Callable[[], None]) -> None:
         """Make a call on the thread of callbacks. Does not block."""
-        self._callbacks.put(call)
+        self._watchers.soon(call)
 
-    def watch(self, messages: Messages, call: Callable[[], None]) -> bool:
-        """Have `call` made when more of these messages is published or removed; False if nothing is left to wait
-        for."""
+    def watch(
+        self, messages: Messages, until: Literal["confirmed", "consumed"], call: Callable[[], None]
+    ) -> bool:
+        """Have `call` made when more of these messages may be that far, or the producer stops; False if nothing is left
+        to wait for."""
         with self._shared.lock:
-            missing = self._unpublished(self._current(messages))
-            if missing:
-                self._watched.setdefault(missing[0][0], []).append(call)
-            return bool(missing)
+            if self._shared.stopped:
+                return False
+            messages = self._current(messages)
+            if until == "confirmed":
+                missing = self._unpublished(messages)
+                if missing:
+                    self._watchers.add_row(missing[0][0], call)
+                return bool(missing)
+            stream, last = self._stream(messages), self._last_unsettled(messages)
+            if last is None or not self._groups.behind(stream, messages.epoch, last):
+                return False
+            self._watchers.add_position(stream, (messages.epoch, last), call)
+            return True
 
     # -- waiting ----------------------------------------------------------------------------------------------
 
@@ -114,7 +124,7 @@ class ConfirmationTracker:
                 return
             self._shared.raise_if_stopped("confirmed")
             sites = self._reasons(messages)
-            stream = Stream(self._shared.producer_id, messages.topic, 0)
+            stream = self._stream(messages)
             unseen = advice({name: self._shared.unseen(name, stream) for name in sites}, messages.topic)
         raise ConfirmTimeout(
             f"not confirmed within {timeout:.3g} s ({joined(sites)}); it stays in the outbox"
@@ -124,13 +134,8 @@ class ConfirmationTracker:
 
     def wait_consumed(self, messages: Messages, timeout: float | None) -> None:
         """See :meth:`Receipt.wait`."""
-        shared = self._shared
-        stream = Stream(shared.producer_id, messages.topic, 0)
-        if shared.settings.release != "consumed":
-            raise ConfigError("until='consumed' needs Producer(..., release='consumed')")
-        with shared.lock:
-            if not shared.table.named(stream):
-                raise ConfigError(f"until='consumed': no group is named for topic {messages.topic!r}")
+        shared, stream = self._shared, self._stream(messages)
+        self.check_consumed(messages.topic)
         self._wait(lambda: not self._lagging(stream, self._current(messages)), timeout)
         with shared.lock:
             messages = self._current(messages)
@@ -143,6 +148,14 @@ class ConfirmationTracker:
         raise ConfirmTimeout(
             f"not consumed within {timeout:.3g} s by {', '.join(lagging)}; it stays in the outbox"
         )
+
+    def check_consumed(self, topic: str) -> None:
+        """Raises :class:`ConfigError` where nothing is known about who consumes a topic's messages."""
+        if self._shared.settings.release != "consumed":
+            raise ConfigError("until='consumed' needs Producer(..., release='consumed')")
+        with self._shared.lock:
+            if not self._shared.table.named(Stream(self._shared.producer_id, topic, 0)):
+                raise ConfigError(f"until='consumed': no group is named for topic {topic!r}")
 
     def wait_for_all(self, timeout: float | None) -> bool:
         """Wait until everything that is stored now is published; returns whether it is."""
@@ -187,13 +200,21 @@ class ConfirmationTracker:
                 return missing
         return []
 
-    def _lagging(self, stream: Stream, messages: Messages) -> list[str]:
-        """The named groups that have not settled the remaining messages."""
+    def _stream(self, messages: Messages) -> Stream:
+        return Stream(self._shared.producer_id, messages.topic, 0)
+
+    def _last_unsettled(self, messages: Messages) -> int | None:
+        """The last of the remaining messages; None if all were removed before the groups had settled them."""
         last = messages.last
         for first, end in reversed(self._removals.unconsumed(messages)):
             if end == last:
                 last = first - 1
-        return [] if last < messages.first else self._groups.behind(stream, messages.epoch, last)
+        return None if last < messages.first else last
+
+    def _lagging(self, stream: Stream, messages: Messages) -> list[str]:
+        """The named groups that have not settled the remaining messages."""
+        last = self._last_unsettled(messages)
+        return [] if last is None else self._groups.behind(stream, messages.epoch, last)
 
     def _states(self, messages: Messages) -> dict[str, MessageState]:
         rows = self._removals.rows(messages)
@@ -262,23 +283,23 @@ class ConfirmationTracker:
                 if consumed is None or number in consumed:
                     released += row.size
             self.unjournalled.add(number, number)
-            if self._watched:
-                self._call_watchers(number)
         if confirmed is None:
             self.recount = True
         else:
             self._admission.release(released)
+        self._watchers.rows(rows)
         self._shared.changed.notify_all()
 
     def removed(self, topic: str, epoch: int, taken: Taken) -> None:
         """Messages were removed. Call this before the core and the groups are updated."""
         core = self._shared.core
+        stream = Stream(self._shared.producer_id, topic, 0)
         self._removals.removed(
             topic, epoch, taken, self.lacking, lambda row: row not in core.confirms.published,
-            self._groups.unsettled(Stream(self._shared.producer_id, topic, 0), epoch, taken.spans),
+            self._groups.unsettled(stream, epoch, taken.spans),
         )  # fmt: skip
-        for row in (*taken.gone, *(row for row, _ in taken.cut)):
-            self._call_watchers(row.id)
+        self._watchers.rows([row.id for row in (*taken.gone, *(row for row, _ in taken.cut))])
+        self._watchers.look_again(stream)
         self._removals.prune(lambda row: all(row in window.confirmed for window in core.sites.values()))
         self.recount = True
 
@@ -286,14 +307,17 @@ class ConfirmationTracker:
         """The sites that have not confirmed a row."""
         return [name for name, window in self._shared.core.sites.items() if row not in window.confirmed]
 
-    def _call_watchers(self, row: int) -> None:
-        for call in self._watched.pop(row, ()):
-            self._callbacks.put(call)
+    def stopped(self) -> None:
+        """The producer has stopped: nothing more is confirmed or consumed, and nobody waits for it in vain."""
+        with self._shared.lock:
+            self._watchers.all()
 
     def renumbered(self, epochs: dict[int, int]) -> None:
         """Epochs whose messages were never offered were given other numbers."""
         self._renumbered = {old: epochs.get(new, new) for old, new in self._renumbered.items()} | epochs
         self._removals.renumbered(epochs)
+        for stream in self._shared.streams.by_stream:
+            self._watchers.look_again(stream)
         self.recount = True
         self._shared.changed.notify_all()
 

@@ -46,6 +46,7 @@ from reliamsg.producer.site import SiteParts, SiteSender
 from reliamsg.producer.state import Shared
 from reliamsg.producer.status import ProducerStatus, Remaining
 from reliamsg.producer.streams import StreamInfo
+from reliamsg.producer.watchers import Watchers
 from reliamsg.protocol.ranges import RangeSet, Span
 from reliamsg.protocol.sender.fencing import Verdict
 from reliamsg.protocol.sender.sender import Sender
@@ -89,13 +90,14 @@ class ProducerEngine:
         shared.core.opened(shared.top, held)
         self._forget_sites({name: c.cursor for name, c in stored.items() if name not in shared.core.sites})
         self.admission = Admission(settings.max_bytes, self._room)
-        self.groups = Groups(shared, outbox, self.admission)
+        self.callbacks = CallbackThread("reliamsg-callbacks", environment.on_error, log, shared.wake)
+        watchers = Watchers(self.callbacks)
+        self.groups = Groups(shared, outbox, self.admission, watchers)
         self._name_groups(sites, groups, held)
         self.retention = Retention(settings.max_bytes, settings.retain_seconds, settings.retain_bytes)
         connectivity = {site.name: Connectivity(self.producer_id, site.name) for site in sites}
-        self.callbacks = CallbackThread("reliamsg-callbacks", environment.on_error, log, shared.wake)
         self.tracker = ConfirmationTracker(
-            shared, self.groups, self.admission, self.retention, connectivity, self.callbacks
+            shared, self.groups, self.admission, self.retention, connectivity, watchers
         )
         self.accumulator = Accumulator(shared, self.admission, self.tracker, self._explain_full)
         self.commands = WriterCommands(shared.wake)
@@ -363,6 +365,7 @@ class ProducerEngine:
         if shared.fatal is not None:  # nothing more is written: the file may be the cause
             self.accumulator.fail(shared.fatal)
             self.commands.refuse(shared.fatal)
+            self.tracker.stopped()
             self._report_fatal()
             return None
         if now >= shared.core.next_deadline():
@@ -633,6 +636,7 @@ class ProducerEngine:
             ended = shared.fatal or ClosedError("this producer was closed")
             self.accumulator.fail(ended)
             self.commands.refuse(ended)
+            self.tracker.stopped()
             self.callbacks.close(0.0)
             self.export.stop()
             self._outbox.close()

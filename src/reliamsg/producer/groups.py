@@ -15,6 +15,7 @@ from reliamsg.producer.presence import advice
 from reliamsg.producer.state import Shared
 from reliamsg.producer.status import GroupStatus
 from reliamsg.producer.streams import StreamInfo
+from reliamsg.producer.watchers import Watchers
 from reliamsg.protocol.announced import Span3
 from reliamsg.protocol.ranges import RangeSet, Span
 from reliamsg.protocol.sender.group_progress import Member as GroupMember
@@ -39,7 +40,7 @@ START: Position = (0, 1)
 class Groups:
     """One producer's groups. Attributes are guarded by the lock; methods that use the outbox are the writer's."""
 
-    def __init__(self, shared: Shared, outbox: Outbox, admission: Admission) -> None:
+    def __init__(self, shared: Shared, outbox: Outbox, admission: Admission, watchers: Watchers) -> None:
         self.consumed: RangeSet | None = RangeSet() if shared.settings.release == "consumed" else None
         """With ``release="consumed"``: rows that are held though every named group is done with them. Otherwise
         None."""
@@ -48,6 +49,7 @@ class Groups:
         self.progressed = False
         """Whether :meth:`take_progress` has something."""
         self._shared, self._outbox, self._admission = shared, outbox, admission
+        self._watchers = watchers
         self._streams, self._table = shared.streams, shared.table
         self._walks: dict[int, int] = {}
         """By stream id: the lowest row that some named group is not done with, if there is one."""
@@ -184,7 +186,7 @@ class Groups:
             self.moved.add(row.id)
             self._shared.presence.forget((topic, 0, group))
             self._review(row.stream)
-            self._shared.changed.notify_all()
+            self._advanced(row.stream)
 
     def _store(self, changes: Mapping[tuple[int, str], Member | None], entries: Iterable[Entry]) -> None:
         """Entries that wait for the journal come first: some may say what a group was done with that is dropped now,
@@ -234,8 +236,15 @@ class Groups:
             return False
         self.progressed = True
         self.moved.add(self._streams.by_stream[stream].row.id)
-        self._shared.changed.notify_all()
+        self._advanced(stream)
         return True
+
+    def _advanced(self, stream: Stream) -> None:
+        """Groups are further, or one is no longer named: see :meth:`behind`."""
+        named = (member for member in self._table.members(stream) if member.named)
+        slowest = min((max(member.since, member.position) for member in named), default=None)
+        self._watchers.advanced(stream, slowest)
+        self._shared.changed.notify_all()
 
     def renumbered(self, epochs: Mapping[int, int]) -> None:
         """Epochs have new numbers, and nothing of them was ever sent. Only this producer knows of the old ones."""

@@ -17,6 +17,8 @@ from reliamsg.producer.status import MessageState
 
 __all__ = ["Receipt"]
 
+_UNTIL = ("durable", "confirmed", "consumed")
+
 
 class Receipt:
     """One publish: of one message, or with ``publish_many`` of several consecutive ones.
@@ -111,7 +113,7 @@ class Receipt:
         Raises also what stopped the producer, :class:`ClosedError` when it is closed meanwhile, and
         :class:`ForkedError` in a child process.
         """
-        check_choice("until", until, ("durable", "confirmed", "consumed"))
+        check_choice("until", until, _UNTIL)
         check_timeout("timeout", timeout)
         tracker, run = self._tracker, self._run
         start = tracker.now()
@@ -125,28 +127,43 @@ class Receipt:
         else:
             tracker.wait_consumed(messages, left)
 
-    def add_done_callback(self, callback: Callable[[Receipt], object]) -> None:
-        """Call ``callback(receipt)`` once the confirm policy is met, or when the messages could not be
-        stored. Messages that are removed are not waited for; look at :attr:`done`.
+    def add_done_callback(
+        self,
+        callback: Callable[[Receipt], object],
+        until: Literal["durable", "confirmed", "consumed"] = "confirmed",
+    ) -> None:
+        """Call ``callback(receipt)`` once the messages are that far, or can't get there any more: they could not be
+        stored, all that were left were removed, or the producer was closed or has failed. In the callback,
+        ``receipt.wait(0, until)`` returns in the first case, and raises the reason in the others. See :meth:`wait` for
+        `until`.
 
-        Callbacks run one at a time on a thread of the producer's own; one that raises is logged and reported
-        to ``on_error``. Callbacks of messages that are not confirmed when the producer is closed are not
-        called.
+        Every callback is called once. Callbacks run one at a time on a thread of the producer's own; one that raises is
+        logged and reported to ``on_error``. Raises :class:`ConfigError` where :meth:`wait` does.
         """
         check_callback("callback", callback, optional=False)
-        self._tracker.call_later(partial(self._call_when_done, callback))
+        check_choice("until", until, _UNTIL)
+        tracker = self._tracker
+        if until == "consumed":
+            tracker.check_consumed(self._run.topic)
+        tracker.call_later(partial(self._call_when, until, callback))
 
-    def _call_when_done(self, callback: Callable[[Receipt], object]) -> None:
+    def _call_when(
+        self, until: Literal["durable", "confirmed", "consumed"], callback: Callable[[Receipt], object]
+    ) -> None:
         """On the thread of callbacks."""
         commit = self._run.commit
         commit.wait(None)  # a commit away, or an error when the producer is closed
-        if commit.error is None and commit.tracker.watch(
-            self._messages, partial(self._call_when_done, callback)
-        ):
+        if until != "durable" and self.watch(until, partial(self._call_when, until, callback)):
             return
         mistake = unrun("the receipt's callback", callback(self))
         if mistake is not None:
             raise mistake
+
+    def watch(self, until: Literal["confirmed", "consumed"], call: Callable[[], None]) -> bool:
+        """For event loops, once the commit has ended: have `call` made on the thread of callbacks when the messages may
+        be that far, or never will; False if :meth:`wait` would not block now."""
+        commit = self._run.commit
+        return commit.error is None and commit.tracker.watch(self._messages, until, call)
 
     def __repr__(self) -> str:
         if self._run.commit.tracker.generation != forks.generation:

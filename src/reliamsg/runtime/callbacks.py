@@ -6,9 +6,11 @@ when there is a first call.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import threading
+from _thread import start_new_thread
 from collections import deque
 from collections.abc import Callable
 
@@ -41,13 +43,20 @@ class CallbackThread:
         self._errors: deque[BaseException] = deque()
         """For each, a call of :meth:`_tell` is queued."""
         self._thread: threading.Thread | None = None
+        self._running = threading.Lock()
+        """Held by the thread that makes calls: after :meth:`close` there may be several."""
+        self._closed = False
         self.has_started = False
         """Whether the thread was started; until then the worker must call :meth:`start`."""
 
     def put(self, call: Callable[[], object]) -> None:
         """Queue a call. Does not block; may be called on any thread and in signal handlers."""
         self._calls.put(call)
-        if self._thread is None:
+        if self._closed:
+            # Not with `Thread.start`, which is Python code around locks: this thread may be interrupted.
+            with contextlib.suppress(RuntimeError):  # the interpreter is shutting down
+                start_new_thread(self._run, ())
+        elif self._thread is None:
             self._wake()
 
     def report(self, error: BaseException) -> None:
@@ -73,20 +82,40 @@ class CallbackThread:
             self.has_started = True
 
     def close(self, timeout: float) -> None:
-        """Wait up to `timeout` seconds for the queued calls; if it expires, they continue in the background. Must be
-        the last call, by the worker or after it has ended."""
+        """Wait up to `timeout` seconds for the queued calls; if it expires, they continue in the background. Called
+        once, by the worker or after it has ended. Calls that are queued later run on other threads, also one at a time.
+        """
         self.start()
+        self._closed = True  # first: who adds a call behind the end sees it
         self._calls.put(None)
+        self.join(timeout)
+
+    def join(self, timeout: float) -> None:
+        """After :meth:`close`: wait up to `timeout` seconds for the queued calls; not at all in one of them."""
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout)
 
     def _run(self) -> None:
-        while (call := self._calls.get()) is not None:
-            try:
-                call()
-            except Exception as error:  # noqa: BLE001  (the application's own code, on our thread)
-                self._log.exception("a callback of the application raised")
-                self.report(error)
+        with self._running:
+            while (call := self._next()) is not None:
+                try:
+                    call()
+                except Exception as error:  # noqa: BLE001  (the application's own code, on our thread)
+                    self._log.exception("a callback of the application raised")
+                    self.report(error)
+
+    def _next(self) -> Callable[[], object] | None:
+        """The next call; None at the end."""
+        while not self._closed:
+            call = self._calls.get()
+            if call is not None:
+                return call
+        with contextlib.suppress(queue.Empty):
+            while True:
+                call = self._calls.get_nowait()
+                if call is not None:
+                    return call
+        return None
 
     def _tell(self) -> None:
         error = self._errors.popleft()

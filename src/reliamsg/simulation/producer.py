@@ -17,9 +17,9 @@ from reliamsg.errors import (
 )
 from reliamsg.message import MessageId, Stream
 from reliamsg.producer.accumulator import MESSAGE_OVERHEAD
-from reliamsg.producer.api import flush
 from reliamsg.producer.commit import Content
 from reliamsg.producer.engine import ProducerEngine
+from reliamsg.producer.flushing import flush
 from reliamsg.producer.receipt import Receipt
 from reliamsg.producer.settings import Settings
 from reliamsg.runtime.clock import Clock
