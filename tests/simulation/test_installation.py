@@ -19,8 +19,8 @@ from reliamsg.simulation.world import World
 from reliamsg.store.inbox import Inbox
 from reliamsg.store.inbox_rows import Batch
 from reliamsg.store.journal import Entry
-from reliamsg.store.quarantine import QuarantinedDelivery, Selection
-from reliamsg.wire.data import Frame
+from reliamsg.store.quarantine import LATER_VERSION, QuarantinedDelivery, Selection
+from reliamsg.wire.data import Frame, Origin, Records, encode
 
 SEEDS = range(6)
 
@@ -126,4 +126,24 @@ def test_a_kept_batch_that_is_gone_without_having_been_taken_in_is_lost(tmp_path
     (violation,) = world.oracle.violations
     assert violation.kind == "lost"
     assert "5, 2)" in violation.text
+    inbox.close()
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_damaged_batch_of_a_later_version_may_leave_the_quarantine(tmp_path: Path, damaged: bool) -> None:
+    """Whoever can open it finds that it is no message."""
+    world = World(draw(1, 10, ()), tmp_path)
+    consumer = world.consumers[0]
+    consumer.drive.format()
+    stream = Stream("p1", "orders")
+    data = bytearray(encode(Origin(stream, 5, 7), 1, (0, 0), Records([b"a body"])))
+    data[-1] ^= damaged
+    inbox = Inbox(consumer.drive.path, consumer.group, consumer.drive.connect)
+    row = QuarantinedDelivery(LATER_VERSION, "dc1", stream, 0, 0, None, 0, 0, len(data), 0, bytes(data))
+    inbox.commit(Batch(quarantined=[row]), 0, 0)
+    consumer.journal.report_kept()
+    (kept,) = inbox.quarantine.select(Selection())
+    inbox.commit(Batch(unquarantined=[kept.id]), 0, 0)
+    consumer.journal.report_unreadable()
+    assert [violation.kind for violation in world.oracle.violations] == ([] if damaged else ["lost"])
     inbox.close()

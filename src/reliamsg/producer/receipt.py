@@ -153,17 +153,16 @@ class Receipt:
         """On the thread of callbacks."""
         commit = self._run.commit
         commit.wait(None)  # a commit away, or an error when the producer is closed
-        if until != "durable" and self.watch(until, partial(self._call_when, until, callback)):
+        call_again = partial(self._call_when, until, callback)
+        if (
+            until != "durable"
+            and commit.error is None
+            and commit.tracker.watch(self._messages, until, call_again)
+        ):
             return
         mistake = unrun("the receipt's callback", callback(self))
         if mistake is not None:
             raise mistake
-
-    def watch(self, until: Literal["confirmed", "consumed"], call: Callable[[], None]) -> bool:
-        """For event loops, once the commit has ended: have `call` made on the thread of callbacks when the messages may
-        be that far, or never will; False if :meth:`wait` would not block now."""
-        commit = self._run.commit
-        return commit.error is None and commit.tracker.watch(self._messages, until, call)
 
     def __repr__(self) -> str:
         if self._run.commit.tracker.generation != forks.generation:

@@ -44,8 +44,8 @@ def stored_in_inbox(drive: Drive) -> Iterator[MessageId]:
 
 
 def quarantine(connection: sqlite3.Connection) -> list[QuarantinedDelivery]:
-    """The deliveries in an inbox's quarantine. Those whose messages are unknown to their consumer are opened; junk and
-    forgeries of this kind are omitted."""
+    """The deliveries in an inbox's quarantine. Those whose messages are unknown to their consumer are opened; junk,
+    forgeries and damaged ones of this kind are omitted: a later version can't read them either."""
     rows = read_quarantined(connection, Selection(), ALL)
     opened = [_opened(connection, row) if row.reason == LATER_VERSION else row for row in rows]
     return [row for row in opened if row is not None]
@@ -54,10 +54,11 @@ def quarantine(connection: sqlite3.Connection) -> list[QuarantinedDelivery]:
 def _opened(connection: sqlite3.Connection, row: QuarantinedDelivery) -> QuarantinedDelivery | None:
     (data,) = connection.execute("SELECT frame FROM quarantined_delivery WHERE id = ?", (row.id,)).fetchone()
     try:
-        envelope = open_frame(data).envelope
+        frame = open_frame(data)
     except FrameError:
         return None
-    if envelope.incarnation == INCARNATION:
+    envelope = frame.envelope
+    if envelope.incarnation == INCARNATION or not frame.intact():
         return None
     place = {"first": envelope.seq, "last": envelope.last}
     return msgspec.structs.replace(row, stream=envelope.stream, epoch=envelope.epoch, **place)
