@@ -136,7 +136,7 @@ def test_a_damaged_batch_of_a_later_version_may_leave_the_quarantine(tmp_path: P
     consumer = world.consumers[0]
     consumer.drive.format()
     stream = Stream("p1", "orders")
-    data = bytearray(encode(Origin(stream, 5, 7), 1, (0, 0), Records([b"a body"])))
+    data = bytearray(encode(Origin(stream, 5, 8), 1, (0, 0), Records([b"a body"])))
     data[-1] ^= damaged
     inbox = Inbox(consumer.drive.path, consumer.group, consumer.drive.connect)
     row = QuarantinedDelivery(LATER_VERSION, "dc1", stream, 0, 0, None, 0, 0, len(data), 0, bytes(data))
