@@ -155,6 +155,25 @@ def test_batches(opener: Opener, network: MemoryNetwork) -> None:
     assert lists == [list(range(1, 11)), list(range(11, 21)), list(range(21, 26))]
 
 
+def test_what_an_interrupted_call_had_taken_comes_behind_a_message_of_it_that_fails(
+    opener: Opener, network: MemoryNetwork
+) -> None:
+    consumer = opener()
+    send(network["dc1"], 1, 5)
+    assert consumer._some(consumer._given, 3, 60)  # of a list, whose gathering is interrupted here
+    first = consumer.get(60)
+    assert first is not None
+    with pytest.raises(ZeroDivisionError), first.process():
+        raise ZeroDivisionError
+    found = []
+    for _ in range(5):
+        message = consumer.get(60)
+        assert message is not None
+        message.ack()
+        found.append((message.seq, message.redelivered))
+    assert found == [(1, True), (2, True), (3, True), (4, False), (5, False)]
+
+
 def test_run_with_batches_and_a_failing_one(opener: Opener, network: MemoryNetwork) -> None:
     errors: list[BaseException] = []
     consumer = opener(on_error=errors.append)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, overload
+from typing import Any, Literal, NamedTuple, overload
 
 from reliamsg import forks
 from reliamsg.arguments import (
@@ -53,7 +53,7 @@ from reliamsg.store.inbox_rows import DeadLetter
 from reliamsg.store.inbox_view import read_dead_letters
 from reliamsg.transport import factory
 
-__all__ = ["Consumer"]
+__all__ = ["Consumer", "NonBlocking", "give_back", "non_blocking", "on_change"]
 
 log = logging.getLogger("reliamsg.consumer")
 
@@ -199,6 +199,8 @@ class Consumer:
         self._given: list[Message] = []
         """Messages taken for the main thread, which may be interrupted before it has them."""
         self._dispatcher: Dispatcher | None = None
+        self._listener: Callable[[], object] | None = None
+        self._has_engine = False
         self._closing = Closing()
         rules = Rules(
             max_unacknowledged=max_unacknowledged, max_deliveries=max_deliveries, halt=on_dead_letter == "halt",
@@ -238,7 +240,10 @@ class Consumer:
         except BaseException:
             store.close()
             raise
-        self._engine = engine
+        self._engine, self._has_engine = engine, True
+        # A listener that comes later finds the engine. One that comes at this very moment is added twice.
+        if self._listener is not None:
+            engine.shared.changed.listen(self._listener)
         callbacks = CallbackThread(f"{name} errors", self._on_error, log, worker.wake)
         self._runner = runner = Runner(engine, worker, callbacks)
         self._finalizer = weakref.finalize(self, _at_exit, runner, self._calls, self._generation)
@@ -310,7 +315,11 @@ class Consumer:
             raise ConfigError(
                 "on_gap and on_late can't ask for messages: the call that they are called in does so, once they return"
             )
-        return self._given if can_be_interrupted() else []
+        if not can_be_interrupted():
+            return []
+        if self._given:  # from a call that was interrupted
+            self._calls.call(self._drop_behind_failures)
+        return self._given
 
     def _some(self, given: list[Message], most: int, timeout: float | None) -> bool:
         """Take the next messages of a stream, at most `most`, once there are any; see :meth:`get`."""
@@ -430,6 +439,16 @@ class Consumer:
                 fail(message, NotRun("it was not returned"))
         del given[:]
 
+    def _drop_behind_failures(self) -> None:
+        """A message that was returned has failed since: those of its stream that were taken with it come again, behind
+        it."""
+        shared = self._engine.shared
+        with shared.lock:
+            failing = {stream for stream, state in shared.core.streams.items() if state.epochs.is_failing}
+        dropped = [message for message in self._given if message.stream in failing and not message.replayed]
+        self._given[:] = [message for message in self._given if message not in dropped]
+        self._hand_back(dropped)
+
     def accept(self, gap: Gap) -> bool:
         """Continue without the messages of a gap, and declare them lost; durable on return, and announced to a standby
         that listens.
@@ -538,6 +557,11 @@ class Consumer:
     def __repr__(self) -> str:
         return f"<Consumer {self._group!r} of {', '.join(self._topics)}>"
 
+    def _listen(self, listener: Callable[[], object]) -> None:
+        self._listener = listener
+        if self._has_engine:
+            self._engine.shared.changed.listen(listener)
+
     @property
     def _is_open(self) -> bool:
         return self._opener is None or self._opener.done
@@ -556,6 +580,32 @@ class Consumer:
             raise ForkedError("this consumer was opened before fork(); open one in the child process")
         if self._closed:
             raise ClosedError("this consumer was closed")
+
+
+class NonBlocking(NamedTuple):
+    """The parts of a consumer that never block, for shells around event loops."""
+
+    engine: ConsumerEngine
+    decisions: Decisions
+
+
+def non_blocking(consumer: Consumer) -> NonBlocking | None:
+    """The parts of a consumer; None for a standby whose inbox another consumer has."""
+    consumer._check()
+    return NonBlocking(consumer._engine, consumer._decisions) if consumer._is_open else None
+
+
+def on_change(consumer: Consumer, listener: Callable[[], object]) -> None:
+    """Call `listener` whenever there may be a message, something was committed, or the consumer has stopped: on any
+    thread, possibly with locks held or in a signal handler. It must only schedule a look."""
+    consumer._listen(listener)
+
+
+def give_back(consumer: Consumer, messages: list[Message]) -> None:
+    """End the run of messages that iteration is in the middle of, and have messages that were taken and never returned
+    delivered again."""
+    consumer._give_back()
+    consumer._calls.call(partial(consumer._hand_back, messages))
 
 
 def _at_exit(runner: Runner, calls: Uninterrupted, generation: int) -> None:
