@@ -26,7 +26,7 @@ chaos: setup  ## Run all scenarios of the chaos laboratory once, as root; report
 	@rm -rf build/chaos
 	@$(BIN)/reliamsg lab chaos run all --json --dir build/chaos
 
-test: setup bytecode  ## All tests at small sizes, 10 to 20 minutes on 2 cores
+test: setup bytecode  ## All tests at small sizes, about 10 minutes on 2 cores
 	@rm -rf $(RUNS) && mkdir -p $(RUNS)
 	@$(MAKE) --no-print-directory --keep-going -j 2 tests-side-by-side tests-with-spark
 

@@ -52,7 +52,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "runtime": BASE | MIDDLE | {"export"},
     "producer": BASE | MIDDLE | {"export", "injection", "runtime"},
     "consumer": BASE | MIDDLE | {"export", "injection", "runtime"},
-    "aio": BASE | MIDDLE | UPPER,
+    "aio": BASE | MIDDLE | UPPER | {"runtime"},
     "testing": BASE | MIDDLE | UPPER | {"aio", "injection"},
     "lab": {"config", "errors"},
     # Subjects whole clients to faults, and has their files judged.

@@ -4457,5 +4457,65 @@ MUTANTS = (
             "Failed",
         ),
     ),
+    # -- asyncio ------------------------------------------------------------------------------------------------
+    Mutant(
+        "published-to-a-task-before-the-commit",
+        "aio/producer.py",
+        "        receipt = await opened.room.accept(content_of(topic, body, key, headers))\n"
+        "        await opened.commits.wait_durable(receipt.commit)\n",
+        "        receipt = await opened.room.accept(content_of(topic, body, key, headers))\n",
+        "P1: await publish() returns before the message is committed",
+        ByTest(
+            "aio/test_producer.py::TestPublishing::test_the_loop_runs_while_the_disk_does_not_answer[asyncio]",
+            "assert not publishing.done()",
+        ),
+    ),
+    Mutant(
+        "waiting-tasks-overtaken",
+        "aio/commits.py",
+        "        receipt = None if self._waiting else self._accumulator.accept_now(content)\n",
+        "        receipt = self._accumulator.accept_now(content)\n",
+        "P3: while the outbox is full, a small message of a later call is published before a large one",
+        ByTest(
+            "aio/test_producer.py::TestRoom::test_a_large_one_that_gives_up_lets_the_next_pass[asyncio]",
+            "assert not small.done()",
+        ),
+    ),
+    Mutant(
+        "messages-of-a-task-that-never-ran-forgotten",
+        "aio/dispatcher.py",
+        "        if item is not None:\n            self._shared.uninterrupted",
+        "        if item is None:\n            self._shared.uninterrupted",
+        "P5: a task is cancelled before it begins, and its stream is never delivered again",
+        ByTest(
+            "aio/test_consumer.py::TestRun"
+            "::test_a_task_that_is_cancelled_before_it_runs_gives_its_messages_back[asyncio]",
+            "assert message is not None",
+        ),
+    ),
+    Mutant(
+        "taken-behind-a-failure-returned",
+        "consumer/api.py",
+        "            self._calls.call(self._drop_behind_failures)\n",
+        "            pass\n",
+        "P3: messages of an interrupted call are returned before one of their stream that has failed",
+        ByTest(
+            "consumer/test_consumer.py"
+            "::test_what_an_interrupted_call_had_taken_comes_behind_a_message_of_it_that_fails",
+            "assert found == [(1, True), (2, True), (3, True), (4, False), (5, False)]",
+        ),
+    ),
+    Mutant(
+        "callbacks-dropped-at-close",
+        "producer/engine.py",
+        "            self.commands.refuse(ended)\n            self.tracker.stopped()\n",
+        "            self.commands.refuse(ended)\n",
+        "P7: a callback that waits for a confirm is never called when the producer is closed",
+        ByTest(
+            "producer/test_publishing.py::TestCallbacks"
+            "::test_when_the_producer_is_closed_although_nothing_is_confirmed",
+            "assert [type(error) for error in errors] == [ClosedError]",
+        ),
+    ),
 )
 """All of them."""

@@ -11,13 +11,12 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Literal, Self
+from typing import Literal, NamedTuple, Self
 
 from reliamsg import forks
 from reliamsg.arguments import (
     MOST_SECONDS,
     check_callback,
-    check_list,
     check_number,
     check_path,
     check_timeout,
@@ -30,12 +29,13 @@ from reliamsg.config import (
     check_sites,
     journal_export,
 )
-from reliamsg.errors import ClosedError, ConfigError, ConfirmTimeout, FatalError, ForkedError
+from reliamsg.errors import ClosedError, ConfirmTimeout, FatalError, ForkedError
 from reliamsg.injection import injected
 from reliamsg.keys import KeyRing
 from reliamsg.message import MessageId
 from reliamsg.policy import Confirm
 from reliamsg.producer.commit import Content
+from reliamsg.producer.contents import content_of, content_of_many
 from reliamsg.producer.engine import ProducerEngine
 from reliamsg.producer.flushing import flush
 from reliamsg.producer.receipt import Receipt
@@ -44,12 +44,13 @@ from reliamsg.producer.status import ProducerStatus, Remaining, messages_remain
 from reliamsg.runtime.clock import Clock, microseconds, wall_us
 from reliamsg.runtime.environment import Environment, no_probe
 from reliamsg.runtime.export_step import CLOSING_EXPORT_S
+from reliamsg.runtime.wakeup import Waiters
 from reliamsg.runtime.worker import Worker
 from reliamsg.store.outbox import Outbox
 from reliamsg.transport import factory
-from reliamsg.wire.application import check_bodies, check_body, check_headers, check_key
+from reliamsg.wire.application import check_body
 
-__all__ = ["Producer"]
+__all__ = ["NonBlocking", "Producer", "non_blocking"]
 
 log = logging.getLogger("reliamsg.producer")
 
@@ -159,7 +160,7 @@ class Producer:
         self._topics = set(named)
         self._generation = forks.generation
         self._closed = self._finished = False
-        worker = Worker("reliamsg-writer", time.monotonic, log)
+        worker, room = Worker("reliamsg-writer", time.monotonic, log), Waiters()
         store = Outbox(outbox, producer_id, wall_us(), microseconds(time.monotonic()), os.urandom(8).hex())
         try:
             self._engine = ProducerEngine(
@@ -168,13 +169,14 @@ class Producer:
                 named,
                 settings,
                 hooks.transports or factory,
-                Environment(Clock(wall_us=wall_us), worker, hooks.probe or no_probe, on_error),
+                Environment(Clock(wall_us=wall_us), worker, hooks.probe or no_probe, on_error, room=room),
                 export,
             )
         except BaseException:
             store.close()
             raise
         self._accumulator = self._engine.accumulator
+        self._room = room
         self._threads = _Threads(self._engine, worker)
         self._threads.start()
         # Stops the threads and closes the file if the application forgets to.
@@ -235,40 +237,27 @@ class Producer:
         They are stored in one transaction, all or none, and share one receipt. Raises the same errors as
         :meth:`publish`, and :class:`ConfigError` if there are no bodies.
         """
-        if not isinstance(bodies, list):
-            bodies = check_list("bodies", bodies, "bodies of bytes")
-        checked = check_bodies(bodies)
-        if not checked:
-            raise ConfigError("publish_many() needs at least one body")
-        receipt = self._accept_checked(topic, checked, key, headers, self._block)
+        receipt = self._accept_content(content_of_many(topic, bodies, key, headers), self._block)
         receipt.commit.wait_durable(None)
         return receipt
 
     def _accept(
         self, topic: str, body: bytes, key: str | None, headers: Mapping[str, str] | None, block: float
     ) -> Receipt:
-        body = check_body(body)
-        check_name("topic", topic)
-        if key is None and headers is None and topic in self._topics and self._generation == forks.generation:
-            return self._accumulator.accept_one(topic, body, block)
-        return self._accept_checked(topic, [body], key, headers, block)
+        if (
+            key is None
+            and headers is None
+            and type(topic) is str
+            and topic in self._topics
+            and self._generation == forks.generation
+        ):
+            return self._accumulator.accept_one(topic, check_body(body), block)
+        return self._accept_content(content_of(topic, body, key, headers), block)
 
-    def _accept_checked(
-        self,
-        topic: str,
-        bodies: list[bytes],
-        key: str | None,
-        headers: Mapping[str, str] | None,
-        block: float,
-    ) -> Receipt:
+    def _accept_content(self, content: Content, block: float) -> Receipt:
         self._check()
-        self._topics.add(check_name("topic", topic))
-        beside = len((check_key(key) or "").encode())
-        checked = check_headers(headers)
-        if checked:
-            beside += sum(len(name.encode()) + len(value.encode()) for name, value in checked.items())
-        size = sum(map(len, bodies)) + beside * len(bodies)
-        return self._accumulator.accept(Content(topic, bodies, key, checked, size), block)
+        self._topics.add(content.topic)
+        return self._accumulator.accept(content, block)
 
     # -- groups and removal -----------------------------------------------------------------------------------
 
@@ -383,6 +372,22 @@ class Producer:
 
     def __repr__(self) -> str:
         return f"<Producer {self._engine.producer_id!r} {'closed' if self._closed else 'open'}>"
+
+
+class NonBlocking(NamedTuple):
+    """The parts of a producer that never block, for shells around event loops."""
+
+    engine: ProducerEngine
+    room: Waiters
+    """Notified when there may be room in the outbox."""
+    block_timeout: float
+    """The number of seconds to wait for room; 0: none."""
+
+
+def non_blocking(producer: Producer) -> NonBlocking:
+    """The parts of a producer that is open in this process."""
+    producer._check()
+    return NonBlocking(producer._engine, producer._room, producer._block)
 
 
 class _Threads:

@@ -1,0 +1,100 @@
+"""Tasks that wait for room in the outbox, and for its transactions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from functools import partial
+
+from reliamsg.aio.loop import LoopCalls
+from reliamsg.producer.commit import Commit, Content
+from reliamsg.producer.engine import ProducerEngine
+from reliamsg.producer.receipt import Receipt
+from reliamsg.runtime.wakeup import Waiters
+
+__all__ = ["Commits", "Room"]
+
+
+class Room:
+    """Accepts messages in the order in which tasks publish them, also while the outbox is full."""
+
+    def __init__(self, calls: LoopCalls, engine: ProducerEngine, room: Waiters, block_timeout: float) -> None:
+        """`room`: notified, on any thread, when there may be room."""
+        self._calls = calls
+        self._accumulator, self._max_bytes = engine.accumulator, engine.admission.max_bytes
+        self._block_timeout = block_timeout
+        self._waiting: deque[tuple[Content, asyncio.Future[Receipt]]] = deque()
+        room.listen(self._notified)
+
+    async def accept(self, content: Content) -> Receipt:
+        """Wait for room, at most as long as the producer was told to, and accept messages. If this is cancelled before
+        they are accepted, they are not."""
+        receipt = None if self._waiting else self._accumulator.accept_now(content)
+        if receipt is not None:
+            return receipt
+        if not self._block_timeout or content.size > self._max_bytes:
+            return self._accumulator.accept(content)  # says why there is no room
+        future: asyncio.Future[Receipt] = self._calls.loop.create_future()
+        timer = self._calls.loop.call_later(self._block_timeout, _expire, future)
+        self._waiting.append((content, future))
+        self._look()  # there may be room since the first look
+        try:
+            return await future
+        except TimeoutError:
+            return self._accumulator.accept(content)
+        finally:
+            timer.cancel()
+            self._look()  # if this was the first, and did not fit, the next one may
+
+    def _notified(self) -> None:
+        if self._waiting:
+            self._calls.put(self._look)
+
+    def _look(self) -> None:
+        """Accept for those that wait, as long as there is room for the first of them."""
+        while self._waiting:
+            content, future = self._waiting[0]
+            if not future.done():
+                try:
+                    receipt = self._accumulator.accept_now(content)
+                except BaseException as error:  # noqa: BLE001  (raised in the task)
+                    future.set_exception(error)
+                else:
+                    if receipt is None:
+                        return
+                    future.set_result(receipt)
+            self._waiting.popleft()
+
+
+def _expire(future: asyncio.Future[Receipt]) -> None:
+    if not future.done():
+        future.set_exception(TimeoutError())
+
+
+class Commits:
+    """Tasks that wait for a transaction. However many do, it wakes the loop once."""
+
+    def __init__(self, calls: LoopCalls) -> None:
+        self._calls = calls
+        self._waiting: dict[Commit, list[asyncio.Future[None]]] = {}
+
+    async def wait_durable(self, commit: Commit) -> None:
+        """Wait until it has succeeded; raises its error."""
+        if not commit.done:
+            futures = self._waiting.get(commit)
+            if futures is None:
+                futures = self._waiting[commit] = []
+                ended = partial(self._ended, commit)
+                commit.waiters.listen(partial(self._calls.put, ended))
+                if commit.done:  # perhaps before the listener was there
+                    self._calls.put(ended)
+            future: asyncio.Future[None] = self._calls.loop.create_future()
+            futures.append(future)
+            await future
+        if commit.error is not None:
+            raise commit.error
+
+    def _ended(self, commit: Commit) -> None:
+        for future in self._waiting.pop(commit, ()):
+            if not future.done():
+                future.set_result(None)
