@@ -134,7 +134,7 @@ class TestIteration:
                 await asyncio.sleep(0.05)
                 cancelled.cancel()
                 await asyncio.wait([cancelled])
-                last = await anext(one.batches(100, 0.01))
+                last = await anext(one.batches(6, 60))
                 assert [each.body for each in last] == numbers(10)[4:]
                 ends = asyncio.ensure_future(anext(one.batches(1, 0)))
                 await asyncio.sleep(0.01)
