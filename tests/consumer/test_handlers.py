@@ -14,8 +14,8 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from reliamsg import Consumer, Producer
-from reliamsg.errors import ConfigError
+from reliamsg import Consumer, Message, Producer
+from reliamsg.errors import ConfigError, DeadLetterHalt
 from reliamsg.testing import MemoryNetwork, inject
 from tests.patience import patient, wait_for
 
@@ -149,6 +149,29 @@ def test_a_handler_that_returns_what_nobody_runs_ends_the_run_and_acknowledges_n
 
         consumer.run(handle)
         assert got == [b"%d" % n for n in range(5)]
+
+
+def test_a_delivery_that_nobody_handled_does_not_halt_a_stream_again(
+    network: MemoryNetwork, tmp_path: Path
+) -> None:
+    """The message has used up its deliveries, and comes again because its consumer was opened again."""
+
+    def fail(_: Message) -> None:
+        raise RuntimeError
+
+    options: dict[str, Any] = {"max_deliveries": 2, "on_dead_letter": "halt"}
+    with producer_of(network, tmp_path) as producer:
+        producer.publish("t", b"1")
+        for _ in range(2):
+            with consumer_of(network, tmp_path, **options) as consumer, pytest.raises(DeadLetterHalt):
+                consumer.run(fail)
+        with consumer_of(network, tmp_path, **options) as consumer:
+            for _ in range(3):
+                with pytest.raises(ConfigError, match="the handler returned a"):
+                    consumer.run(hidden(coroutine), workers=1)
+            message = consumer.get(patient(10))
+            assert message is not None
+            message.ack()
 
 
 def test_callbacks_that_return_what_nobody_runs_are_reported(

@@ -146,7 +146,7 @@ class Redelivery:
                 if not counts:
                     count = self.counts[known.epoch, seq] = count - 1
                 most = max(most, count)
-                if count >= rules.max_deliveries:
+                if counts and count >= rules.max_deliveries:
                     spent.append(seq)
                 else:
                     known.retry.add(seq, seq)
