@@ -201,7 +201,7 @@ class AioProducer(_WithTasks, ProducerProcess):
         self._shell: _Shell | None = None
         self._callbacks: _Callbacks | None = None
         self._notified, self._room_at = Waiters(), 0.0
-        """Notified when there may be room, and when that was last."""
+        """Notified when there may be room; and when there was last more, or room for another task."""
         self._tasks: set[asyncio.Task[None]] = set()
         """Those that publish, or wait for a receipt."""
         self._program: asyncio.Task[None] | None = None
@@ -325,6 +325,7 @@ class AioProducer(_WithTasks, ProducerProcess):
             receipt = await shell.room.accept(content)
         except BaseException as error:
             accepted = self._operations.pop(content.bodies[0], None) is None
+            self._room_at = self.scheduler.now  # for a smaller one behind it
             if isinstance(error, ReliamsgError):
                 if accepted:
                     raise

@@ -4517,5 +4517,32 @@ MUTANTS = (
             "assert [type(error) for error in errors] == [ClosedError]",
         ),
     ),
+    Mutant(
+        "delivery-that-nobody-handled-halts-again",
+        "protocol/receiver/redelivery.py",
+        "                if counts and count >= rules.max_deliveries:\n",
+        "                if count >= rules.max_deliveries:\n",
+        "P7: a message that had used up its deliveries halts its stream again, although its handler did not run",
+        ByTest(
+            "consumer/test_handlers.py::test_a_delivery_that_nobody_handled_does_not_halt_a_stream_again",
+            "assert not isinstance(caught.value, DeadLetterHalt)",
+        ),
+    ),
+    Mutant(
+        "cancelled-handler-forgotten",
+        "aio/dispatcher.py",
+        '                self._failed(messages, NotRun("cancelled"), report=False)\n',
+        "                pass\n",
+        "P5: messages whose handler was cancelled are never delivered again",
+        ByTest("aio/test_simulated.py::test_no_cancellation_breaks_a_promise[0]", "assert not failed"),
+    ),
+    Mutant(
+        "cancelled-while-waiting-published",
+        "aio/commits.py",
+        "            content, future = self._waiting[0]\n            if not future.done():\n",
+        "            content, future = self._waiting[0]\n            if not future.done() or future.cancelled():\n",
+        "P1: a message whose task was cancelled while it waited for room is published",
+        ByTest("aio/test_simulated.py::test_no_cancellation_breaks_a_promise[0]", "assert not failed"),
+    ),
 )
 """All of them."""

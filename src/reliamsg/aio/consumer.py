@@ -12,12 +12,13 @@ from typing import Any, Literal, Self, overload
 
 from reliamsg.aio.dispatcher import Dispatcher
 from reliamsg.aio.loop import Changed, LoopCalls, in_thread
-from reliamsg.arguments import MOST_SECONDS, check_callback, check_count, check_number, check_timeout
+from reliamsg.aio.opening import Opening
+from reliamsg.arguments import MOST_SECONDS, check_count, check_number, check_timeout
 from reliamsg.config import JournalExport, Site
 from reliamsg.consumer import api as blocking
 from reliamsg.consumer.dispatcher import LOOK_EVERY_S, OnGap
 from reliamsg.consumer.status import ConsumerStatus, Remaining
-from reliamsg.errors import ClosedError, ConfigError
+from reliamsg.errors import ConfigError
 from reliamsg.keys import KeyRing
 from reliamsg.message import Gap, Message
 from reliamsg.store.inbox_rows import DeadLetter
@@ -72,8 +73,7 @@ class Consumer:
         journal: str | os.PathLike[str] | JournalExport | None = None,
     ) -> None:
         self._group = group
-        self._on_error = on_error
-        self._make = partial(
+        make = partial(
             blocking.Consumer, group, sites, topics=topics, inbox=inbox, begin=begin, gap_timeout=gap_timeout,
             on_gap=on_gap, on_late=on_late, max_deliveries=max_deliveries, max_unacknowledged=max_unacknowledged,
             max_inbox_bytes=max_inbox_bytes, max_streams=max_streams, max_known_streams=max_known_streams,
@@ -81,38 +81,22 @@ class Consumer:
             standby=standby, takeover_timeout=takeover_timeout, keys=keys, on_dead_letter=on_dead_letter,
             unsequenced=unsequenced, journal=journal,
         )  # fmt: skip
+        self._opening: Opening[blocking.Consumer, Remaining] = Opening("consumer", make, on_error)
         self._opened: _Opened | None = None
-        self._opening = self._stopped = False
+        self._stopped = False
         self._dispatchers: set[Dispatcher] = set()
-        self._closing: asyncio.Future[Remaining] | None = None
 
     async def open(self) -> None:
         """Open the inbox and start to connect, as the constructor of the blocking consumer does, and raise the same
         errors. Once; ``async with`` does it. If this is cancelled, the consumer is closed again."""
-        if self._opening:
-            raise ClosedError("a consumer is opened once")
-        self._opening = True
-        calls = LoopCalls()
-        check_callback("on_error", self._on_error)
-        make = self._make if self._on_error is None else partial(self._make, on_error=self._report(calls))
-        try:
-            consumer = await in_thread(make, partial(blocking.Consumer.close, timeout=0.0))
-        except BaseException:
-            self._opening = False
-            raise
-        self._opened = _Opened(consumer, calls)
+        self._opened = opened = _Opened(*await self._opening.open())
         if self._stopped:
-            consumer.stop()
-
-    def _report(self, calls: LoopCalls) -> Callable[[BaseException], None]:
-        on_error = self._on_error
-        assert on_error is not None
-        return lambda error: calls.put(partial(on_error, error))
+            opened.consumer.stop()
 
     @property
     def _open(self) -> _Opened:
         if self._opened is None:
-            raise ClosedError("this consumer is not open: use `async with`, or await open()")
+            raise self._opening.not_open()
         self._opened.calls.check()
         return self._opened
 
@@ -155,7 +139,7 @@ class Consumer:
         parts = await self._parts(opened)
         if parts is None:
             return
-        blocking.give_back(opened.consumer, [])
+        blocking.end_iteration(opened.consumer)
         dispatcher = Dispatcher(parts, opened.changed, handler, batch)
         self._dispatchers.add(dispatcher)
         try:
@@ -187,7 +171,7 @@ class Consumer:
     async def _get(self, opened: _Opened, deadline: float | None) -> Message | None:
         while True:
             seen = opened.changed.count
-            message = None if self._closing is not None else opened.consumer.get(0.0)
+            message = None if self._opening.closing else opened.consumer.get(0.0)
             if message is not None or self._stopped:
                 return message
             left = LOOK_EVERY_S if deadline is None else deadline - time.monotonic()
@@ -306,10 +290,8 @@ class Consumer:
         """
         check_number("timeout", timeout, least=-MOST_SECONDS)
         opened = self._open
-        if self._closing is None:
-            self.stop()
-            self._closing = asyncio.ensure_future(self._close(opened, timeout, asyncio.current_task()))
-        return await asyncio.shield(self._closing)
+        self.stop()
+        return await self._opening.close(partial(self._close, opened, timeout, asyncio.current_task()))
 
     async def _close(self, opened: _Opened, timeout: float, caller: asyncio.Task[Any] | None) -> Remaining:
         deadline = time.monotonic() + timeout

@@ -12,10 +12,10 @@ from typing import Any
 from reliamsg.aio.loop import Changed
 from reliamsg.arguments import NotRun
 from reliamsg.consumer.api import NonBlocking
-from reliamsg.consumer.buffer import DeliverySlice, fail
+from reliamsg.consumer.buffer import DeliverySlice
 from reliamsg.consumer.dead_letters import LateItem, ReplayItem
 from reliamsg.consumer.deliveries import GapItem
-from reliamsg.consumer.dispatcher import LOOK_EVERY_S, TURN_MESSAGES, TURN_S
+from reliamsg.consumer.dispatcher import LOOK_EVERY_S, TURN_MESSAGES, TURN_S, Batch, record_failure
 from reliamsg.message import Message
 from reliamsg.runtime.environment import no_probe
 
@@ -151,31 +151,13 @@ class Dispatcher:
             self._shared.uninterrupted(partial(self._deliveries.release, portion))
 
     async def _handle_batch(self, portion: DeliverySlice, most: int) -> None:
-        deliveries, shared = self._deliveries, self._shared
-        messages: list[Message] = []
-        runs: list[tuple[Message, Message]] = []
-        """First and last message of each slice."""
-        buffer = portion.buffer
-        current = portion
+        batch = Batch(self._shared, self._deliveries, portion)
         try:
-            while True:
-                run = current.take(most - len(messages)) if shared.role.holds else None
-                if run:
-                    messages += run
-                    runs.append((run[0], run[-1]))
-                if len(messages) >= most or current.offer.alone:
-                    break
-                more = shared.uninterrupted(
-                    partial(deliveries.take_more, current, most, most - len(messages))
-                )
-                if more is None:
-                    break
-                current = more
-            if messages and await self._handle(messages, messages):
-                for first, last in runs:
-                    buffer.acknowledge_run(first, last)
+            batch.gather(most)
+            if batch.messages and await self._handle(batch.messages, batch.messages):
+                batch.acknowledge()
         finally:
-            shared.uninterrupted(partial(deliveries.release, current))
+            batch.release()
 
     async def _handle(self, messages: list[Message], argument: Message | list[Message]) -> bool:
         """Run the handler; a failure is recorded. If this task is cancelled, the handler has not failed: its messages
@@ -191,7 +173,7 @@ class Dispatcher:
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
-                self._shared.uninterrupted(partial(self._record, messages, NotRun("cancelled")))
+                self._failed(messages, NotRun("cancelled"), report=False)
                 raise
             self._warn(messages, error)  # the handler awaited something that was cancelled
         except Exception as error:  # noqa: BLE001  (any of the application's own)
@@ -209,16 +191,6 @@ class Dispatcher:
         log.warning("handling %s failed: %s: %s", messages[0].id, type(error).__name__, error)
         self._failed(messages, error)
 
-    def _failed(self, messages: list[Message], error: BaseException) -> None:
-        self._shared.uninterrupted(partial(self._record, messages, error, error))
-
-    def _record(
-        self, messages: list[Message], error: BaseException, reported: BaseException | None = None
-    ) -> None:
-        shared = self._shared
-        with shared.lock:
-            for message in messages:
-                fail(message, error)
-            if reported is not None:
-                shared.health.report(reported)
-            shared.agenda.due(0.0)
+    def _failed(self, messages: list[Message], error: BaseException, *, report: bool = True) -> None:
+        record = partial(record_failure, self._shared, messages, error, report=report)
+        self._shared.uninterrupted(record)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,10 +11,9 @@ from typing import Literal, Self
 
 from reliamsg.aio.commits import Commits, Room
 from reliamsg.aio.loop import LoopCalls, in_thread
+from reliamsg.aio.opening import Opening
 from reliamsg.aio.receipt import Receipt
-from reliamsg.arguments import check_callback
 from reliamsg.config import JournalExport, Site
-from reliamsg.errors import ClosedError
 from reliamsg.keys import KeyRing
 from reliamsg.message import MessageId
 from reliamsg.policy import Confirm
@@ -69,8 +67,7 @@ class Producer:
         on_error: Callable[[BaseException], object] | None = None,
     ) -> None:
         self._id = producer_id
-        self._on_error = on_error
-        self._make = partial(
+        make = partial(
             blocking.Producer, producer_id, sites, outbox=outbox, groups=groups, confirm=confirm, release=release,
             wire=wire, compression=compression, max_bytes=max_bytes, retain_seconds=retain_seconds,
             retain_bytes=retain_bytes, when_full=when_full, block_timeout=block_timeout,
@@ -78,30 +75,13 @@ class Producer:
             status_interval=status_interval, max_repair_bytes_per_second=max_repair_bytes_per_second, keys=keys,
             journal=journal,
         )  # fmt: skip
+        self._opening: Opening[blocking.Producer, Remaining] = Opening("producer", make, on_error)
         self._opened: _Opened | None = None
-        self._opening = False
-        self._closing: asyncio.Future[Remaining] | None = None
 
     async def open(self) -> None:
         """Open the outbox and start to connect, as the constructor of the blocking producer does, and raise the same
         errors. Once; ``async with`` does it. If this is cancelled, the producer is closed again."""
-        if self._opening:
-            raise ClosedError("a producer is opened once")
-        self._opening = True
-        calls = LoopCalls()
-        check_callback("on_error", self._on_error)
-        make = self._make if self._on_error is None else partial(self._make, on_error=self._report(calls))
-        try:
-            producer = await in_thread(make, partial(blocking.Producer.close, timeout=0.0))
-        except BaseException:
-            self._opening = False
-            raise
-        self._opened = _Opened(producer, calls)
-
-    def _report(self, calls: LoopCalls) -> Callable[[BaseException], None]:
-        on_error = self._on_error
-        assert on_error is not None
-        return lambda error: calls.put(partial(on_error, error))
+        self._opened = _Opened(*await self._opening.open())
 
     @property
     def _producer(self) -> blocking.Producer:
@@ -110,7 +90,7 @@ class Producer:
     @property
     def _open(self) -> _Opened:
         if self._opened is None:
-            raise ClosedError("this producer is not open: use `async with`, or await open()")
+            raise self._opening.not_open()
         self._opened.calls.check()
         return self._opened
 
@@ -216,9 +196,7 @@ class Producer:
         closing continues, and another call waits for it.
         """
         producer = self._producer
-        if self._closing is None:
-            self._closing = asyncio.ensure_future(in_thread(partial(producer.close, timeout)))
-        return await asyncio.shield(self._closing)
+        return await self._opening.close(lambda: in_thread(partial(producer.close, timeout)))
 
     async def __aenter__(self) -> Self:
         await self.open()

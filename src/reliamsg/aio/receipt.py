@@ -75,7 +75,7 @@ class Receipt:
         See :meth:`reliamsg.Receipt.wait` for the meaning of `until` and for the errors. Cancelling changes nothing
         about the messages: they stay in the outbox and are sent.
         """
-        check_choice("until", until, ("durable", "confirmed", "consumed"))
+        check_choice("until", until, blocking.UNTIL)
         check_timeout("timeout", timeout)
         self._calls.check()
         try:

@@ -601,9 +601,13 @@ def on_change(consumer: Consumer, listener: Callable[[], object]) -> None:
     consumer._listen(listener)
 
 
+def end_iteration(consumer: Consumer) -> None:
+    """End the run of messages that iteration is in the middle of, so that others can take the rest of it."""
+    consumer._give_back()
+
+
 def give_back(consumer: Consumer, messages: list[Message]) -> None:
-    """End the run of messages that iteration is in the middle of, and have messages that were taken and never returned
-    delivered again."""
+    """The same, and have `messages`, which were taken and never returned, delivered again."""
     consumer._give_back()
     consumer._calls.call(partial(consumer._hand_back, messages))
 

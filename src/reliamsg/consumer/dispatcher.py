@@ -18,7 +18,7 @@ from reliamsg.message import Gap, Message
 from reliamsg.runtime.environment import no_probe
 from reliamsg.runtime.wakeup import Uninterrupted, Waiters
 
-__all__ = ["Decisions", "Dispatcher", "OnGap"]
+__all__ = ["Batch", "Decisions", "Dispatcher", "OnGap", "record_failure"]
 
 log = logging.getLogger("reliamsg.consumer")
 
@@ -96,6 +96,52 @@ class Decisions:
 def _skip(item: GapItem, deliveries: Deliveries) -> None:
     deliveries.accept(item.gap)
     item.decided()
+
+
+class Batch:
+    """Messages of one stream for one call of a handler, from as many slices as that takes."""
+
+    def __init__(self, shared: Shared, deliveries: Deliveries, portion: DeliverySlice) -> None:
+        """`portion`: the first slice. Call :meth:`release` in the end, whatever happens."""
+        self.messages: list[Message] = []
+        self._shared, self._deliveries, self._portion = shared, deliveries, portion
+        self._runs: list[tuple[Message, Message]] = []
+        """First and last message of each slice."""
+
+    def gather(self, most: int) -> None:
+        """Take up to `most` messages, as far as they are there."""
+        shared, messages = self._shared, self.messages
+        while True:
+            run = self._portion.take(most - len(messages)) if shared.role.holds else None
+            if run:
+                messages += run
+                self._runs.append((run[0], run[-1]))
+            if len(messages) >= most or self._portion.offer.alone:
+                return
+            take = partial(self._deliveries.take_more, self._portion, most, most - len(messages))
+            more = shared.uninterrupted(take)
+            if more is None:
+                return
+            self._portion = more
+
+    def acknowledge(self) -> None:
+        """The handler has returned."""
+        for first, last in self._runs:
+            self._portion.buffer.acknowledge_run(first, last)
+
+    def release(self) -> None:
+        """Let the stream go on."""
+        self._shared.uninterrupted(partial(self._deliveries.release, self._portion))
+
+
+def record_failure(shared: Shared, messages: list[Message], error: BaseException, *, report: bool) -> None:
+    """Have messages delivered again whose handler raised `error`. `report`: tell ``on_error``."""
+    with shared.lock:
+        for message in messages:
+            fail(message, error)
+        if report:
+            shared.health.report(error)
+        shared.agenda.due(0.0)
 
 
 class Dispatcher:
@@ -245,37 +291,16 @@ class Dispatcher:
         return True
 
     def _failed(self, messages: list[Message], error: BaseException) -> None:
-        shared = self._shared
-        with shared.lock:
-            for message in messages:
-                fail(message, error)
-            shared.health.report(error)
-            shared.agenda.due(0.0)
+        record_failure(self._shared, messages, error, report=True)
 
     def _handle_batch(self, portion: DeliverySlice, most: int) -> None:
-        deliveries, role = self._deliveries, self._shared.role
-        messages: list[Message] = []
-        runs: list[tuple[Message, Message]] = []
-        """First and last message of each slice."""
-        buffer = portion.buffer
-        current = portion
+        batch = Batch(self._shared, self._deliveries, portion)
         try:
-            while True:
-                run = current.take(most - len(messages)) if role.holds else None
-                if run:
-                    messages += run
-                    runs.append((run[0], run[-1]))
-                if len(messages) >= most or current.offer.alone:
-                    break
-                more = deliveries.take_more(current, most, most - len(messages))
-                if more is None:
-                    break
-                current = more
-            if messages and self._handle(messages, messages):
-                for first, last in runs:
-                    buffer.acknowledge_run(first, last)
+            batch.gather(most)
+            if batch.messages and self._handle(batch.messages, batch.messages):
+                batch.acknowledge()
         finally:
-            deliveries.release(current)
+            batch.release()
 
     def _replay(self, item: ReplayItem) -> None:
         message = item.message

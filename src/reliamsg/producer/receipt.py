@@ -15,9 +15,10 @@ from reliamsg.producer.confirmations import ConfirmationTracker
 from reliamsg.producer.removals import Messages
 from reliamsg.producer.status import MessageState
 
-__all__ = ["Receipt"]
+__all__ = ["UNTIL", "Receipt"]
 
-_UNTIL = ("durable", "confirmed", "consumed")
+UNTIL = ("durable", "confirmed", "consumed")
+"""How far a receipt can wait."""
 
 
 class Receipt:
@@ -113,7 +114,7 @@ class Receipt:
         Raises also what stopped the producer, :class:`ClosedError` when it is closed meanwhile, and
         :class:`ForkedError` in a child process.
         """
-        check_choice("until", until, _UNTIL)
+        check_choice("until", until, UNTIL)
         check_timeout("timeout", timeout)
         tracker, run = self._tracker, self._run
         start = tracker.now()
@@ -141,7 +142,7 @@ class Receipt:
         logged and reported to ``on_error``. Raises :class:`ConfigError` where :meth:`wait` does.
         """
         check_callback("callback", callback, optional=False)
-        check_choice("until", until, _UNTIL)
+        check_choice("until", until, UNTIL)
         tracker = self._tracker
         if until == "consumed":
             tracker.check_consumed(self._run.topic)
