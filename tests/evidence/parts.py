@@ -14,7 +14,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,9 @@ ROOT = Path(__file__).parents[2]
 SEEDS = 40_000
 SEEDS_AT_ONCE = 500
 SEED_MESSAGES = 200
+TASK_SEEDS = 10_000
+TASK_SEEDS_AT_ONCE = 250
+TASK_SEED_MESSAGES = 60
 RUNS = 300
 RUNS_AT_ONCE = 10
 FUZZ_SECONDS = 120
@@ -161,34 +164,59 @@ def _failed_tests(data: Data, output: str) -> list[str]:
 
 def _seeds(root: Path, sources: Sources) -> Part:
     entry = "tests/evidence/simulate.py"
-    covers = modules(entry)
-    first = _fresh("seeds", range(10**11, 10**12), SEEDS, covers(root, sources))
-    chunks = []
-    for at in range(first, first + SEEDS, SEEDS_AT_ONCE):
-        seeds = f"{at}:{at + SEEDS_AT_ONCE}"
-        command = (sys.executable, "-m", "tests.evidence.simulate", seeds, str(SEED_MESSAGES))
-        chunks.append(Chunk(seeds.replace(":", "-"), command, _failed_seeds, covers))
     return Part(
         "seeds",
         "fresh simulated runs, each with settings and faults of its own",
-        tuple(chunks),
-        lambda output: _read_seeds(output, sources.closure([entry])),
-        lambda found: (
-            f"{_sum(found, 'seeds')} runs, {sum(len(each['failing_seeds']) for each in found)} with violations"
-        ),
+        _chunks_of_seeds("seeds", entry, SEEDS, SEEDS_AT_ONCE, SEED_MESSAGES)(root, sources),
+        lambda output: _read_seeds(output, SEEDS_AT_ONCE, sources.closure([entry]), {"faults", "settings"}),
+        _summary_of_seeds,
         120,
         lacking=_never_struck,
     )
 
 
-def _read_seeds(output: str, closure: Collection[str]) -> Data | None:
-    """All is well only if the hash covers every source that was used."""
+def _tasks(root: Path, sources: Sources) -> Part:
+    entry = "tests/evidence/simulate_tasks.py"
+    return Part(
+        "tasks",
+        "the same with asyncio applications, whose tasks are cancelled anywhere",
+        _chunks_of_seeds("tasks", entry, TASK_SEEDS, TASK_SEEDS_AT_ONCE, TASK_SEED_MESSAGES)(root, sources),
+        lambda output: _read_seeds(output, TASK_SEEDS_AT_ONCE, sources.closure([entry]), {"states"}),
+        _summary_of_seeds,
+        120,
+        lacking=_never_cancelled,
+    )
+
+
+def _chunks_of_seeds(
+    name: str, entry: str, count: int, at_once: int, messages: int
+) -> Callable[[Path, Sources], tuple[Chunk, ...]]:
+    """`entry`: the file that is called with seeds and a number of messages."""
+    covers, module = modules(entry), entry.removesuffix(".py").replace("/", ".")
+
+    def chunks(root: Path, sources: Sources) -> Iterable[Chunk]:
+        first = _fresh(name, range(10**11, 10**12), count, covers(root, sources))
+        for at in range(first, first + count, at_once):
+            seeds = f"{at}:{at + at_once}"
+            command = (sys.executable, "-m", module, seeds, str(messages))
+            yield Chunk(seeds.replace(":", "-"), command, _failed_seeds, covers)
+
+    return lambda root, sources: tuple(chunks(root, sources))
+
+
+def _read_seeds(output: str, count: int, closure: Collection[str], also: Set[str]) -> Data | None:
+    """All is well only if the hash covers every source that was used. `also`: keys that have to be there."""
     found = _last_json(output)
-    if found is None or not {"seeds", "failing_seeds", "faults", "settings", "opened"} <= found.keys():
+    if found is None or not {"seeds", "failing_seeds", "opened"} | also <= found.keys():
         return None
     outside = sorted(set(found.pop("opened")) - set(closure))
-    ok = not found["failing_seeds"] and not outside and found["seeds"] == SEEDS_AT_ONCE
+    ok = not found["failing_seeds"] and not outside and found["seeds"] == count
     return {**found, "outside": outside, "ok": ok}
+
+
+def _summary_of_seeds(found: Sequence[Data]) -> str:
+    failed = sum(len(each["failing_seeds"]) for each in found)
+    return f"{_sum(found, 'seeds')} runs, {failed} with violations"
 
 
 def _failed_seeds(data: Data, output: str) -> list[str]:
@@ -202,6 +230,14 @@ def _never_struck(found: Sequence[Data]) -> list[str]:
         times.update({f"the fault {name}": count for name, count in each["faults"].items()})
         for setting, values in each["settings"].items():
             times.update({f"{setting}={value}": count for value, count in values.items()})
+    return sorted(name for name, count in times.items() if not count)
+
+
+def _never_cancelled(found: Sequence[Data]) -> list[str]:
+    """States in which no task of any chunk was cancelled."""
+    times: Counter[str] = Counter()
+    for each in found:
+        times.update(each["states"])
     return sorted(name for name, count in times.items() if not count)
 
 
@@ -359,7 +395,8 @@ def _sum(found: Iterable[Mapping[str, Any]], name: str) -> str:
 
 
 PARTS: Mapping[str, Callable[[Path, Sources], Part]] = {
-    "tests": _tests, "seeds": _seeds, "mutants": _mutants, "fuzz": _fuzz, "model": _model, "campaign": _campaign,
+    "tests": _tests, "seeds": _seeds, "tasks": _tasks, "mutants": _mutants, "fuzz": _fuzz, "model": _model,
+    "campaign": _campaign,
 }  # fmt: skip
 
 

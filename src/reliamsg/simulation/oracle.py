@@ -349,20 +349,26 @@ class Oracle:
         """A client accepted more bytes than its limit."""
         self.violate("unbounded", f"{client} accepted {count} bytes, the limit is {limit}")
 
-    def taken_back(self, first: MessageId, last: int, epoch_of: Callable[[Stream, int], int]) -> None:
+    def taken_back(
+        self, first: MessageId, last: int, epoch_of: Callable[[Stream, int], int]
+    ) -> list[Operation]:
         """An application removed the messages from `first` to number `last`, by their current identities: nothing is
-        promised about them from now on, and they may still be delivered.
+        promised about them from now on, and they may still be delivered. Returns those that were not removed before.
 
         `epoch_of`: the current epoch of renumbered messages. The judge knows a message by its first identity if no
         broker has received it since it was renumbered.
         """
+        found: list[Operation] = []
         for operation in self.operations.values():
             message = operation.message
             if message is None or not first.seq <= message.seq <= last:
                 continue
             epoch = epoch_of(operation.stream, message.epoch)
-            if first in (message._replace(seq=first.seq), message._replace(seq=first.seq, epoch=epoch)):
+            matches = first in (message._replace(seq=first.seq), message._replace(seq=first.seq, epoch=epoch))
+            if matches and not operation.removed:
                 operation.removed = True
+                found.append(operation)
+        return found
 
     def group_named(self, producer: str, topic: str, group: str) -> None:
         """A producer names one more group."""

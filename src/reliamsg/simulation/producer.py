@@ -408,8 +408,11 @@ class ProducerProcess(Process):
         assert last is not None
         self.note(f"takes back {first} to {last.seq}")
         now = self.renumbering()
-        self._oracle.taken_back(first, last.seq, lambda stream, epoch: now.epoch(stream, epoch, 0))
-        self._order(lambda: engine.remove(first, last))
+        removed = self._oracle.taken_back(first, last.seq, lambda stream, epoch: now.epoch(stream, epoch, 0))
+        held: list[int] = []
+        if self._order(lambda: held.append(engine.remove(first, last))) and held == [0]:
+            for operation in removed:  # the outbox had released all of them, so nothing has changed
+                operation.removed = False
 
     def _change_groups(self, engine: ProducerEngine) -> None:
         """Name a group, or stop naming it."""
