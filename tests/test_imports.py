@@ -57,7 +57,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "metrics": BASE
     | {"store.journal", "runtime.observation", "producer.status", "consumer.status", "export.exporter"},
     "prometheus": {"metrics", "version"},
-    "otel": {"metrics", "version", "message", "errors", "arguments", "runtime.observation"},
+    "otel": BASE
+    | {"metrics", "runtime.observation", "aio", "consumer.api", "producer.api", "producer.receipt"},
     "testing": BASE | MIDDLE | UPPER | {"aio", "injection"},
     "lab": {"config", "errors"},
     # Subjects whole clients to faults, and has their files judged.

@@ -46,7 +46,14 @@ from reliamsg.runtime.callbacks import CallbackThread, OnError
 from reliamsg.runtime.clock import Clock, elapsed_clock
 from reliamsg.runtime.closing import Closing
 from reliamsg.runtime.environment import Environment, Waker, no_probe
-from reliamsg.runtime.observation import JournalListener, JournalListeners, Observed, State, observed
+from reliamsg.runtime.observation import (
+    JournalListener,
+    JournalListeners,
+    Observed,
+    State,
+    client_name,
+    observed,
+)
 from reliamsg.runtime.wakeup import Uninterrupted, can_be_interrupted
 from reliamsg.runtime.worker import Worker
 from reliamsg.store.inbox import Inbox
@@ -608,6 +615,11 @@ def non_blocking(consumer: Consumer) -> NonBlocking | None:
     """The parts of a consumer; None for a standby whose inbox another consumer has."""
     consumer._check()
     return NonBlocking(consumer._engine, consumer._decisions) if consumer._is_open else None
+
+
+@client_name.register(Consumer)
+def _name(consumer: Consumer) -> str:
+    return consumer._group
 
 
 @observed.register(Consumer)

@@ -7,5 +7,6 @@ except ImportError as error:
     raise ImportError("reliamsg.otel needs the extra: pip install 'reliamsg[otel]'") from error
 
 from reliamsg.otel.metrics import Metrics
+from reliamsg.otel.tracing import Tracing
 
-__all__ = ["Metrics"]
+__all__ = ["Metrics", "Tracing"]

@@ -44,7 +44,14 @@ from reliamsg.producer.status import ProducerStatus, Remaining, messages_remain
 from reliamsg.runtime.clock import Clock, microseconds, wall_us
 from reliamsg.runtime.environment import Environment, no_probe
 from reliamsg.runtime.export_step import CLOSING_EXPORT_S
-from reliamsg.runtime.observation import JournalListener, JournalListeners, Observed, State, observed
+from reliamsg.runtime.observation import (
+    JournalListener,
+    JournalListeners,
+    Observed,
+    State,
+    client_name,
+    observed,
+)
 from reliamsg.runtime.wakeup import Waiters
 from reliamsg.runtime.worker import Worker
 from reliamsg.store.outbox import Outbox
@@ -400,6 +407,11 @@ def non_blocking(producer: Producer) -> NonBlocking:
     """The parts of a producer that is open in this process."""
     producer._check()
     return NonBlocking(producer._engine, producer._room, producer._block)
+
+
+@client_name.register(Producer)
+def _name(producer: Producer) -> str:
+    return producer._engine.producer_id
 
 
 @observed.register(Producer)

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from reliamsg.errors import ConfigError
 from reliamsg.store.journal import Entry
 
-__all__ = ["JournalListener", "JournalListeners", "Observed", "State", "observed"]
+__all__ = ["JournalListener", "JournalListeners", "Observed", "State", "client_name", "observed"]
 
 JournalListener = Callable[[Sequence[Entry]], object]
 """Called on the writer's thread after each commit. It must be quick, and must not block."""
@@ -82,4 +82,11 @@ def observed(client: object) -> Observed:
     Raises :class:`ConfigError` for anything else, :class:`ClosedError` for one that is not open, and
     :class:`ForkedError` for one of the parent process.
     """
+    raise ConfigError(f"not a producer or consumer of reliamsg: {type(client).__name__}")
+
+
+@singledispatch
+def client_name(client: object) -> str:
+    """The producer id of a producer, or the group of a consumer, whether or not it is open. Raises
+    :class:`ConfigError` for anything else."""
     raise ConfigError(f"not a producer or consumer of reliamsg: {type(client).__name__}")
