@@ -287,3 +287,12 @@ def test_a_listener_that_raises_stops_nothing(
     assert [record.message for record in caplog.records if record.exc_info] == [
         "a listener to the journal raised, and is not called any more"
     ]
+
+
+def test_the_page_describes_every_metric() -> None:
+    page = (Path(__file__).parent.parent.parent / "docs" / "how-to" / "monitoring.md").read_text()
+    for metric in METRICS.values():
+        name = metric.prometheus_name + ("_total" if metric.kind == "counter" else "")
+        row = next((line for line in page.splitlines() if line.startswith("|") and f"`{name}`" in line), "")
+        assert metric.kind in row, name
+        assert all(f"`{label}`" in row for label in metric.labels), name

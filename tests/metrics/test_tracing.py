@@ -17,7 +17,7 @@ from opentelemetry.semconv._incubating.attributes import messaging_attributes
 from opentelemetry.semconv.schemas import Schemas
 from opentelemetry.trace import SpanKind, StatusCode
 
-from reliamsg import ClosedError, ConfigError, Message, MessageTooLarge, aio
+from reliamsg import ClosedError, ConfigError, Consumer, Message, MessageTooLarge, Producer, Site, aio
 from reliamsg.otel import Tracing, attributes
 from reliamsg.testing import MemoryNetwork
 from tests.consumer.tools import send
@@ -307,21 +307,28 @@ def test_handlers_that_would_not_run_are_refused(
         spans.tracing.producer(3)  # type: ignore[call-overload]
 
 
-@pytest.mark.parametrize("protocol", ["amqp", "mqtt"])
 @pytest.mark.parametrize("wire", ["batch", "plain"])
-def test_every_form_carries_the_context(spans: Spans, protocol: Any, wire: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("broker", ["rabbit", "shared_mosquitto"])
+def test_every_form_carries_the_context_through_real_brokers(
+    spans: Spans, broker: str, wire: Any, request: pytest.FixtureRequest, unique: str, tmp_path: Path
+) -> None:
+    sites = [Site("dc1", request.getfixturevalue(broker).url)]
     with (
-        MemoryNetwork("dc1", protocol=protocol) as network,
-        spans.tracing.consumer(consumer(network, tmp_path / "i.db")) as reader,
-        spans.tracing.producer(producer(network, tmp_path / "o.db", wire=wire)) as sender,
+        spans.tracing.consumer(Consumer("g", sites, topics=[unique], inbox=tmp_path / "i.db")) as reader,
+        Producer("p", sites, outbox=tmp_path / "o.db", groups={unique: ["g"]}, wire=wire) as plain,
     ):
         state = trace.TraceState([("vendor", "1")])
         remote = trace.SpanContext(1, 2, True, trace.TraceFlags(1), state)
-        token = context.attach(trace.set_span_in_context(trace.NonRecordingSpan(remote)))
-        sender.publish("orders", b"x")
+        above = baggage.set_baggage(
+            "tenant", "blau", trace.set_span_in_context(trace.NonRecordingSpan(remote))
+        )
+        token = context.attach(above)
+        spans.tracing.producer(plain).publish(unique, b"x").wait(WAIT)
         context.detach(token)
         message = reader.get(WAIT)
         assert message is not None
-        found = trace.get_current_span(propagate.extract(message.headers)).get_span_context()
-        assert identity(found) == identity(spans.one("publish orders"))
-        assert found.trace_state == state
+        found = propagate.extract(message.headers, context.Context())
+        origin = trace.get_current_span(found).get_span_context()
+        assert identity(origin) == identity(spans.one(f"publish {unique}"))
+        assert origin.trace_state == state
+        assert baggage.get_all(found) == {"tenant": "blau"}
