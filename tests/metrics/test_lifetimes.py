@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import sys
 import threading
+import tomllib
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +20,8 @@ from reliamsg.metrics.readings import OTHER, OUTCOMES, QUARANTINE_REASONS, RESUL
 from reliamsg.prometheus import Collector
 from reliamsg.runtime.observation import JournalListeners, observed
 from reliamsg.testing import MemoryNetwork
+from tests.children import run_child
+from tests.docs.blocks import ROOT
 from tests.metrics.tools import Scraper, consumer, producer
 from tests.patience import patient, wait_for
 
@@ -290,9 +294,32 @@ def test_a_listener_that_raises_stops_nothing(
 
 
 def test_the_page_describes_every_metric() -> None:
-    page = (Path(__file__).parent.parent.parent / "docs" / "how-to" / "monitoring.md").read_text()
+    page = (ROOT / "docs" / "how-to" / "monitoring.md").read_text()
+    rows = [line for line in page.splitlines() if line.startswith("| `reliamsg_")]
     for metric in METRICS.values():
         name = metric.prometheus_name + ("_total" if metric.kind == "counter" else "")
-        row = next((line for line in page.splitlines() if line.startswith("|") and f"`{name}`" in line), "")
+        row = next((line for line in rows if f"`{name}`" in line.split("|")[1]), "")
         assert metric.kind in row, name
         assert all(f"`{label}`" in row for label in metric.labels), name
+
+
+@pytest.mark.parametrize(
+    ("module", "package", "extra"),
+    [("prometheus", "prometheus_client", "prometheus"), ("otel", "opentelemetry", "otel")],
+)
+def test_a_package_that_is_missing_is_named(module: str, package: str, extra: str) -> None:
+    code = (
+        f"import sys; sys.modules[{package!r}] = None\n"
+        f"try:\n    import reliamsg.{module}\nexcept ImportError as error:\n    print(error)"
+    )
+    done = run_child([sys.executable, "-c", code], text=True, check=True)
+    assert f"pip install 'reliamsg[{extra}]'" in done.stdout
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert extra in project["optional-dependencies"]
+
+
+def test_metrics_load_no_client() -> None:
+    """A program with a producer alone does not load consumers, and neither loads asyncio for its sake."""
+    code = "import sys, reliamsg.prometheus, reliamsg.otel; print(*sys.modules)"
+    loaded = set(run_child([sys.executable, "-c", code], text=True, check=True).stdout.split())
+    assert not loaded & {"reliamsg.aio", "reliamsg.consumer", "reliamsg.producer", "pika", "paho"}

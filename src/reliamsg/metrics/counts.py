@@ -6,8 +6,10 @@ no lock to wait for; any thread may take a copy.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from reliamsg.message import Stream
 from reliamsg.store.journal import Entry
@@ -26,37 +28,44 @@ DECLARED_REMOVED = "declared:removed"
 _EVENTS = frozenset({"gap_opened", "gap_held", "gap_closed", "declared", "conflict"})
 """Kinds of which entries are counted, too."""
 _SPECIAL = _EVENTS | {"rejected"}
-_LATENCY_KINDS = frozenset({"enqueued", "confirmed", "delivered", "acknowledged"})
+
+
+def _zeros() -> defaultdict[Any, int]:
+    return defaultdict(int)
+
+
+def _histograms() -> defaultdict[Key, defaultdict[int, int]]:
+    return defaultdict(_zeros)
 
 
 @dataclass(slots=True)
 class Totals:
     """Sums of entries."""
 
-    messages: dict[Key, int] = field(default_factory=dict)
+    messages: defaultdict[Key, int] = field(default_factory=_zeros)
     """How many messages entries were about; 1 for each entry that is not about messages."""
-    events: dict[str, int] = field(default_factory=dict)
+    events: defaultdict[str, int] = field(default_factory=_zeros)
     """How many entries there were, for kinds of which that matters."""
-    latencies: dict[Key, dict[int, int]] = field(default_factory=dict)
+    latencies: defaultdict[Key, defaultdict[int, int]] = field(default_factory=_histograms)
     """Histograms, see :mod:`reliamsg.protocol.histogram`."""
 
     def add(self, other: Totals) -> None:
         """Add the sums of others."""
         for key, count in other.messages.items():
-            self.messages[key] = self.messages.get(key, 0) + count
+            self.messages[key] += count
         for kind, count in other.events.items():
-            self.events[kind] = self.events.get(kind, 0) + count
+            self.events[kind] += count
         for key, histogram in other.latencies.items():
-            _merge(self.latencies.setdefault(key, {}), histogram)
+            mine = self.latencies[key]
+            for bucket, count in histogram.items():
+                mine[bucket] += count
 
     def copy(self) -> Totals:
         """A copy. Another thread may be adding: each dict is copied in one step of the interpreter."""
-        latencies = self.latencies.copy()
-        return Totals(
-            self.messages.copy(),
-            self.events.copy(),
-            {key: histogram.copy() for key, histogram in latencies.items()},
-        )
+        latencies = _histograms()
+        for key, histogram in self.latencies.copy().items():
+            latencies[key] = histogram.copy()
+        return Totals(self.messages.copy(), self.events.copy(), latencies)
 
 
 class Counts:
@@ -78,13 +87,11 @@ class Counts:
             if entry.reason or kind in _SPECIAL:
                 kind, count = self._special(entry, declared, count)
             key = kind, entry.site
-            messages[key] = messages.get(key, 0) + count
-            if entry.latency and kind in _LATENCY_KINDS:
-                histogram = latencies.get(key)
-                if histogram is None:
-                    latencies[key] = dict(entry.latency)
-                else:
-                    _merge(histogram, entry.latency)
+            messages[key] += count
+            if entry.latency:
+                histogram = latencies[key]
+                for bucket, number in entry.latency.items():
+                    histogram[bucket] += number
 
     def _special(
         self, entry: Entry, declared: dict[Stream | None, list[Entry]], count: int
@@ -106,7 +113,7 @@ class Counts:
             _covers(each, entry) for each in declared.get(entry.stream, ())
         ):
             kind = FILLED
-        self._totals.events[kind] = self._totals.events.get(kind, 0) + 1
+        self._totals.events[kind] += 1
         return kind, count if entry.last else 0  # the extent may be unknown
 
 
@@ -117,8 +124,3 @@ def _covers(declared: Entry, closed: Entry) -> bool:
         and declared.first <= closed.first
         and (declared.last == 0 or closed.first <= declared.last)
     )
-
-
-def _merge(histogram: dict[int, int], more: Mapping[int, int]) -> None:
-    for bucket, count in more.items():
-        histogram[bucket] = histogram.get(bucket, 0) + count

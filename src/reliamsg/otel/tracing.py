@@ -387,8 +387,8 @@ class TracedConsumer(_Blocking["Consumer"]):
 
     def process(self, given: Given) -> Process[Given]:
         """A span around processing a message, or a list of them, that :meth:`run` did not deliver. Like
-        :meth:`reliamsg.Message.process`, it acknowledges on success, and records a failure on an exception, which it
-        re-raises."""
+        :meth:`reliamsg.Message.process`, it acknowledges on success, and records a failure of every message on an
+        exception, which it re-raises."""
         return Process(given, self._processing.span(given))
 
     def __iter__(self) -> Iterator[Message]:
@@ -429,8 +429,8 @@ class AsyncTracedConsumer(_Async["aio.Consumer"]):
 
     def process(self, given: Given) -> Process[Given]:
         """A span around processing a message, or a list of them, that :meth:`run` did not deliver; for ``async with``.
-        Like :meth:`reliamsg.Message.process`, it acknowledges on success, and records a failure on an exception, which
-        it re-raises."""
+        Like :meth:`reliamsg.Message.process`, it acknowledges on success, and records a failure of every message on an
+        exception, which it re-raises."""
         return Process(given, self._processing.span(given))
 
     def __aiter__(self) -> AsyncIterator[Message]:
