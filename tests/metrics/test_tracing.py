@@ -307,6 +307,19 @@ def test_handlers_that_would_not_run_are_refused(
         spans.tracing.producer(3)  # type: ignore[call-overload]
 
 
+def test_a_client_of_the_wrong_kind_is_refused(spans: Spans, network: MemoryNetwork, tmp_path: Path) -> None:
+    with (
+        producer(network, tmp_path / "o.db") as sender,
+        pytest.raises(ConfigError, match="pass it to producer"),
+    ):
+        spans.tracing.consumer(sender)  # type: ignore[call-overload]
+    with (
+        consumer(network, tmp_path / "i.db") as reader,
+        pytest.raises(ConfigError, match="pass it to consumer"),
+    ):
+        spans.tracing.producer(reader)  # type: ignore[call-overload]
+
+
 @pytest.mark.parametrize("wire", ["batch", "plain"])
 @pytest.mark.parametrize("broker", ["rabbit", "shared_mosquitto"])
 def test_every_form_carries_the_context_through_real_brokers(

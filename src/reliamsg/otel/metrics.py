@@ -8,6 +8,7 @@ from functools import partial
 
 from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation, get_meter
 
+from reliamsg import forks
 from reliamsg.metrics.catalogue import BOUNDS_S, METRICS, Metric
 from reliamsg.metrics.clients import Clients
 from reliamsg.metrics.readings import Distribution, Labels, Readings
@@ -37,7 +38,7 @@ class Metrics:
         """Observe these clients, as :meth:`observe` does."""
         self._clients = Clients()
         self._clients.add(clients)
-        self._lock = threading.Lock()
+        self._generation, self._lock = forks.generation, threading.Lock()
         self._readings = Readings()
         self._used: set[str] = set(_instruments())
         """Instruments that have used the readings. Each uses them once, so that one collection asks clients once."""
@@ -79,6 +80,10 @@ class Metrics:
 
     def _read(self, instrument: str) -> Readings:
         """The readings of the current collection."""
+        if (
+            self._generation != forks.generation
+        ):  # another thread of the parent process may have held the lock
+            self._generation, self._lock = forks.generation, threading.Lock()
         with self._lock:
             if instrument in self._used:
                 self._readings = self._clients.read()

@@ -77,6 +77,8 @@ class Tracing:
         :class:`ConfigError` for anything but a producer.
         """
         publishing = _Publishing(self._tracer, client_name(producer))
+        if not hasattr(producer, "publish"):
+            raise ConfigError("a consumer can't publish: pass it to consumer()")
         if inspect.iscoroutinefunction(producer.publish):
             return AsyncTracedProducer(producer, publishing)
         return TracedProducer(producer, publishing)
@@ -97,6 +99,8 @@ class Tracing:
         consumer.
         """
         processing = _Processing(self._tracer, client_name(consumer))
+        if not hasattr(consumer, "run"):
+            raise ConfigError("a producer has no messages to process: pass it to producer()")
         if inspect.iscoroutinefunction(consumer.run):
             return AsyncTracedConsumer(consumer, processing)
         return TracedConsumer(consumer, processing)

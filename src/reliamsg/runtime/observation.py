@@ -26,22 +26,22 @@ class JournalListeners:
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
-        self._listeners: tuple[JournalListener, ...] = ()
+        self._listeners: list[JournalListener] = []
 
     def add(self, listener: JournalListener) -> None:
-        """Pass entries to this listener, too."""
-        self._listeners = (*self._listeners, listener)
+        """Pass entries to this listener, too. On any thread."""
+        self._listeners.append(listener)
 
     def __bool__(self) -> bool:
         return bool(self._listeners)
 
     def __call__(self, entries: Sequence[Entry]) -> None:
-        for listener in self._listeners:
+        for listener in tuple(self._listeners):
             try:
                 listener(entries)
             except Exception:  # noqa: BLE001  (logged; the client must go on)
                 self._log.exception("a listener to the journal raised, and is not called any more")
-                self._listeners = tuple(each for each in self._listeners if each is not listener)
+                self._listeners.remove(listener)
 
 
 @dataclass(frozen=True, slots=True)
