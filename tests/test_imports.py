@@ -53,6 +53,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "producer": BASE | MIDDLE | {"export", "injection", "runtime"},
     "consumer": BASE | MIDDLE | {"export", "injection", "runtime"},
     "aio": BASE | MIDDLE | UPPER | {"runtime"},
+    # Observe clients from outside. The clients register themselves with runtime.observation; types only of the rest.
+    "metrics": BASE
+    | {"store.journal", "runtime.observation", "producer.status", "consumer.status", "export.exporter"},
+    "prometheus": {"metrics", "version"},
+    "otel": BASE
+    | {"metrics", "runtime.observation", "aio", "consumer.api", "producer.api", "producer.receipt"},
     "testing": BASE | MIDDLE | UPPER | {"aio", "injection"},
     "lab": {"config", "errors"},
     # Subjects whole clients to faults, and has their files judged.
@@ -198,8 +204,8 @@ def loaded_by(statement: str) -> set[str]:
 def test_importing_the_package_loads_no_client_and_no_tool() -> None:
     loaded = loaded_by("import reliamsg; [getattr(reliamsg, name) for name in reliamsg.__all__]")
     heavy = {
-        "amqtt", "asyncio", "click", "jinja2", "paho", "pika", "pyarrow", "pyspark", "rich", "sqlite_utils",
-        "zstandard",
+        "amqtt", "asyncio", "click", "jinja2", "opentelemetry", "paho", "pika", "prometheus_client", "pyarrow",
+        "pyspark", "rich", "sqlite_utils", "zstandard",
     }  # fmt: skip
     assert not loaded & heavy
     assert not {

@@ -21,6 +21,7 @@ from reliamsg.consumer.status import ConsumerStatus, Remaining
 from reliamsg.errors import ConfigError
 from reliamsg.keys import KeyRing
 from reliamsg.message import Gap, Message
+from reliamsg.runtime.observation import Observed, client_name, observed
 from reliamsg.store.inbox_rows import DeadLetter
 
 __all__ = ["Consumer"]
@@ -310,6 +311,16 @@ class Consumer:
 
     def __repr__(self) -> str:
         return f"<Consumer {self._group!r} not open>" if self._opened is None else repr(self._opened.consumer)
+
+
+@client_name.register(Consumer)
+def _name(consumer: Consumer) -> str:
+    return consumer._group
+
+
+@observed.register(Consumer)
+def _observed(consumer: Consumer) -> Observed:
+    return observed(consumer._open.consumer)
 
 
 class _Opened:

@@ -21,6 +21,7 @@ from reliamsg.producer import api as blocking
 from reliamsg.producer import receipt as blocking_receipt
 from reliamsg.producer.contents import content_of, content_of_many
 from reliamsg.producer.status import ProducerStatus, Remaining
+from reliamsg.runtime.observation import Observed, client_name, observed
 
 __all__ = ["Producer"]
 
@@ -211,6 +212,16 @@ class Producer:
 
     def __repr__(self) -> str:
         return f"<Producer {self._id!r} not open>" if self._opened is None else repr(self._opened.producer)
+
+
+@client_name.register(Producer)
+def _name(producer: Producer) -> str:
+    return producer._id
+
+
+@observed.register(Producer)
+def _observed(producer: Producer) -> Observed:
+    return observed(producer._producer)
 
 
 class _Opened:

@@ -46,6 +46,14 @@ from reliamsg.runtime.callbacks import CallbackThread, OnError
 from reliamsg.runtime.clock import Clock, elapsed_clock
 from reliamsg.runtime.closing import Closing
 from reliamsg.runtime.environment import Environment, Waker, no_probe
+from reliamsg.runtime.observation import (
+    JournalListener,
+    JournalListeners,
+    Observed,
+    State,
+    client_name,
+    observed,
+)
 from reliamsg.runtime.wakeup import Uninterrupted, can_be_interrupted
 from reliamsg.runtime.worker import Worker
 from reliamsg.store.inbox import Inbox
@@ -200,6 +208,7 @@ class Consumer:
         """Messages taken for the main thread, which may be interrupted before it has them."""
         self._dispatcher: Dispatcher | None = None
         self._listener: Callable[[], object] | None = None
+        self._journal_listeners = JournalListeners(log)
         self._has_engine = False
         self._closing = Closing()
         rules = Rules(
@@ -214,6 +223,7 @@ class Consumer:
             max_quarantine_bytes=max_quarantine_bytes,
         )  # fmt: skip
         self._make = _engines(settings, rules, sites, journal_export(journal), self._calls)
+        self._site_names, self._max_inbox_bytes = tuple(site.name for site in sites), max_inbox_bytes
         self._on_error = on_error
         self._runner: Runner | None = None
         self._stopped = False
@@ -244,6 +254,8 @@ class Consumer:
         # A listener that comes later finds the engine. One that comes at this very moment is added twice.
         if self._listener is not None:
             engine.shared.changed.listen(self._listener)
+        if self._journal_listeners:
+            store.exported.journal.listen(self._journal_listeners)
         callbacks = CallbackThread(f"{name} errors", self._on_error, log, worker.wake)
         self._runner = runner = Runner(engine, worker, callbacks)
         self._finalizer = weakref.finalize(self, _at_exit, runner, self._calls, self._generation)
@@ -562,6 +574,16 @@ class Consumer:
         if self._has_engine:
             self._engine.shared.changed.listen(listener)
 
+    def _listen_to_journal(self, listener: JournalListener) -> None:
+        self._journal_listeners.add(listener)
+        if self._has_engine:  # else a standby opens the inbox later
+            self._engine.shared.inbox.exported.journal.listen(self._journal_listeners)
+
+    def _look(self) -> State:
+        status = self.status()
+        failed = self._is_open and self._engine.shared.health.fatal is not None
+        return State(status, status.inbox_bytes, self._max_inbox_bytes, failed)
+
     @property
     def _is_open(self) -> bool:
         return self._opener is None or self._opener.done
@@ -593,6 +615,20 @@ def non_blocking(consumer: Consumer) -> NonBlocking | None:
     """The parts of a consumer; None for a standby whose inbox another consumer has."""
     consumer._check()
     return NonBlocking(consumer._engine, consumer._decisions) if consumer._is_open else None
+
+
+@client_name.register(Consumer)
+def _name(consumer: Consumer) -> str:
+    return consumer._group
+
+
+@observed.register(Consumer)
+def _observed(consumer: Consumer) -> Observed:
+    consumer._check()
+    return Observed(
+        consumer, "consumer", consumer._site_names, consumer._journal_listeners, consumer._listen_to_journal,
+        consumer._look,
+    )  # fmt: skip
 
 
 def on_change(consumer: Consumer, listener: Callable[[], object]) -> None:

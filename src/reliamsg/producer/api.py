@@ -44,6 +44,14 @@ from reliamsg.producer.status import ProducerStatus, Remaining, messages_remain
 from reliamsg.runtime.clock import Clock, microseconds, wall_us
 from reliamsg.runtime.environment import Environment, no_probe
 from reliamsg.runtime.export_step import CLOSING_EXPORT_S
+from reliamsg.runtime.observation import (
+    JournalListener,
+    JournalListeners,
+    Observed,
+    State,
+    client_name,
+    observed,
+)
 from reliamsg.runtime.wakeup import Waiters
 from reliamsg.runtime.worker import Worker
 from reliamsg.store.outbox import Outbox
@@ -177,6 +185,8 @@ class Producer:
             raise
         self._accumulator = self._engine.accumulator
         self._room = room
+        self._journal = store.journal
+        self._journal_listeners = JournalListeners(log)
         self._threads = _Threads(self._engine, worker)
         self._threads.start()
         # Stops the threads and closes the file if the application forgets to.
@@ -359,6 +369,15 @@ class Producer:
         if not remaining.nothing:
             log.warning("producer %s: %s", self._engine.producer_id, remaining)
 
+    def _listen_to_journal(self, listener: JournalListener) -> None:
+        self._journal_listeners.add(listener)
+        self._journal.listen(self._journal_listeners)
+
+    def _look(self) -> State:
+        engine = self._engine
+        admission = engine.admission
+        return State(self.status(), admission.used, admission.max_bytes, engine.fatal is not None)
+
     def _check(self, dead: bool = False) -> None:
         """Refuse use after fork() and close(), and raise the error that stopped this producer."""
         if self._generation != forks.generation:
@@ -388,6 +407,20 @@ def non_blocking(producer: Producer) -> NonBlocking:
     """The parts of a producer that is open in this process."""
     producer._check()
     return NonBlocking(producer._engine, producer._room, producer._block)
+
+
+@client_name.register(Producer)
+def _name(producer: Producer) -> str:
+    return producer._engine.producer_id
+
+
+@observed.register(Producer)
+def _observed(producer: Producer) -> Observed:
+    producer._check(dead=True)
+    return Observed(
+        producer, "producer", tuple(producer._engine.sites), producer._journal_listeners,
+        producer._listen_to_journal, producer._look,
+    )  # fmt: skip
 
 
 class _Threads:

@@ -1,0 +1,2 @@
+"""Numbers about producers and consumers, for Prometheus (:mod:`reliamsg.prometheus`) and OpenTelemetry
+(:mod:`reliamsg.otel`). This package depends on neither."""
