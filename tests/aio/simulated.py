@@ -500,9 +500,10 @@ class AioConsumer(_WithTasks, ConsumerProcess):
             self._oracle.rejected(self.group, self.name, messages[0].id)
             self._acked.append(messages[0].id)
             return
-        # They are acknowledged once this has returned, before anything else runs in the loop.
+        # They are acknowledged once this has returned.
         self._ending += messages
-        asyncio.get_running_loop().call_soon(self._returned, engine)
+        assert self._loop is not None
+        self._loop.after_this_call(partial(self._returned, engine))
 
     def _returned(self, engine: ConsumerEngine) -> None:
         messages, self._ending = self._ending, []

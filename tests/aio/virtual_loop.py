@@ -32,12 +32,17 @@ class VirtualLoop(_Loop):  # type: ignore[misc]
         self._executor, self._on_error = executor, on_error
         self._life = executor.life
         self._ready: deque[asyncio.Handle] = deque()
+        self._after_call: list[Callable[[], object]] = []
         self._scheduled = False
 
     @property
     def alive(self) -> bool:
         """Whether the process is the one in which the loop was made."""
         return self._executor.alive and self._executor.life == self._life
+
+    def after_this_call(self, callback: Callable[[], object]) -> None:
+        """Call `callback` at once after what runs now, unless the process terminates in it."""
+        self._after_call.append(callback)
 
     def drain(self) -> None:
         """Make calls until none is ready, whatever the time."""
@@ -138,6 +143,8 @@ class VirtualLoop(_Loop):  # type: ignore[misc]
                 if not self.alive:
                     self._ready.clear()
                     return
+                while self._after_call:
+                    self._after_call.pop()()
         finally:
             asyncio._set_running_loop(None)
         if self._ready:
