@@ -2,7 +2,7 @@
 
 .PHONY: help setup demo chaos test test-integrations test-full test-full-most test-full-integrations evidence prove mutants lint format types
 .PHONY: bytecode tests-side-by-side tests-with-spark integrations-side-by-side integrations-with-spark
-.PHONY: bench bench-audit soak fuzz model clean
+.PHONY: bench bench-audit soak fuzz model docs clean
 .DEFAULT_GOAL := help
 
 BIN := .venv/bin
@@ -96,6 +96,11 @@ format: setup  ## Fix formatting
 
 types: setup  ## Check types, strictly, of the tests too
 	$(BIN)/mypy
+
+docs: setup  ## Build the documentation site in build/site; broken links and references are errors
+	@rm -rf build/site build/doctrees
+	@$(BIN)/python -m sphinx -q -W --keep-going -j 2 -d build/doctrees . build/site
+	@echo 'build/site/index.html'
 
 fuzz: setup  ## Fuzz every decoder, guided by coverage: FUZZ_SECONDS=60 for each
 	VIRTUAL_ENV=$(CURDIR)/.venv $$(command -v uv || echo $(BIN)/uv) pip install -q --group fuzz
