@@ -36,7 +36,10 @@ myst_heading_anchors = 6
 
 html_theme = "furo"
 html_extra_path = ["docs/site/index.html"]
+html_static_path = ["docs/site/site.css"]
+html_css_files = ["site.css"]
 html_copy_source = False
+html_show_search_summary = False  # it would fetch the pages that were found, which browsers refuse for files
 html_show_sphinx = False
 html_theme_options = {"top_of_page_buttons": []}
 
@@ -59,9 +62,8 @@ PACKAGES = ["reliamsg", "reliamsg.aio", "reliamsg.testing", "reliamsg.checker", 
 def add_navigation(app: Sphinx, page: str, source: list[str]) -> None:
     """Append what plain Markdown can't contain: other viewers would show it as text."""
     if page == root_doc:
-        source[0] = source[0].replace(
-            "](examples)", "](docs/examples.rst)"
-        )  # the directory is a page of the site
+        # The site has a page for the directory.
+        source[0] = source[0].replace("](examples)", "](docs/examples.rst)")
         source[0] += "".join(tree(pages, caption) for caption, pages in NAVIGATION.items())
     elif page == "docs/reference/api":
         source[0] += tree([f"api/{package.removeprefix('reliamsg.')}" for package in PACKAGES])
