@@ -2,7 +2,7 @@
 
 .PHONY: help setup demo chaos test test-integrations test-full test-full-most test-full-integrations evidence prove mutants lint format types
 .PHONY: bytecode tests-side-by-side tests-with-spark integrations-side-by-side integrations-with-spark
-.PHONY: bench bench-audit soak fuzz model docs sbom audit-dependencies clean
+.PHONY: bench bench-audit soak fuzz model docs distributions sbom audit-dependencies clean
 .DEFAULT_GOAL := help
 
 BIN := .venv/bin
@@ -101,6 +101,11 @@ docs: setup  ## Build the documentation site in build/site; broken links and ref
 	@rm -rf build/site build/doctrees
 	@$(BIN)/python -m sphinx -q -W --keep-going -j 2 -d build/doctrees . build/site
 	@echo 'build/site/index.html'
+
+distributions: setup  ## Build the wheel and the source distribution in dist, and check them
+	@rm -rf dist
+	@$(BIN)/python -m build
+	@$(BIN)/python -m twine check --strict dist/*
 
 # What users install: the package with all extras, and nothing of the development environment.
 DEPENDENCIES := build/dependencies

@@ -32,7 +32,7 @@ class Broker(ABC):
 
     def __init__(self, directory: Path | str, name: str, port: int | None, start_timeout: float) -> None:
         """`port`: None to pick a free one. `start_timeout`: seconds that :meth:`start` may take."""
-        self.directory = Path(directory).resolve()
+        self.directory: Path = Path(directory).resolve()
         self._name = name
         self._port = port or free_port()
         self._start_timeout = start_timeout
