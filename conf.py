@@ -41,7 +41,7 @@ html_css_files = ["site.css"]
 html_copy_source = False
 html_show_search_summary = False  # it would fetch the pages that were found, which browsers refuse for files
 html_show_sphinx = False
-html_theme_options = {"top_of_page_buttons": []}
+html_theme_options: dict[str, list[str]] = {"top_of_page_buttons": []}
 
 autodoc_default_options = {"members": True, "undoc-members": True, "member-order": "bysource"}
 autodoc_preserve_defaults = True

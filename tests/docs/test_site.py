@@ -16,6 +16,7 @@ import pytest
 from tests.audit.browser import Browser, open_browser
 from tests.children import run_child
 from tests.docs.blocks import ROOT
+from tests.once import made_once
 from tests.patience import wait_for
 
 pytestmark = pytest.mark.integrations
@@ -37,10 +38,11 @@ def build(sources: Path, site: Path, doctrees: Path) -> tuple[int, str]:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("docs")
-    status, warnings = build(ROOT, place / "site", place / "doctrees")
-    assert status == 0, warnings
-    return place / "site"
+    def make(place: Path) -> None:
+        status, warnings = build(ROOT, place / "site", place / "doctrees")
+        assert status == 0, warnings
+
+    return made_once(tmp_path_factory, "documentation", make) / "site"
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,7 @@ import pytest
 import reliamsg
 from tests.children import run_child
 from tests.docs.blocks import ROOT, blocks
+from tests.once import made_once
 
 pytestmark = pytest.mark.integrations
 
@@ -39,9 +40,11 @@ def succeeded(*command: str | Path, cwd: Path = ROOT) -> str:
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with the source distribution, and the wheel that was built from it."""
-    place = tmp_path_factory.mktemp("dist")
-    succeeded(sys.executable, "-m", "build", "--outdir", place, ROOT)
-    return place
+
+    def make(place: Path) -> None:
+        succeeded(sys.executable, "-m", "build", "--outdir", place, ROOT)
+
+    return made_once(tmp_path_factory, "distributions", make)
 
 
 @pytest.fixture(scope="module")
@@ -149,14 +152,18 @@ def runs(path: str | Path, version: str) -> bool:
     return subprocess.run([path, "-c", code], capture_output=True, check=False).returncode == 0
 
 
-@pytest.mark.parametrize("version", interpreters())
-def test_the_wheel_installs_and_works(version: str, wheel: Path, tmp_path: Path) -> None:
+def test_the_wheel_installs_and_works(wheel: Path, tmp_path: Path) -> None:
     """The command answers, and the first example of the README runs, in an environment with nothing else."""
-    succeeded(interpreters()[version], "-m", "venv", tmp_path / "fresh")
-    programs = tmp_path / "fresh" / "bin"
-    succeeded(programs / "pip", "install", "-q", "--disable-pip-version-check", wheel, cwd=tmp_path)
-    assert succeeded(programs / "reliamsg", "--version", cwd=tmp_path).split() == ["reliamsg", VERSION]
     (tmp_path / "first.py").write_text(blocks((ROOT / "README.md").read_text())[0].text)
-    assert succeeded(programs / "python", "-W", "error", "first.py", cwd=tmp_path) == "42 widgets\n"
-    where = succeeded(programs / "python", "-c", "import reliamsg; print(reliamsg.__file__)", cwd=tmp_path)
-    assert Path(where.strip()).is_relative_to(tmp_path / "fresh")
+    for version, python in interpreters().items():
+        fresh = tmp_path / version
+        succeeded(python, "-m", "venv", fresh / "venv")
+        programs = fresh / "venv" / "bin"
+        succeeded(programs / "pip", "install", "-q", "--disable-pip-version-check", wheel, cwd=fresh)
+        assert succeeded(programs / "reliamsg", "--version", cwd=fresh).split() == ["reliamsg", VERSION], (
+            version
+        )
+        example = succeeded(programs / "python", "-W", "error", tmp_path / "first.py", cwd=fresh)
+        assert example == "42 widgets\n", version
+        where = succeeded(programs / "python", "-c", "import reliamsg; print(reliamsg.__file__)", cwd=fresh)
+        assert Path(where.strip()).is_relative_to(fresh), version
