@@ -2,7 +2,7 @@
 
 .PHONY: help setup demo chaos test test-integrations test-full test-full-most test-full-integrations evidence prove mutants lint format types
 .PHONY: bytecode tests-side-by-side tests-with-spark integrations-side-by-side integrations-with-spark
-.PHONY: bench bench-audit soak fuzz model clean
+.PHONY: bench bench-audit soak fuzz model docs distributions sbom audit-dependencies clean
 .DEFAULT_GOAL := help
 
 BIN := .venv/bin
@@ -96,6 +96,33 @@ format: setup  ## Fix formatting
 
 types: setup  ## Check types, strictly, of the tests too
 	$(BIN)/mypy
+
+docs: setup  ## Build the documentation site in build/site; broken links and references are errors
+	@rm -rf build/site build/doctrees
+	@$(BIN)/python -m sphinx -q -W --keep-going -j 2 -d build/doctrees . build/site
+	@echo 'build/site/index.html'
+
+distributions: setup  ## Build the wheel and the source distribution in dist, and check them
+	@rm -rf dist
+	@$(BIN)/python -m build
+	@$(BIN)/python -m twine check --strict dist/*
+
+# What users install: the package with all extras, and nothing of the development environment.
+DEPENDENCIES := build/dependencies
+$(DEPENDENCIES)/installed.txt: pyproject.toml
+	@rm -rf $(DEPENDENCIES)
+	@uv=$$(command -v uv || echo $(CURDIR)/$(BIN)/uv) && export VIRTUAL_ENV=$(CURDIR)/$(DEPENDENCIES) && \
+	$$uv venv -q --python $(BIN)/python $(DEPENDENCIES) && $$uv pip install -q '.[audit,demo,remote,zstd]' && \
+	$$uv pip freeze -q | grep -v '^reliamsg' > $@.new && mv $@.new $@
+
+sbom: setup $(DEPENDENCIES)/installed.txt  ## List everything that the package installs, as CycloneDX, in build/sbom.json
+	@$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --mc-type library --output-reproducible \
+		-o build/sbom.json $(DEPENDENCIES)/bin/python
+	@echo build/sbom.json
+
+audit-dependencies: setup $(DEPENDENCIES)/installed.txt  ## Look all of that up in a database of known vulnerabilities
+	@$(BIN)/pip-audit --strict --no-deps --disable-pip --progress-spinner off -r $(DEPENDENCIES)/installed.txt || \
+	{ echo 'audit-dependencies: a package is vulnerable, or could not be looked up; see above' >&2; exit 1; }
 
 fuzz: setup  ## Fuzz every decoder, guided by coverage: FUZZ_SECONDS=60 for each
 	VIRTUAL_ENV=$(CURDIR)/.venv $$(command -v uv || echo $(BIN)/uv) pip install -q --group fuzz

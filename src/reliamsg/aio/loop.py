@@ -24,7 +24,7 @@ class LoopCalls:
 
     def __init__(self) -> None:
         """For the loop that is running."""
-        self.loop = asyncio.get_running_loop()
+        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self._calls: deque[Callable[[], object]] = deque()
         self._scheduled = False
 

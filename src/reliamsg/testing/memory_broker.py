@@ -28,7 +28,7 @@ class MemoryBroker(LocalBroker):
         super().__init__(name, protocol, self._faults)
         self._tells_wrongly = False
         self._hold_confirms = self._shuffle_confirms = False
-        self.control = ControlFaults(self.model, self.lock, self._random)
+        self.control: ControlFaults = ControlFaults(self.model, self.lock, self._random)
         """Faults of its control frames."""
 
     # Faults of the whole broker
@@ -230,7 +230,7 @@ class MemoryBroker(LocalBroker):
 
     def _wipe(self) -> None:
         self._faults.count_lost(self.model.wipe())
-        self.groups_changed += 1
+        self.note_groups_changed()
 
     def _drop_all(self, reason: str) -> None:
         for connection in list(self.model.sessions):

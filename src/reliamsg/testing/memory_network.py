@@ -42,12 +42,12 @@ class MemoryNetwork:
         threaded: bool = True,
     ) -> None:
         protocols = {name: protocol if isinstance(protocol, str) else protocol[name] for name in site_names}
-        self.brokers = {
+        self.brokers: dict[str, MemoryBroker] = {
             name: MemoryBroker(name, protocol=protocols[name], seed=seed + i)
             for i, name in enumerate(site_names)
         }
         names = network_names(site_names)
-        self.sites = tuple(
+        self.sites: tuple[Site, ...] = tuple(
             Site(name, f"memory://{names[name]}/{protocols[name]}") for name in dict.fromkeys(site_names)
         )
         self._hosts = [

@@ -17,10 +17,10 @@ __all__ = ["Broker", "TlsFiles"]
 class Broker(ABC):
     """A broker on this machine that can be started, stopped, killed, paused and wiped.
 
-        It keeps its data in its own directory, and its port across restarts. A context manager: entering starts it,
+    It keeps its data in its own directory, and its port across restarts. A context manager: entering starts it,
     leaving kills it. Not safe for use by several threads at the same time.
 
-        Subclasses define how the process is launched, when it is ready, and what :meth:`wipe` deletes.
+    Subclasses define how the process is launched, when it is ready, and what :meth:`wipe` deletes.
     """
 
     _KIND: ClassVar[str]
@@ -32,7 +32,7 @@ class Broker(ABC):
 
     def __init__(self, directory: Path | str, name: str, port: int | None, start_timeout: float) -> None:
         """`port`: None to pick a free one. `start_timeout`: seconds that :meth:`start` may take."""
-        self.directory = Path(directory).resolve()
+        self.directory: Path = Path(directory).resolve()
         self._name = name
         self._port = port or free_port()
         self._start_timeout = start_timeout

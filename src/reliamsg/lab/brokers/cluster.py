@@ -140,9 +140,9 @@ class RabbitCluster:
             raise LabError(f"partition mode {mode!r}: {', '.join(get_args(PartitionMode))} are possible")
         self.mode = mode
         self.mirrored = mirrored
-        self.directory = Path(directory).resolve()
-        self.network = Network(nodes)
-        self.nodes = [
+        self.directory: Path = Path(directory).resolve()
+        self.network: Network = Network(nodes)
+        self.nodes: list[ClusterNode] = [
             ClusterNode(
                 self.directory / str(number),
                 self.network,

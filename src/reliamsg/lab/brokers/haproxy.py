@@ -40,9 +40,9 @@ class HaProxy:
         if not servers:
             raise LabError("a balancer needs at least one server")
         self._program = program("haproxy", "haproxy")
-        self.directory = Path(directory).resolve()
+        self.directory: Path = Path(directory).resolve()
         self.directory.mkdir(parents=True, exist_ok=True)
-        self.port = port or free_port()
+        self.port: int = port or free_port()
         self._child: Child | None = None
         self._servers = servers
         # Not a socket in the directory: its path may have at most 107 bytes, which a test's directory may exceed.

@@ -40,7 +40,7 @@ class Network:
             raise LabError("network namespaces need root")
         self._ip = program("ip", "iproute2")
         self._iptables = program("iptables", "iptables")
-        self.hosts = range(1, hosts + 1)
+        self.hosts: range = range(1, hosts + 1)
         self._lock = threading.RLock()
         self._number, self._reservation = _take_number()
         self._closed = False

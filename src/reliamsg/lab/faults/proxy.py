@@ -82,7 +82,7 @@ class TcpProxy:
 
     def __init__(self, upstream_host: str, upstream_port: int, *, port: int | None = None) -> None:
         self._upstream = (upstream_host, upstream_port)
-        self.port = port or free_port()
+        self.port: int = port or free_port()
         self._loop = asyncio.new_event_loop()
         self._thread: threading.Thread | None = None
         self._listener: socket.socket | None = None

@@ -70,11 +70,11 @@ class LocalBroker:
         group is busy."""
         self.tells_subscribers = True
         """MQTT: whether it reports that nobody subscribes, as MQTT 5 brokers can; others only keep a group's mark."""
-        self.groups_changed = 0
+        self.groups_changed: int = 0
         """How often groups appeared or disappeared, or the evidence of them changed."""
-        self.model = BrokerModel[Connection](protocol, faults)
+        self.model: BrokerModel[Connection] = BrokerModel(protocol, faults)
         """To be used with :attr:`lock`."""
-        self.lock = threading.RLock()
+        self.lock: threading.RLock = threading.RLock()
         self._watchers: list[Callable[[], None]] = []
 
     # Groups
