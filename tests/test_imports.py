@@ -49,6 +49,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "store": BASE,
     "export": BASE | {"store"},
     "transport": BASE,
+    # Decodes files for operators, and may not depend on a client.
+    "inspection": BASE | {"store"},
     "runtime": BASE | MIDDLE | {"export"},
     "producer": BASE | MIDDLE | {"export", "injection", "runtime"},
     "consumer": BASE | MIDDLE | {"export", "injection", "runtime"},
@@ -74,7 +76,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "audit": BASE | {"parquet", "store.segment"},
     "simulation": BASE | MIDDLE | UPPER | {"runtime", "checker"},
-    "cli": BASE | MIDDLE | UPPER | {"export", "lab", "simulation", "testing", "checker"},
+    "cli": BASE | MIDDLE | UPPER | {"export", "inspection", "lab", "simulation", "testing", "checker"},
     "injection": {"arguments", "transport.base"},
     "pickling": {"errors", "message"},
     "__init__": BASE | UPPER | {"pickling"},
