@@ -94,8 +94,8 @@ ONE_MODULE_EACH = {
     "paho": "transport/mqtt/paho_client",
     "sqlite_utils": "inspection/target",
 }
-"""The one module of the product that imports each of these libraries. The laboratory is not part of the product: it observes
-brokers from outside."""
+"""The one module of the product that imports each of these libraries. The laboratory is not part of the product: it
+observes brokers from outside."""
 
 
 def modules() -> list[Path]:

@@ -1,5 +1,5 @@
-"""``outbox show``, ``inbox dead-letters`` and the exports: they show what was published, also while the owner of the file
-runs, and name what is damaged."""
+"""``outbox show``, ``inbox dead-letters`` and the exports: they show what was published, also while the owner of the
+file runs, and name what is damaged."""
 
 from __future__ import annotations
 

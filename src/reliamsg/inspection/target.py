@@ -57,7 +57,7 @@ class ExportFile:
 
     def __init__(self, path: str | os.PathLike[str], replace: bool = False) -> None:
         self._path = Path(path)
-        self._replace = replace
+        self._may_replace = replace
         self._check_path()
         self._rows: dict[str, list[dict[str, Any]]] = {}
         self._buffered = (0, 0)
@@ -150,7 +150,7 @@ class ExportFile:
         kind = special_kind(mode)
         if kind is not None:
             raise ConfigError(f"{path}: not a file: {kind}")
-        if not self._replace:
+        if not self._may_replace:
             raise ConfigError(f"{path} exists; to replace it, use --replace")
         if _is_store(path):
             raise ConfigError(f"{path}: an outbox or inbox is not replaced")
