@@ -135,6 +135,12 @@ def test_files_of_a_newer_version(nowhere: Sites) -> None:
     refused(subscribe(nowhere, "t", "g"), 65, "newer", "g.db")
     drain = reliamsg("outbox", "drain", nowhere.file("p.db"), *nowhere.arguments)
     refused(drain, 65, "newer", "p.db")
+    out = nowhere.file("out.db")
+    refused(reliamsg_here("outbox", "show", nowhere.file("p.db")), 65, "newer", "p.db")
+    refused(reliamsg_here("outbox", "export", nowhere.file("p.db"), out), 65, "newer", "p.db")
+    refused(reliamsg_here("inbox", "dead-letters", nowhere.file("g.db")), 65, "newer", "g.db")
+    refused(reliamsg_here("inbox", "export", nowhere.file("g.db"), out), 65, "newer", "g.db")
+    assert not Path(out).exists()
 
 
 def test_another_inbox_of_the_group(both: Sites, unique: str) -> None:
@@ -179,8 +185,10 @@ def test_a_read_only_disk(nowhere: Sites, disk: Path) -> None:
     refused(publish(small, "t", b"a\n"), 74, "p.db")
     refused(subscribe(small, "t", "g"), 74, "g.db")
     refused(reliamsg("outbox", "drain", small.file("p.db"), *small.arguments), 74, "p.db")
-    for command in ("stats", "ls"):  # reading requires no writing
+    for command in ("stats", "ls", "show"):  # reading requires no writing
         succeeded(reliamsg("outbox", command, small.file("p.db")))
+    succeeded(reliamsg("outbox", "export", small.file("p.db"), disk.parent / "out.db"))
+    refused(reliamsg("outbox", "export", small.file("p.db"), small.file("out.db")), 74, "out.db")
     remount(disk, "rw")
     refused(publish(small, "t", b"more\n", "--timeout", "0.1"), 69, "2 messages")
 

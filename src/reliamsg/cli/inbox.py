@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from reliamsg.cli.bodies import body_fields, preview
+from reliamsg.cli.export import export_command
 from reliamsg.cli.options import json_option, timeout_option
 from reliamsg.cli.status import SEE_EXIT_CODES, Failure, Status, counted, one_line
 from reliamsg.terminal import printable, say, say_json
@@ -118,6 +120,50 @@ def gaps(file: str, limit: int, as_json: bool) -> int:
                 f"  for {gap.elapsed_s:,.1f} s"
             )
     return Status.OK
+
+
+@inbox.command("dead-letters", epilog=SEE_EXIT_CODES)
+@_file
+@_limit
+@json_option
+def list_dead_letters(file: str, limit: int, as_json: bool) -> int:
+    """List the dead letters of INBOX, oldest first.
+
+    Shows when a message was given up and why, the delivery attempts, and the beginning of its body. Read-only; a
+    consumer may be running. To deliver one again, call Consumer.replay() with its id. Damaged ones are named on
+    standard error; the exit code is then 65.
+
+    With --json each line is an object with the whole body, or body_base64 if the body is not UTF-8 text.
+    """
+    from reliamsg.inspection.inbox import read_dead_letters
+    from reliamsg.inspection.snapshot import looking
+    from reliamsg.inspection.times import iso
+
+    status = Status.OK
+    with looking(file, "inbox") as connection:
+        for one in read_dead_letters(connection, limit):
+            if one.problem is not None:
+                say(f"damaged: {one_line(one.damage)}", err=True)
+                status = Status.DATA
+            if as_json:
+                say_json(
+                    {
+                        "id": one.id, **_named(one.stream or (None, None, None)), "epoch": one.epoch, "seq": one.seq,
+                        "key": one.key, "headers": one.headers, "reason": one.reason, "attempts": one.attempts,
+                        "dead_us": one.dead_us, "bytes": len(one.body), **body_fields(one.body),
+                    }
+                )  # fmt: skip
+                continue
+            since = iso(one.dead_us, "seconds") or "at an unreadable time"
+            say(
+                f"{one.id}  {since}  {one_line(one.stream)}  epoch {one.epoch}  {one.seq}"
+                f"  {counted(one.attempts, 'attempt')}  {one_line(one.reason)}",
+                f"  {preview(one.body)}",
+            )
+    return status
+
+
+inbox.add_command(export_command("inbox"))
 
 
 @inbox.command(epilog=SEE_EXIT_CODES)
@@ -302,5 +348,5 @@ def _ask(file: str, request: Request, timeout: float) -> None:
         raise Failure(Status.INCOMPLETE, answer.text)
 
 
-def _named(stream: tuple[str, str, int]) -> dict[str, object]:
+def _named(stream: tuple[str, str, int] | tuple[None, None, None]) -> dict[str, object]:
     return {"producer": stream[0], "topic": stream[1], "partition": stream[2]}

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from reliamsg.cli.bodies import body_fields, preview
+from reliamsg.cli.export import export_command
 from reliamsg.cli.options import (
     ConfirmType,
     Tls,
@@ -21,6 +23,7 @@ from reliamsg.cli.progress import Progress
 from reliamsg.cli.sending import describe, drain, incomplete, left
 from reliamsg.cli.signals import StopRequest
 from reliamsg.cli.status import SEE_EXIT_CODES, Failure, Status, counted
+from reliamsg.message import MessageId
 from reliamsg.policy import Confirm
 from reliamsg.terminal import say, say_json
 
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from reliamsg.config import Site
+    from reliamsg.inspection.frames import Content
+    from reliamsg.inspection.outbox import OutboxBatch, OutboxState
     from reliamsg.keys import KeyRing
     from reliamsg.store.outbox_view import MemberInfo, OutboxInfo
 
@@ -128,6 +133,100 @@ def list_(file: str, limit: int, as_json: bool) -> int:
             stored = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(row.wall_us / 1e6))
             say(f"{stored}  {row.stream.topic}  epoch {row.epoch}  {row.seq} to {last}  {row.size:,} bytes")
     return Status.OK
+
+
+_number = click.IntRange(min=0, max=2**63 - 1)
+
+
+@outbox.command(epilog=SEE_EXIT_CODES)
+@_file
+@click.argument("streams", metavar="[STREAM]...", nargs=-1)
+@click.option("--epoch", type=_number, help="Only messages of this epoch.")
+@click.option("--first", type=_number, help="Only messages from this sequence number on.")
+@click.option("--last", type=_number, help="Only messages up to this sequence number.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=50,
+    show_default=True,
+    help="The maximum number of messages.",
+)
+@json_option
+def show(
+    file: str,
+    streams: tuple[str, ...],
+    epoch: int | None,
+    first: int | None,
+    last: int | None,
+    limit: int,
+    as_json: bool,
+) -> int:
+    """Show the messages of OUTBOX, oldest first.
+
+    A STREAM is TOPIC or PRODUCER/TOPIC, with ~PARTITION if that is not 0. Shows the time of storing, the sequence
+    number, key, headers, the beginning of the body, and which sites and groups still lack the message. Read-only; a
+    producer may be running. Batches that can't be decoded are named on standard error; the exit code is then 65.
+
+    With --json each line is an object with the whole body, or body_base64 if the body is not UTF-8 text.
+    """
+    from reliamsg.inspection.outbox import Numbers, OutboxState, read_batches
+    from reliamsg.inspection.snapshot import looking
+
+    status = Status.OK
+    with looking(file, "outbox") as connection:
+        state = OutboxState(connection)
+        ids = None
+        if streams:
+            named = state.named(streams)
+            missing = sorted(set(streams) - set(named))
+            if missing:
+                raise Failure(Status.INCOMPLETE, f"{missing[0]} is not a known stream")
+            ids = tuple(sorted({number for found in named.values() for number in found}))
+        for batch in read_batches(connection, state, Numbers(ids, epoch, first, last)):
+            if batch.decoded.problem is not None:
+                say(f"damaged: {batch.damage}", err=True)
+                status = Status.DATA
+            for message in batch.decoded.messages:
+                if (first or 0) <= message.seq and (last is None or message.seq <= last):
+                    _show(state, batch, message, as_json)
+                    limit -= 1
+                    if not limit:
+                        return status
+    return status
+
+
+def _show(state: OutboxState, batch: OutboxBatch, message: Content, as_json: bool) -> None:
+    from reliamsg.inspection.times import iso
+
+    assert batch.stream is not None  # its frame was decoded, so it is of the stream in the row
+    identity = MessageId(state.producer, batch.epoch, batch.stream.topic, batch.stream.partition, message.seq)
+    confirmed, unsettled = state.confirmed(batch), state.unsettled_by(batch, message.seq)
+    if as_json:
+        say_json(
+            {
+                "id": str(identity), **identity._asdict(), "key": message.key, "headers": message.headers,
+                "bytes": len(message.body), "stored_us": batch.stored_us, "published": state.published(batch),
+                "confirmed": confirmed, "unsettled_by": unsettled, **body_fields(message.body),
+            }
+        )  # fmt: skip
+        return
+    stored = iso(batch.stored_us, "seconds") or "at an unreadable time"
+    lines = [
+        f"{stored}  {batch.stream}  epoch {batch.epoch}  {message.seq}  {counted(len(message.body), 'byte')}",
+        f"  {preview(message.body)}",
+    ]
+    if message.key is not None:
+        lines.append(f"  key: {message.key}")
+    lines += [f"  header {name}: {value}" for name, value in message.headers.items()]
+    missing = [site for site, done in confirmed.items() if not done]
+    if missing:
+        lines.append(f"  not confirmed by: {', '.join(missing)}")
+    if unsettled:
+        lines.append(f"  not acknowledged by: {', '.join(unsettled)}")
+    say(*lines)
+
+
+outbox.add_command(export_command("outbox"))
 
 
 @outbox.command("drain", epilog=SEE_EXIT_CODES)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import sys
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import click
 
+from reliamsg.cli.bodies import body_fields
 from reliamsg.cli.options import (
     NameType,
     Tls,
@@ -244,11 +244,8 @@ def _json_line(message: Message) -> bytes:
         "key": message.key,
         "headers": dict(message.headers),
         "redelivered": message.redelivered,
+        **body_fields(message.body),
     }
-    try:
-        found["body"] = message.body.decode()
-    except UnicodeDecodeError:
-        found["body_base64"] = base64.b64encode(message.body).decode()
     return ascii_json(json.dumps(found)).encode() + b"\n"
 
 

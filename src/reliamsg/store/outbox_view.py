@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from reliamsg.message import Stream
@@ -12,7 +13,7 @@ from reliamsg.store.database import reading
 from reliamsg.store.members import Position
 from reliamsg.store.outbox import Row
 
-__all__ = ["MemberInfo", "OutboxInfo", "inspect_outbox", "list_batches"]
+__all__ = ["MemberInfo", "OutboxInfo", "inspect_outbox", "list_batches", "read_members"]
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def inspect_outbox(path: str | os.PathLike[str]) -> OutboxInfo:
             "SELECT p.site, s.topic, p.reason FROM parked p JOIN stream s ON s.id = p.stream_id ORDER BY 1, 2"
         ).fetchall()
         unpublished = db.execute(above, (published,)).fetchone()[0]
-        members = _members(db, json.loads(meta.get("proves_at", "[]")), json.loads(meta.get("lacking", "[]")))
+        members = read_members(db, meta)
         return OutboxInfo(
             meta["owner"],
             int(meta.get("epoch", "0")),
@@ -102,9 +103,10 @@ def inspect_outbox(path: str | os.PathLike[str]) -> OutboxInfo:
         )
 
 
-def _members(
-    db: sqlite3.Connection, proves_at: list[str], lacking: list[tuple[str, str, int, int, int, int]]
-) -> list[MemberInfo]:
+def read_members(db: sqlite3.Connection, meta: Mapping[str, str]) -> list[MemberInfo]:
+    """The named groups of an open outbox, by topic. `meta` is its table of that name."""
+    proves_at: list[str] = json.loads(meta.get("proves_at", "[]"))
+    lacking: list[tuple[str, str, int, int, int, int]] = json.loads(meta.get("lacking", "[]"))
     if not db.execute("SELECT count(*) FROM sqlite_master WHERE name = 'member'").fetchone()[0]:
         return []  # a file of an earlier version that has not been opened since
     found = db.execute(
