@@ -44,15 +44,16 @@ MAY_IMPORT: dict[str, set[str]] = {
     "files": set(),
     "parquet": set(),
     "version": set(),
+    "configfile": BASE,
     "wire": BASE,
     "protocol": {"wire", "message", "policy"},
     "store": BASE,
     "export": BASE | {"store"},
     "transport": BASE,
     "runtime": BASE | MIDDLE | {"export"},
-    "producer": BASE | MIDDLE | {"export", "injection", "runtime"},
-    "consumer": BASE | MIDDLE | {"export", "injection", "runtime"},
-    "aio": BASE | MIDDLE | UPPER | {"runtime"},
+    "producer": BASE | MIDDLE | {"configfile", "export", "injection", "runtime"},
+    "consumer": BASE | MIDDLE | {"configfile", "export", "injection", "runtime"},
+    "aio": BASE | MIDDLE | UPPER | {"configfile", "runtime"},
     "testing": BASE | MIDDLE | UPPER | {"aio", "injection"},
     "lab": {"config", "errors"},
     # Subjects whole clients to faults, and has their files judged.
@@ -74,7 +75,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "audit": BASE | {"parquet", "store.segment"},
     "simulation": BASE | MIDDLE | UPPER | {"runtime", "checker"},
-    "cli": BASE | MIDDLE | UPPER | {"export", "lab", "simulation", "testing", "checker"},
+    "doctor": BASE | MIDDLE | {"configfile", "export"},
+    "cli": BASE
+    | MIDDLE
+    | UPPER
+    | {"configfile", "doctor", "export", "lab", "simulation", "testing", "checker"},
     "injection": {"arguments", "transport.base"},
     "pickling": {"errors", "message"},
     "__init__": BASE | UPPER | {"pickling"},
