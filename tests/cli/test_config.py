@@ -73,7 +73,7 @@ def test_mistakes_name_the_file(file: Path, tmp_path: Path) -> None:
     arguments = [*pub, "--producer", "p", "--outbox", tmp_path / "p.db"]
     refused(reliamsg_here(*arguments), Status.USAGE, "in-memory")
     file.write_text("")
-    refused(reliamsg_here(*arguments), Status.USAGE, "at least one site is needed")
+    refused(reliamsg_here(*arguments), Status.USAGE, "--site")
     refused(reliamsg_here("sub", "--group", "g", "--inbox", "i.db", "--config", file), Status.USAGE, "TOPIC")
 
 

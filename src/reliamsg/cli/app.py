@@ -14,6 +14,7 @@ from reliamsg import __version__
 from reliamsg.cli.audit import audit
 from reliamsg.cli.config import config
 from reliamsg.cli.demo.command import demo
+from reliamsg.cli.doctor import doctor
 from reliamsg.cli.group import group
 from reliamsg.cli.inbox import inbox
 from reliamsg.cli.journal import journal
@@ -46,7 +47,7 @@ def root(verbose: int) -> None:
 
 
 root.add_section("Use", (pub, sub))
-root.add_section("Operate", (config, group, outbox, inbox, journal))
+root.add_section("Operate", (config, doctor, group, outbox, inbox, journal))
 root.add_section("Prove", (audit, demo, lab))
 
 

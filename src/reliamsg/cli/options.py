@@ -18,7 +18,8 @@ from reliamsg.policy import Confirm, Quorum
 
 __all__ = [
     "ConfirmType", "NameType", "SeedsType", "SiteGiven", "SiteType", "Tls", "build_sites", "journal_key_option",
-    "journal_keys_options", "journal_option", "json_option", "keys_option", "site_options", "timeout_option",
+    "journal_keys_options", "journal_option", "json_option", "keys_option", "optional_site_options",
+    "site_options", "timeout_option",
 ]  # fmt: skip
 
 IN_MEMORY = "other processes can't reach an in-memory site; use a broker"
@@ -126,7 +127,15 @@ class Tls:
 
 def site_options(command: F) -> F:
     """``--site`` and the options for TLS; the command gets them as `site` and `tls` for :func:`build_sites`."""
+    return _site_options(command, required=True)
 
+
+def optional_site_options(command: F) -> F:
+    """The same for a command that can do without sites."""
+    return _site_options(command, required=False)
+
+
+def _site_options(command: F, required: bool) -> F:
     @functools.wraps(command)
     def gathered(
         *args: Any, cafile: str | None, certfile: str | None, keyfile: str | None, auth: str, **others: Any
@@ -160,7 +169,7 @@ def site_options(command: F) -> F:
             "--site",
             type=SiteType(),
             multiple=True,
-            required=True,
+            required=required,
             envvar="RELIAMSG_SITES",
             help="A site, as NAME=URL: amqp, amqps, mqtt or mqtts; several hosts are separated by commas. Can be"
             " repeated.",
