@@ -18,6 +18,7 @@ from reliamsg.errors import ReliamsgError, StoreUnsafe
 from reliamsg.export.target import open_target
 from reliamsg.files import create_private
 from reliamsg.store.database import check_safe, get_meta, kind_of, reading
+from reliamsg.store.outbox_view import inspect_outbox
 
 __all__ = ["check_files", "check_secret", "fsync_finding", "space_finding"]
 
@@ -30,6 +31,8 @@ FSYNCS = 5
 def check_files(client: Client) -> list[Finding]:
     """All checks of a client's outbox or inbox, and of its journal's target."""
     findings = [_mode(client), *_disk(client), _integrity(client)]
+    if client.role == "producer" and findings[-1].severity == "ok" and os.path.exists(client.file):
+        findings.append(_groups(client))
     if client.journal is not None:
         findings.append(_journal(client.subject, client.journal))
     return findings
@@ -165,6 +168,26 @@ def _integrity(client: Client) -> Finding:
         remedy = f"give each client a file of its own: correct {kind} of {client.subject}"
         return error(client.subject, "integrity", seen, why=why, remedy=remedy)
     return ok(client.subject, "integrity", f"{path} is sound")
+
+
+def _groups(client: Client) -> Finding:
+    """Whether all named groups exist at all sites, as far as the producer knew when it last looked."""
+    found = inspect_outbox(client.file)
+    unseen = sorted(
+        {f"{m.group} on {m.topic} at {', '.join(m.unseen_at)}" for m in found.members if m.unseen_at}
+    )
+    if unseen:
+        why = "the outbox keeps messages that these sites confirm but do not keep for the group, until it is full"
+        remedy = "start the group's consumer, or run: reliamsg group create"
+        return warning(client.subject, "groups", f"unseen: {'; '.join(unseen)}", why=why, remedy=remedy)
+    gaps = [f"{m.group} on {m.topic}" for m in found.members if m.lacks is not None]
+    if gaps:
+        why = "a gap holds these groups up, and with release = 'consumed' fills the outbox"
+        remedy = "reliamsg inbox gaps INBOX, and reliamsg inbox accept, at the consumer"
+        return warning(client.subject, "groups", f"held up: {', '.join(gaps)}", why=why, remedy=remedy)
+    return ok(
+        client.subject, "groups", f"{found.messages:,} messages stored, {found.unpublished:,} not published"
+    )
 
 
 def _damaged(subject: str, kind: str, seen: str) -> Finding:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from reliamsg.config import Endpoint, Site
 from reliamsg.transport.mqtt.connection import MqttConnection
 from reliamsg.transport.mqtt.connector import Connector
+from reliamsg.transport.mqtt.groups import turn_until
 from reliamsg.transport.mqtt.paho_client import ConnAck
 from reliamsg.transport.network import Waker
 from reliamsg.transport.session import Ended
@@ -68,7 +69,7 @@ def _ask(connection: MqttConnection, deadline: float, listens: Sequence[str]) ->
     assert connection.connack is not None
     found = MqttExamined(connection.version, connection.connack)
     connection.listen(listens)
-    _turn_until(connection, deadline, lambda: not connection.listening_unanswered)
+    turn_until(connection, deadline, lambda: not connection.listening_unanswered)
     found.refused = connection.take_listening_refused()
     found.unanswered = connection.listening_unanswered
     mid = connection.publish(unused_proof_address(), b"", b"\0")
@@ -80,12 +81,5 @@ def _ask(connection: MqttConnection, deadline: float, listens: Sequence[str]) ->
                 found.proof_refused, found.reports_subscribers = puback.refusal, puback.unmatched
         return found.proof_answered
 
-    _turn_until(connection, deadline, answered)
+    turn_until(connection, deadline, answered)
     return found
-
-
-def _turn_until(connection: MqttConnection, deadline: float, done: Callable[[], bool]) -> None:
-    while not done():
-        left = deadline - time.monotonic()
-        if left <= 0 or not connection.turn(left):
-            return
