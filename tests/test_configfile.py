@@ -315,7 +315,7 @@ def test_every_documented_file_is_valid(write: Callable[..., Path], monkeypatch:
                 found += 1
                 validator.validate(tomllib.loads(block.text))
                 read_config(write(block.text, 0o600))
-    assert found >= 3
+    assert found >= 4
 
 
 # -- random files ---------------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ def file(mqtt: Sites, unique: str) -> Path:
 
 
 def test_commands_use_the_file(file: Path, unique: str) -> None:
-    topic, group, config = f"t-{unique}", f"g-{unique}", ["--config", file]
+    topic, group, config = f"t-{unique}", f"g-{unique}", ("--config", file)
     text = succeeded(reliamsg_here("group", "create", group, *config)).decode()
     assert [line.split(" (")[0] for line in text.splitlines()] == [
         f"{site}: group {group} keeps {topic}" for site in ("dc1", "dc2")
@@ -57,8 +57,12 @@ def test_commands_use_the_file(file: Path, unique: str) -> None:
 
 
 def test_options_replace_the_sites_of_the_file(file: Path, unique: str, nowhere: Sites) -> None:
-    arguments = ["--config", file, *nowhere.arguments, "--timeout", "0.1"]
-    line = refused(reliamsg_here("group", "create", f"g-{unique}", *arguments), Status.UNAVAILABLE, "dc1")
+    arguments = [*nowhere.arguments, "--timeout", "0.1"]
+    line = refused(
+        reliamsg_here("group", "create", f"g-{unique}", "--config", file, *arguments),
+        Status.UNAVAILABLE,
+        "dc1",
+    )
     assert "secret-word" not in line
 
 
@@ -70,10 +74,11 @@ def test_mistakes_name_the_file(file: Path, tmp_path: Path) -> None:
     refused(reliamsg_here(*pub), Status.USAGE, "did you mean 'retain_seconds'?")
     assert b"--config" in succeeded(reliamsg_here(*pub, "--help"))
     file.write_text('[sites.dc1]\nurl = "memory://dc1"\n')
-    arguments = [*pub, "--producer", "p", "--outbox", tmp_path / "p.db"]
+    arguments = (*pub, "--producer", "p", "--outbox", tmp_path / "p.db")
     refused(reliamsg_here(*arguments), Status.USAGE, "in-memory")
     file.write_text("")
     refused(reliamsg_here(*arguments), Status.USAGE, "--site")
+    file.write_text('[sites.dc1]\nurl = "mqtt://127.0.0.1:1"\n')
     refused(reliamsg_here("sub", "--group", "g", "--inbox", "i.db", "--config", file), Status.USAGE, "TOPIC")
 
 

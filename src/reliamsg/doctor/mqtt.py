@@ -125,6 +125,5 @@ def _queue_limit(subject: str) -> Finding:
 def _access(subject: str, clients: Sequence[Client]) -> Finding:
     topics = ", ".join(sorted({topic for client in clients for topic in client.groups})) or "topics"
     why = "MQTT has no way to ask, and brokers may accept a subscription without delivering anything"
-    return by_hand(
-        subject, "access", why=why, remedy=f"verify the access to {topics} and control addresses: {ACCESS}"
-    )
+    remedy = f"compare the access to {topics} and to control addresses with docs/how-to/permissions.md"
+    return by_hand(subject, "access", why=why, remedy=remedy)
