@@ -112,7 +112,7 @@ DEPENDENCIES := build/dependencies
 $(DEPENDENCIES)/installed.txt: pyproject.toml
 	@rm -rf $(DEPENDENCIES)
 	@uv=$$(command -v uv || echo $(CURDIR)/$(BIN)/uv) && export VIRTUAL_ENV=$(CURDIR)/$(DEPENDENCIES) && \
-	$$uv venv -q --python $(BIN)/python $(DEPENDENCIES) && $$uv pip install -q '.[audit,demo,remote,zstd]' && \
+	$$uv venv -q --python $(BIN)/python $(DEPENDENCIES) && $$uv pip install -q '.[audit,demo,inspect,otel,prometheus,remote,zstd]' && \
 	$$uv pip freeze -q | grep -v '^reliamsg' > $@.new && mv $@.new $@
 
 sbom: setup $(DEPENDENCIES)/installed.txt  ## List everything that the package installs, as CycloneDX, in build/sbom.json

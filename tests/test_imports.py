@@ -44,6 +44,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "files": set(),
     "parquet": set(),
     "version": set(),
+    "configfile": BASE,
     "wire": BASE,
     "protocol": {"wire", "message", "policy"},
     "store": BASE,
@@ -52,6 +53,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Decodes files for operators, and may not depend on a client.
     "inspection": BASE | {"store"},
     "runtime": BASE | MIDDLE | {"export"},
+<<<<<<< HEAD
     "producer": BASE | MIDDLE | {"export", "injection", "runtime"},
     "consumer": BASE | MIDDLE | {"export", "injection", "runtime"},
     "aio": BASE | MIDDLE | UPPER | {"runtime"},
@@ -61,6 +63,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "prometheus": {"metrics", "version"},
     "otel": BASE
     | {"metrics", "runtime.observation", "aio", "consumer.api", "producer.api", "producer.receipt"},
+=======
+    "producer": BASE | MIDDLE | {"configfile", "export", "injection", "runtime"},
+    "consumer": BASE | MIDDLE | {"configfile", "export", "injection", "runtime"},
+    "aio": BASE | MIDDLE | UPPER | {"configfile", "runtime"},
+>>>>>>> configfile
     "testing": BASE | MIDDLE | UPPER | {"aio", "injection"},
     "lab": {"config", "errors"},
     # Subjects whole clients to faults, and has their files judged.
@@ -82,7 +89,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "audit": BASE | {"parquet", "store.segment"},
     "simulation": BASE | MIDDLE | UPPER | {"runtime", "checker"},
+<<<<<<< HEAD
     "cli": BASE | MIDDLE | UPPER | {"export", "inspection", "lab", "simulation", "testing", "checker"},
+=======
+    "doctor": BASE | MIDDLE | {"configfile", "export"},
+    "cli": BASE
+    | MIDDLE
+    | UPPER
+    | {"configfile", "doctor", "export", "lab", "simulation", "testing", "checker"},
+>>>>>>> configfile
     "injection": {"arguments", "transport.base"},
     "pickling": {"errors", "message"},
     "__init__": BASE | UPPER | {"pickling"},

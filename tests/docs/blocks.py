@@ -7,6 +7,7 @@ The convention:
 - ``console`` blocks: lines that start with ``$ `` are commands, a backslash at the end continues them. The
   lines after a command are output that it must show, in this order; ``...`` stands for anything in a line.
   ``make``, ``pip install``, ``git clone`` and ``cd`` are only checked: the target, the extra must exist.
+- A ``toml`` block whose first line is such a comment is written to that file, too.
 - Blocks of other kinds (configuration, output) are not run. Kinds that look like code are refused, so that
   nothing escapes by another name.
 
@@ -86,6 +87,19 @@ def run(path: Path, replacements: dict[str, str]) -> None:
             _run_python(path, block, namespace)
         elif block.kind == "console":
             _run_console(block)
+        elif is_file(block):
+            _write_file(block)
+
+
+def is_file(block: Block) -> bool:
+    """Whether a block of configuration is written to a file."""
+    return block.kind == "toml" and _FILE_NAME.match(block.text.partition("\n")[0]) is not None
+
+
+def _write_file(block: Block) -> None:
+    named = _FILE_NAME.match(block.text.partition("\n")[0])
+    assert named is not None
+    Path(named[1]).write_text(block.text)
 
 
 def _run_python(path: Path, block: Block, namespace: dict[str, object]) -> None:

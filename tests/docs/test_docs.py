@@ -20,7 +20,7 @@ import pytest
 
 from reliamsg.lab import Mosquitto, RabbitNode
 from tests.children import run_child
-from tests.docs.blocks import RUN, Block, DocsError, blocks, check_kind, run
+from tests.docs.blocks import RUN, Block, DocsError, blocks, check_kind, is_file, run
 
 ROOT = Path(__file__).parent.parent.parent
 FILES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -35,7 +35,7 @@ def name_of(path: Path) -> str:
 
 
 def code_of(path: Path) -> str:
-    return "".join(block.text for block in blocks(path.read_text()) if block.kind in RUN)
+    return "".join(block.text for block in blocks(path.read_text()) if block.kind in RUN or is_file(block))
 
 
 @pytest.fixture

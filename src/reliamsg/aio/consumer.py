@@ -87,6 +87,22 @@ class Consumer:
         self._stopped = False
         self._dispatchers: set[Dispatcher] = set()
 
+    @classmethod
+    def from_config(
+        cls, path: str | os.PathLike[str] | None = None, name: str | None = None, **settings: Any
+    ) -> Self:
+        """The consumer that ``[consumers.NAME]`` of a configuration file describes.
+
+        `path`: a TOML file; by default the one that the environment variable ``RELIAMSG_CONFIG`` names. `name`: the
+        group; not needed if the file has one consumer only. `settings`: further arguments of the constructor, such as
+        callbacks, which override those of the file.
+
+        Raises :class:`ConfigError`, which names the file and the key, and what the constructor raises.
+        """
+        from reliamsg.configfile import read_config  # on demand: it loads ssl and tomllib
+
+        return cls(**read_config(path).consumer(name) | settings)
+
     async def open(self) -> None:
         """Open the inbox and start to connect, as the constructor of the blocking consumer does, and raise the same
         errors. Once; ``async with`` does it. If this is cancelled, the consumer is closed again."""

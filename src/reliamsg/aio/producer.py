@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from reliamsg.aio.commits import Commits, Room
 from reliamsg.aio.loop import LoopCalls, in_thread
@@ -78,6 +78,22 @@ class Producer:
         )  # fmt: skip
         self._opening: Opening[blocking.Producer, Remaining] = Opening("producer", make, on_error)
         self._opened: _Opened | None = None
+
+    @classmethod
+    def from_config(
+        cls, path: str | os.PathLike[str] | None = None, name: str | None = None, **settings: Any
+    ) -> Self:
+        """The producer that ``[producers.NAME]`` of a configuration file describes.
+
+        `path`: a TOML file; by default the one that the environment variable ``RELIAMSG_CONFIG`` names. `name`: the
+        producer's id; not needed if the file has one producer only. `settings`: further arguments of the constructor,
+        such as `on_error`, which override those of the file.
+
+        Raises :class:`ConfigError`, which names the file and the key, and what the constructor raises.
+        """
+        from reliamsg.configfile import read_config  # on demand: it loads ssl and tomllib
+
+        return cls(**read_config(path).producer(name) | settings)
 
     async def open(self) -> None:
         """Open the outbox and start to connect, as the constructor of the blocking producer does, and raise the same

@@ -12,7 +12,9 @@ import click
 
 from reliamsg import __version__
 from reliamsg.cli.audit import audit
+from reliamsg.cli.config import config
 from reliamsg.cli.demo.command import demo
+from reliamsg.cli.doctor import doctor
 from reliamsg.cli.group import group
 from reliamsg.cli.inbox import inbox
 from reliamsg.cli.journal import journal
@@ -38,13 +40,14 @@ def root(verbose: int) -> None:
     """Reliable messaging over MQTT and AMQP brokers: messages arrive once and in order.
 
     Environment variables can set every option: RELIAMSG_PUB_OUTBOX sets --outbox of pub. RELIAMSG_SITES sets --site for
-    all commands; separate several sites by blanks.
+    all commands; separate several sites by blanks. RELIAMSG_CONFIG names a configuration file, whose settings apply
+    where neither an option nor its variable is given.
     """
     _log_to_stderr(verbose)
 
 
 root.add_section("Use", (pub, sub))
-root.add_section("Operate", (group, outbox, inbox, journal))
+root.add_section("Operate", (config, doctor, group, outbox, inbox, journal))
 root.add_section("Prove", (audit, demo, lab))
 
 

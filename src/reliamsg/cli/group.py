@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import click
 
+from reliamsg.cli.configured import Chosen, ConfiguredCommand, config_option, of_consumer
 from reliamsg.cli.options import (
     NameType,
+    SiteGiven,
     Tls,
     build_sites,
     json_option,
@@ -18,6 +21,7 @@ from reliamsg.cli.options import (
 )
 from reliamsg.cli.status import SEE_EXIT_CODES, Failure, Status, one_line
 from reliamsg.config import Site
+from reliamsg.configfile import ConfigFile
 from reliamsg.errors import ReliamsgError
 from reliamsg.keys import KeyRing
 from reliamsg.terminal import say, say_json
@@ -27,10 +31,16 @@ from reliamsg.transport.factory import create_group, delete_group
 __all__ = ["group"]
 
 
+def _defaults(file: ConfigFile, chosen: Chosen) -> dict[str, Any]:
+    found = of_consumer(file, chosen.get("name"), elsewhere=True)
+    its = {"site": "sites", "topics": "topics", "keys": "keys"}
+    return {name: found[old] for name, old in its.items() if old in found}
+
+
 def which_options(command: Callable[..., int]) -> Callable[..., int]:
     """Add the options that select a group, its topics and sites."""
     command = timeout_option(10.0, "Time limit for each site.")(command)
-    command = site_options(command)
+    command = config_option(site_options(command))
     topic = click.option(
         "--topic",
         "topics",
@@ -47,14 +57,14 @@ def group() -> None:
     """Create and delete consumer groups at brokers."""
 
 
-@group.command(epilog=SEE_EXIT_CODES)
+@group.command(epilog=SEE_EXIT_CODES, cls=ConfiguredCommand, defaults=_defaults)
 @which_options
 @keys_option
 @json_option
 def create(
     name: str,
     topics: tuple[str, ...],
-    site: tuple[tuple[str, str], ...],
+    site: tuple[SiteGiven, ...],
     tls: Tls,
     timeout: float,
     keys: KeyRing | None,
@@ -74,13 +84,13 @@ def create(
     return _at_all(name, topics, build_sites(site, tls), as_json, "created", "keeps", work)
 
 
-@group.command(epilog=SEE_EXIT_CODES)
+@group.command(epilog=SEE_EXIT_CODES, cls=ConfiguredCommand, defaults=_defaults)
 @which_options
 @json_option
 def delete(
     name: str,
     topics: tuple[str, ...],
-    site: tuple[tuple[str, str], ...],
+    site: tuple[SiteGiven, ...],
     tls: Tls,
     timeout: float,
     as_json: bool,

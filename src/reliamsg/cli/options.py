@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import functools
 import re
-import ssl
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
 import click
 
 from reliamsg.config import JournalExport, Site, check_name, check_sites
+from reliamsg.configfile import tls_context
 from reliamsg.errors import ConfigError
 from reliamsg.keys import KeyRing, read_key_ring
 from reliamsg.policy import Confirm, Quorum
 
 __all__ = [
-    "ConfirmType", "NameType", "SeedsType", "SiteType", "Tls", "build_sites", "journal_key_option",
-    "journal_keys_options", "journal_option", "json_option", "keys_option", "site_options", "timeout_option",
+    "ConfirmType", "NameType", "SeedsType", "SiteGiven", "SiteType", "Tls", "build_sites", "journal_key_option",
+    "journal_keys_options", "journal_option", "json_option", "keys_option", "optional_site_options",
+    "site_options", "timeout_option",
 ]  # fmt: skip
+
+IN_MEMORY = "other processes can't reach an in-memory site; use a broker"
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -51,15 +54,17 @@ class SeedsType(click.ParamType[range]):
         return range(int(found[1]), int(found[2]))
 
 
-class SiteType(click.ParamType[tuple[str, str]]):
+SiteGiven = tuple[str, str] | Site
+"""A site of ``--site``, or of a configuration file."""
+
+
+class SiteType(click.ParamType[SiteGiven]):
     """``NAME=URL``. Errors do not contain the value, because it may contain a password."""
 
     name = "NAME=URL"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, str]:
-        if isinstance(value, tuple):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> SiteGiven:
+        if isinstance(value, (tuple, Site)):
             return value
         name, sep, url = str(value).partition("=")
         if not sep or "://" in name:
@@ -69,7 +74,7 @@ class SiteType(click.ParamType[tuple[str, str]]):
         except ConfigError as error:
             self.fail(str(error), param, ctx)
         if site.scheme == "memory":
-            self.fail(f"site {name}: other processes can't reach an in-memory site; use a broker", param, ctx)
+            self.fail(f"site {name}: {IN_MEMORY}", param, ctx)
         return name, url
 
 
@@ -122,7 +127,15 @@ class Tls:
 
 def site_options(command: F) -> F:
     """``--site`` and the options for TLS; the command gets them as `site` and `tls` for :func:`build_sites`."""
+    return _site_options(command, required=True)
 
+
+def optional_site_options(command: F) -> F:
+    """The same for a command that can do without sites."""
+    return _site_options(command, required=False)
+
+
+def _site_options(command: F, required: bool) -> F:
     @functools.wraps(command)
     def gathered(
         *args: Any, cafile: str | None, certfile: str | None, keyfile: str | None, auth: str, **others: Any
@@ -156,7 +169,7 @@ def site_options(command: F) -> F:
             "--site",
             type=SiteType(),
             multiple=True,
-            required=True,
+            required=required,
             envvar="RELIAMSG_SITES",
             help="A site, as NAME=URL: amqp, amqps, mqtt or mqtts; several hosts are separated by commas. Can be"
             " repeated.",
@@ -166,53 +179,55 @@ def site_options(command: F) -> F:
     return cast(F, gathered)
 
 
-def build_sites(given: tuple[tuple[str, str], ...], tls: Tls) -> tuple[Site, ...]:
-    """The sites of ``--site``. Raises :class:`~reliamsg.errors.ConfigError` for duplicate names and unusable files."""
+def build_sites(given: Sequence[SiteGiven], tls: Tls) -> tuple[Site, ...]:
+    """The sites of ``--site`` or of a configuration file, with the options for TLS.
+
+    Raises :class:`~reliamsg.errors.ConfigError` for duplicate names and unusable files.
+    """
     if tls.keyfile is not None and tls.certfile is None:
         raise ConfigError("--keyfile needs --certfile")
     if tls.external and tls.certfile is None:
         raise ConfigError("--auth external needs --certfile")
-    context = _context(tls) if tls.cafile is not None or tls.certfile is not None else None
+    context = None
+    if tls.cafile is not None or tls.certfile is not None:
+        context = tls_context(tls.cafile, tls.certfile, tls.keyfile)
     sites = []
-    for name, url in given:
-        site = Site(name, url)
+    for one in given:
+        site = one if isinstance(one, Site) else Site(*one)
+        if site.scheme == "memory":
+            raise ConfigError(f"site {site.name}: {IN_MEMORY}")
         if context is not None and site.secure:
             external = tls.external and site.scheme == "amqps"
-            site = Site(name, url, tls=context, auth="external" if external else "password")
+            site = replace(site, tls=context, auth="external" if external else site.auth)
         sites.append(site)
     return check_sites(sites)
 
 
-def _context(tls: Tls) -> ssl.SSLContext:
-    try:
-        context = ssl.create_default_context(cafile=tls.cafile)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"{tls.cafile}: no certificates in PEM format: {error}") from None
-    if tls.certfile is not None:
-        try:
-            # With a password, OpenSSL does not ask for one on the terminal.
-            context.load_cert_chain(tls.certfile, tls.keyfile, password="")
-        except (OSError, ssl.SSLError, ValueError) as error:
-            files = tls.certfile if tls.keyfile is None else f"{tls.certfile}, {tls.keyfile}"
-            raise ConfigError(
-                f"{files}: not a certificate and an unencrypted key in PEM format: {error}"
-            ) from None
-    return context
+class JournalType(click.ParamType[JournalExport]):
+    """A directory or fsspec URL."""
+
+    name = "TARGET"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> JournalExport:
+        return value if isinstance(value, JournalExport) else JournalExport(value)
 
 
 def journal_option(command: F) -> F:
     """``--journal`` and ``--journal-key``; the command gets them as `journal`."""
 
     @functools.wraps(command)
-    def gathered(*args: Any, journal: str | None, journal_key: KeyRing | None, **others: Any) -> Any:
+    def gathered(
+        *args: Any, journal: JournalExport | None, journal_key: KeyRing | None, **others: Any
+    ) -> Any:
         if journal is None and journal_key is not None:
             raise ConfigError("--journal-key needs --journal")
-        export = None if journal is None else JournalExport(journal, key=journal_key)
-        return command(*args, journal=export, **others)
+        if journal is not None and journal_key is not None:
+            journal = replace(journal, key=journal_key)
+        return command(*args, journal=journal, **others)
 
     with_target = click.option(
         "--journal",
-        metavar="TARGET",
+        type=JournalType(),
         help="Export the journal to this directory or fsspec URL, for an audit; by default it stays in the file.",
     )(gathered)
     return cast(F, journal_key_option(with_target))

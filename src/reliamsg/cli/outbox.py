@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+<<<<<<< HEAD
 from reliamsg.cli.bodies import body_fields, preview
 from reliamsg.cli.export import export_command
+=======
+from reliamsg.cli.configured import Chosen, ConfiguredCommand, chosen_settings, config_option, only_sites
+>>>>>>> configfile
 from reliamsg.cli.options import (
     ConfirmType,
+    SiteGiven,
     Tls,
     build_sites,
     json_option,
@@ -31,8 +37,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from reliamsg.config import Site
+<<<<<<< HEAD
     from reliamsg.inspection.frames import Content
     from reliamsg.inspection.outbox import OutboxBatch, OutboxState
+=======
+    from reliamsg.configfile import ConfigFile
+>>>>>>> configfile
     from reliamsg.keys import KeyRing
     from reliamsg.store.outbox_view import MemberInfo, OutboxInfo
 
@@ -135,6 +145,7 @@ def list_(file: str, limit: int, as_json: bool) -> int:
     return Status.OK
 
 
+<<<<<<< HEAD
 _number = click.IntRange(min=0, max=2**63 - 1)
 
 
@@ -230,7 +241,21 @@ outbox.add_command(export_command("outbox"))
 
 
 @outbox.command("drain", epilog=SEE_EXIT_CODES)
+=======
+def _defaults(file: ConfigFile, chosen: Chosen) -> dict[str, Any]:
+    """The settings of the producer that has this outbox, or only sites."""
+    path = os.path.realpath(str(chosen.get("file") or ""))
+    name = next((name for name in file.producer_names if os.path.realpath(file.outbox(name)) == path), None)
+    found = only_sites(file) if name is None else file.producer(name)
+    for own in ("producer_id", "outbox", "groups", "release", "journal"):  # as the outbox has them
+        found.pop(own, None)
+    return {"site": found.pop("sites"), **found}
+
+
+@outbox.command("drain", epilog=SEE_EXIT_CODES, cls=ConfiguredCommand, defaults=_defaults)
+>>>>>>> configfile
 @_file
+@config_option
 @site_options
 @click.option(
     "--confirm", type=ConfirmType(), default="all", show_default=True, help="The sites that must confirm."
@@ -244,7 +269,7 @@ outbox.add_command(export_command("outbox"))
 @json_option
 def drain_(
     file: str,
-    site: tuple[tuple[str, str], ...],
+    site: tuple[SiteGiven, ...],
     tls: Tls,
     confirm: Confirm,
     forgotten: tuple[str, ...],
@@ -261,6 +286,7 @@ def drain_(
     from reliamsg.producer.api import Producer
     from reliamsg.store.outbox_view import inspect_outbox
 
+    more = chosen_settings()
     sites = build_sites(site, tls)
     info = inspect_outbox(file)
     _check_sites(info, sites, forgotten)
@@ -268,7 +294,7 @@ def drain_(
         consumed = info.release == "consumed"
         producer = Producer(
             info.producer, sites, outbox=file, groups=info.groups, confirm=confirm,
-            release="consumed" if consumed else "confirmed", keys=keys,
+            release="consumed" if consumed else "confirmed", keys=keys, **more,
         )  # fmt: skip
         pending = 0
         try:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from reliamsg.cli.configured import Chosen, ConfiguredCommand, chosen_settings, config_option, of_producer
 from reliamsg.cli.lines import LineReader, open_input
 from reliamsg.cli.options import (
     ConfirmType,
     NameType,
+    SiteGiven,
     Tls,
     build_sites,
     journal_option,
@@ -28,6 +30,7 @@ from reliamsg.terminal import say_json
 
 if TYPE_CHECKING:
     from reliamsg.config import JournalExport
+    from reliamsg.configfile import ConfigFile
     from reliamsg.keys import KeyRing
     from reliamsg.producer.api import Producer
 
@@ -37,8 +40,19 @@ _CLOSE_SECONDS = 5.0
 """After a signal: time limit for confirms of sent messages, and for closing."""
 
 
-@click.command(epilog=SEE_EXIT_CODES)
+def _defaults(file: ConfigFile, chosen: Chosen) -> dict[str, Any]:
+    found = of_producer(file, chosen.get("name"), bool(chosen.get("outbox")))
+    groups = {topic: list(names) for topic, names in found.pop("groups", {}).items()}
+    for own in ("when_full", "block_timeout"):  # this command waits in its own way
+        found.pop(own, None)
+    its = {"name": "producer_id", "site": "sites"}
+    renamed = {name: found.pop(old) for name, old in its.items() if old in found}
+    return {**renamed, **found, "groups": groups.pop(str(chosen.get("topic")), []), "other_groups": groups}
+
+
+@click.command(epilog=SEE_EXIT_CODES, cls=ConfiguredCommand, defaults=_defaults)
 @click.argument("topic", type=NameType("topic"))
+@config_option
 @click.option(
     "--producer", "name", type=NameType("producer id"), required=True, help="The id of the producer."
 )
@@ -74,7 +88,7 @@ def pub(
     name: str,
     outbox: str,
     groups: tuple[str, ...],
-    site: tuple[tuple[str, str], ...],
+    site: tuple[SiteGiven, ...],
     tls: Tls,
     file: str | None,
     confirm: Confirm,
@@ -98,6 +112,8 @@ def pub(
     """
     from reliamsg.producer.api import Producer
 
+    more = chosen_settings()
+    named = {**more.pop("other_groups", {}), **({topic: list(groups)} if groups else {})}
     sites = build_sites(site, tls)
     with open_input(file) as descriptor, StopRequest() as stop, Progress() as progress:
         lines = LineReader(descriptor, stop)
@@ -105,13 +121,14 @@ def pub(
             name,
             sites,
             outbox=outbox,
-            groups={topic: list(groups)} if groups else None,
+            groups=named,
             confirm=confirm,
             release=release,
             wire=wire,
             block_timeout=0.5,
             journal=journal,
             keys=keys,
+            **more,
         )
         pending = 0
         try:

@@ -36,8 +36,8 @@ class Status(IntEnum):
 EXIT_CODES_HELP = """\b
 Exit codes:
   0    done
-  1    incomplete: messages are unconfirmed or missing
-  2    lab chaos, demo, audit, journal verify: something required is missing, or the result is inconclusive
+  1    incomplete: messages are unconfirmed or missing; doctor: errors or warnings
+  2    doctor, lab chaos, demo, audit, journal verify: something is missing, or the result is inconclusive
   64   invalid arguments
   65   a file is invalid, or a line is too long
   66   the input can't be read

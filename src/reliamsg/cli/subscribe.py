@@ -10,9 +10,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import click
 
+<<<<<<< HEAD
 from reliamsg.cli.bodies import body_fields
+=======
+from reliamsg.cli.configured import Chosen, ConfiguredCommand, chosen_settings, config_option, of_consumer
+>>>>>>> configfile
 from reliamsg.cli.options import (
     NameType,
+    SiteGiven,
     Tls,
     build_sites,
     journal_option,
@@ -30,6 +35,7 @@ from reliamsg.terminal import ascii_json, printable, say
 
 if TYPE_CHECKING:
     from reliamsg.config import JournalExport
+    from reliamsg.configfile import ConfigFile
     from reliamsg.consumer.api import Consumer
     from reliamsg.consumer.status import ConsumerStatus
     from reliamsg.keys import KeyRing
@@ -45,8 +51,18 @@ _REACHED = ("connected", "listening", "busy")
 _NO_READER = "the reader of the output is gone"
 
 
-@click.command(epilog=SEE_EXIT_CODES)
-@click.argument("topic", type=NameType("topic"))
+def _defaults(file: ConfigFile, chosen: Chosen) -> dict[str, Any]:
+    found = of_consumer(file, chosen.get("name"), bool(chosen.get("inbox")))
+    its = {"name": "group", "site": "sites", "file_topics": "topics"}
+    renamed = {name: found.pop(old) for name, old in its.items() if old in found}
+    if found.get("on_gap") == "raise":
+        found["on_gap"] = "stop"
+    return {**renamed, **found}
+
+
+@click.command(epilog=SEE_EXIT_CODES, cls=ConfiguredCommand, defaults=_defaults)
+@click.argument("topics", metavar="TOPIC...", type=NameType("topic"), nargs=-1)
+@config_option
 @click.option("--group", "name", type=NameType("group"), required=True, help="The consuming group.")
 @click.option(
     "--inbox",
@@ -79,10 +95,10 @@ _NO_READER = "the reader of the output is gone"
 @keys_option
 @json_option
 def sub(
-    topic: str,
+    topics: tuple[str, ...],
     name: str,
     inbox: str,
-    site: tuple[tuple[str, str], ...],
+    site: tuple[SiteGiven, ...],
     tls: Tls,
     count: int | None,
     timeout: float | None,
@@ -94,7 +110,7 @@ def sub(
     keys: KeyRing | None,
     as_json: bool,
 ) -> int:
-    """Write the messages of TOPIC to standard output.
+    """Write the messages of one or more topics to standard output.
 
     Each message is written once and in order: its body and a newline. A message is acknowledged after its line was
     written. Exits with 0 on Ctrl-C and SIGTERM, when the reader of the output exits, and after --timeout, but with 1 if
@@ -106,6 +122,10 @@ def sub(
     """
     from reliamsg.consumer.api import Consumer
 
+    more = chosen_settings()
+    from_file = more.pop("file_topics", ())
+    if not topics and not from_file:
+        raise click.MissingParameter(param_hint="'TOPIC...'", param_type="argument")
     sites = build_sites(site, tls)
     consumer: Consumer | None = None
     with (
@@ -115,7 +135,7 @@ def sub(
         consumer = Consumer(
             name,
             sites,
-            topics=[topic],
+            topics=topics or from_file,
             inbox=inbox,
             begin=begin,
             gap_timeout=gap_timeout,
@@ -123,6 +143,7 @@ def sub(
             standby=standby,
             journal=journal,
             keys=keys,
+            **more,
         )
         try:
             writer = _Writer(sys.stdout.buffer, as_json)

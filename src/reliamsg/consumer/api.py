@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, overload
+from typing import Any, Literal, NamedTuple, Self, overload
 
 from reliamsg import forks
 from reliamsg.arguments import (
@@ -61,7 +61,9 @@ from reliamsg.store.inbox_rows import DeadLetter
 from reliamsg.store.inbox_view import read_dead_letters
 from reliamsg.transport import factory
 
-__all__ = ["Consumer", "NonBlocking", "give_back", "non_blocking", "on_change"]
+__all__ = [
+    "Consumer", "NonBlocking", "check_signing", "check_topics", "give_back", "non_blocking", "on_change",
+]  # fmt: skip
 
 log = logging.getLogger("reliamsg.consumer")
 
@@ -177,7 +179,7 @@ class Consumer:
     ) -> None:
         check_name("group", group)
         sites = check_sites(sites)
-        names = _check_topics(topics)
+        names = check_topics(topics)
         _check_choices(begin=begin, on_gap=on_gap, on_dead_letter=on_dead_letter, unsequenced=unsequenced)
         _check_seconds(
             gap_timeout=gap_timeout, repair_delay=repair_delay, repair_timeout=repair_timeout,
@@ -192,7 +194,7 @@ class Consumer:
             check_callback(name, callback)
         check_flag("standby", standby)
         check_path("inbox", inbox)
-        _check_signing(keys, unsequenced)
+        check_signing(keys, unsequenced)
         self._generation = forks.generation
         self._group, self._topics, self._inbox_path = group, names, inbox
         self._closed = False
@@ -229,6 +231,22 @@ class Consumer:
         self._stopped = False
         self._opener: Opener | None = None
         self._start(standby, takeover_timeout)
+
+    @classmethod
+    def from_config(
+        cls, path: str | os.PathLike[str] | None = None, name: str | None = None, **settings: Any
+    ) -> Self:
+        """The consumer that ``[consumers.NAME]`` of a configuration file describes.
+
+        `path`: a TOML file; by default the one that the environment variable ``RELIAMSG_CONFIG`` names. `name`: the
+        group; not needed if the file has one consumer only. `settings`: further arguments of the constructor, such as
+        callbacks, which override those of the file.
+
+        Raises :class:`ConfigError`, which names the file and the key, and what the constructor raises.
+        """
+        from reliamsg.configfile import read_config  # on demand: it loads ssl and tomllib
+
+        return cls(**read_config(path).consumer(name) | settings)
 
     def _start(self, standby: bool, takeover_timeout: float) -> None:
         """Open the inbox; a standby does so once its holder has left it."""
@@ -676,7 +694,8 @@ def _engines(
     return make
 
 
-def _check_topics(topics: Sequence[str]) -> tuple[str, ...]:
+def check_topics(topics: Sequence[str]) -> tuple[str, ...]:
+    """The names of topics; raises :class:`ConfigError` for an invalid list."""
     names = tuple(
         check_name("topic", name) for name in check_list("topics", topics, 'names: topics=["orders"]')
     )
@@ -701,7 +720,8 @@ def _check_choices(**found: object) -> None:
             check_choice(name, value, choices[name], ", or a callable" if name == "on_gap" else "")
 
 
-def _check_signing(keys: KeyRing | None, unsequenced: str) -> None:
+def check_signing(keys: KeyRing | None, unsequenced: str) -> None:
+    """Raise :class:`ConfigError` for keys that can't sign, or that `unsequenced` excludes."""
     check_keys(keys)
     if keys is not None and unsequenced == "deliver":
         raise ConfigError("unsequenced='deliver' and keys exclude each other: such messages are not signed")

@@ -11,7 +11,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 from reliamsg import forks
 from reliamsg.arguments import (
@@ -191,6 +191,22 @@ class Producer:
         self._threads.start()
         # Stops the threads and closes the file if the application forgets to.
         self._finalizer = weakref.finalize(self, _forgotten, self._threads, self._engine)
+
+    @classmethod
+    def from_config(
+        cls, path: str | os.PathLike[str] | None = None, name: str | None = None, **settings: Any
+    ) -> Self:
+        """The producer that ``[producers.NAME]`` of a configuration file describes.
+
+        `path`: a TOML file; by default the one that the environment variable ``RELIAMSG_CONFIG`` names. `name`: the
+        producer's id; not needed if the file has one producer only. `settings`: further arguments of the constructor,
+        such as `on_error`, which override those of the file.
+
+        Raises :class:`ConfigError`, which names the file and the key, and what the constructor raises.
+        """
+        from reliamsg.configfile import read_config  # on demand: it loads ssl and tomllib
+
+        return cls(**read_config(path).producer(name) | settings)
 
     # -- publishing -------------------------------------------------------------------------------------------
 

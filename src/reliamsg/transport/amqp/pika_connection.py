@@ -40,7 +40,7 @@ from reliamsg.wire.limits import MAX_FRAME_BYTES
 
 __all__ = [
     "Closed", "DamagedProperties", "IOLoop", "InputListener", "Opened", "PikaConnection", "Violated", "parameters",
-    "refusal", "why_ended",
+    "properties", "refusal", "why_ended",
 ]  # fmt: skip
 
 log = logging.getLogger(__name__)
@@ -290,6 +290,11 @@ def parameters(
         client_properties={"connection_name": name, "product": "reliamsg"},
         **options,
     )
+
+
+def properties(**values: Any) -> spec.BasicProperties:
+    """The properties of a message that pika publishes."""
+    return spec.BasicProperties(**values)
 
 
 def why_ended(error: BaseException, refused: tuple[int, str] | None) -> Ended:

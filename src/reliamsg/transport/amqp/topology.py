@@ -17,9 +17,9 @@ from reliamsg.transport.base import Binding
 from reliamsg.wire.address import EXCHANGE, group_queue, lock_queue, topic_address
 
 __all__ = [
-    "ACCESS_REFUSED", "STUCK", "STUCK_SECONDS", "Busy", "Refused", "Request", "Script",
-    "ScriptConnection", "Unanswered",
-    "bind_control", "declare", "delete", "listen_queue", "ready_count", "renew", "take_locks",
+    "ACCESS_REFUSED", "STUCK", "STUCK_SECONDS", "Busy", "Refused", "Request", "Script", "ScriptConnection",
+    "Unanswered", "ask_binding", "ask_exchange", "ask_queue", "bind_control", "declare", "delete",
+    "listen_queue", "queue_arguments", "ready_count", "renew", "take_locks",
 ]  # fmt: skip
 
 log = logging.getLogger(__name__)
@@ -126,7 +126,7 @@ def _declare_bound(
             raise Refused(NOT_FOUND, f"queue {queue!r} does not exist, and declare='passive'")
     if site.declare == "create":
         yield from _declare_queue(connection, site, queue, streams)
-        yield _bind(connection, queue, topic_address(binding.topic, binding.partition))
+        yield ask_binding(connection, queue, topic_address(binding.topic, binding.partition))
     return found
 
 
@@ -140,7 +140,7 @@ def renew(connection: ScriptConnection, site: Site, bindings: Iterable[Binding])
         address = topic_address(binding.topic, binding.partition)
         # Almost never one that is listed already, and as broken as the first; then the next attempt helps. Unbinding it
         # would break the paths of others.
-        yield _bind(connection, queue, address, random.randint(1, MAX_RENEWALS))
+        yield ask_binding(connection, queue, address, random.randint(1, MAX_RENEWALS))
 
 
 def delete(connection: ScriptConnection, bindings: Iterable[Binding]) -> Script[None]:
@@ -164,7 +164,7 @@ def take_locks(connection: ScriptConnection, bindings: Sequence[Binding]) -> Scr
     for binding in sorted(set(bindings), key=lambda b: (b.topic, b.partition)):
         queue = lock_queue(binding.topic, binding.partition, binding.group)
         try:
-            yield _queue(connection, queue, durable=False, exclusive=True)
+            yield ask_queue(connection, queue, durable=False, exclusive=True)
         except Refused as refused:
             if refused.code == RESOURCE_LOCKED:
                 raise Busy(f"another connection holds {queue}") from None
@@ -178,7 +178,7 @@ def ready_count(connection: ScriptConnection, bindings: Iterable[Binding]) -> Sc
     total = 0
     for binding in dict.fromkeys(bindings):
         queue = group_queue(binding.topic, binding.partition, binding.group)
-        answer = yield _queue(connection, queue, passive=True)
+        answer = yield ask_queue(connection, queue, passive=True)
         total += answer.method.message_count
     return total
 
@@ -191,7 +191,7 @@ def listen_queue(
     ``site.declare`` does not apply: an operator cannot create such a queue in advance. The result is as with
     :func:`bind_control`.
     """
-    yield _queue(connection, queue, exclusive=True, auto_delete=True, arguments=CONTROL_QUEUE)
+    yield ask_queue(connection, queue, exclusive=True, auto_delete=True, arguments=CONTROL_QUEUE)
     return (yield from bind_control(connection, queue, addresses))
 
 
@@ -207,7 +207,7 @@ def bind_control(
         yield _unbind(connection, queue, address, renewed)
     for address, renewed in addresses:
         try:
-            yield _bind(connection, queue, address, renewed)
+            yield ask_binding(connection, queue, address, renewed)
         except Refused as refused:
             if refused.code != ACCESS_REFUSED:
                 raise
@@ -218,26 +218,22 @@ def bind_control(
 def _declare_exchange(connection: ScriptConnection, site: Site) -> Script[None]:
     if site.declare == "create":
         try:
-            yield _exchange(connection, passive=False)
+            yield ask_exchange(connection, passive=False)
         except Refused as refused:
             if refused.code != PRECONDITION_FAILED:
                 raise
             log.warning("site %s: exchange %s exists, but differs: %s", site.name, EXCHANGE, refused.reason)
         else:
             return
-    yield _exchange(connection, passive=True)
+    yield ask_exchange(connection, passive=True)
 
 
 def _declare_queue(
     connection: ScriptConnection, site: Site, queue: str, streams: set[str] | None
 ) -> Script[None]:
-    arguments: dict[str, Any] = {"x-queue-type": site.queue_type}
-    if site.queue_type == "quorum" and connection.server_version >= (4, 0):
-        # From 4.0 on a message is dropped after 20 redeliveries unless this disables it: twenty crashes of a
-        # consumer would lose it. Older servers refuse the value.
-        arguments["x-delivery-limit"] = -1
+    arguments = queue_arguments(site, connection.server_version)
     try:
-        yield _queue(connection, queue, durable=True, arguments=arguments)
+        yield ask_queue(connection, queue, durable=True, arguments=arguments)
     except Refused as refused:
         if refused.code != PRECONDITION_FAILED:
             raise
@@ -246,12 +242,22 @@ def _declare_queue(
         log.warning(
             "site %s: a queue exists, but differs; it is used as it is: %s", site.name, refused.reason
         )
-        yield _queue(connection, queue, passive=True)
+        yield ask_queue(connection, queue, passive=True)
+
+
+def queue_arguments(site: Site, server_version: tuple[int, ...]) -> dict[str, Any]:
+    """The arguments with which clients declare the queues of groups."""
+    arguments: dict[str, Any] = {"x-queue-type": site.queue_type}
+    if site.queue_type == "quorum" and server_version >= (4, 0):
+        # From 4.0 on a message is dropped after 20 redeliveries unless this disables it: twenty crashes of a
+        # consumer would lose it. Older servers refuse the value.
+        arguments["x-delivery-limit"] = -1
+    return arguments
 
 
 def _exists(connection: ScriptConnection, queue: str) -> Script[bool]:
     try:
-        yield _queue(connection, queue, passive=True)
+        yield ask_queue(connection, queue, passive=True)
     except Refused as refused:
         if refused.code == NOT_FOUND:
             return False
@@ -259,13 +265,15 @@ def _exists(connection: ScriptConnection, queue: str) -> Script[bool]:
     return True
 
 
-def _exchange(connection: ScriptConnection, *, passive: bool) -> Request:
+def ask_exchange(connection: ScriptConnection, *, passive: bool) -> Request:
+    """Declare the exchange, or with `passive` only check that it exists."""
     return lambda done: connection.script_channel.exchange_declare(
         EXCHANGE, "topic", passive=passive, durable=True, callback=done
     )
 
 
-def _queue(connection: ScriptConnection, queue: str, **options: Any) -> Request:
+def ask_queue(connection: ScriptConnection, queue: str, **options: Any) -> Request:
+    """Declare a queue with pika's options."""
     return lambda done: connection.script_channel.queue_declare(queue, callback=done, **options)
 
 
@@ -273,7 +281,8 @@ def _delete_queue(connection: ScriptConnection, queue: str) -> Request:
     return lambda done: connection.script_channel.queue_delete(queue, callback=done)
 
 
-def _bind(connection: ScriptConnection, queue: str, key: str, renewed: int = 0) -> Request:
+def ask_binding(connection: ScriptConnection, queue: str, key: str, renewed: int = 0) -> Request:
+    """Bind a queue to the exchange."""
     arguments = _arguments(renewed)
     return lambda done: connection.script_channel.queue_bind(
         queue, EXCHANGE, key, arguments=arguments, callback=done

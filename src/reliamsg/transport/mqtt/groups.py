@@ -19,7 +19,7 @@ from reliamsg.transport.session import Ended
 from reliamsg.wire.address import client_id, created_address
 from reliamsg.wire.control import encode_mark
 
-__all__ = ["create_group", "delete_group"]
+__all__ = ["create_group", "delete_group", "turn_until"]
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ def create_group(
             )
             asked = connection.collect(proofs_of(its))
             if (
-                not _turn_until(connection, deadline, lambda: asked in connection.answered)
+                not turn_until(connection, deadline, lambda: asked in connection.answered)
                 or asked in connection.denied
             ):
                 log.warning(
@@ -137,7 +137,7 @@ def _leave_marks(connection: MqttConnection, site: Site, marks: Mapping[str, byt
             refusals.extend([puback.refusal] if puback.refusal else [])
         return not waiting
 
-    if not _turn_until(connection, deadline, answered) or refusals:
+    if not turn_until(connection, deadline, answered) or refusals:
         log.warning(
             "site %s: the group's mark could not be changed (%s)",
             site.name,
@@ -145,7 +145,7 @@ def _leave_marks(connection: MqttConnection, site: Site, marks: Mapping[str, byt
         )
 
 
-def _turn_until(connection: MqttConnection, deadline: float, done: Callable[[], bool]) -> bool:
+def turn_until(connection: MqttConnection, deadline: float, done: Callable[[], bool]) -> bool:
     """Serve the connection until `done`; return False if it is not by the deadline."""
     while not done():
         left = deadline - time.monotonic()

@@ -63,6 +63,10 @@ class ConnAck:
     maximum_packet_size: int | None = None
     """Largest packet that the broker accepts, if it says so; MQTT 5."""
     maximum_qos: int = 2
+    session_expiry: int | None = None
+    """Seconds after which the session expires, if the broker uses another value than was asked for; MQTT 5."""
+    retain_available: bool = True
+    shared_subscriptions: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +218,9 @@ class PahoClient(paho.Client):
             getattr(properties, "ReceiveMaximum", 65535),
             getattr(properties, "MaximumPacketSize", None),
             getattr(properties, "MaximumQoS", 2),
+            getattr(properties, "SessionExpiryInterval", None),
+            bool(getattr(properties, "RetainAvailable", 1)),
+            bool(getattr(properties, "SharedSubscriptionAvailable", 1)),
         )
 
     def _note_disconnect(

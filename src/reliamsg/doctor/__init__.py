@@ -1,0 +1,1 @@
+"""``reliamsg doctor``: examines sites and files before, or while, clients use them."""
