@@ -53,21 +53,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Decodes files for operators, and may not depend on a client.
     "inspection": BASE | {"store"},
     "runtime": BASE | MIDDLE | {"export"},
-<<<<<<< HEAD
-    "producer": BASE | MIDDLE | {"export", "injection", "runtime"},
-    "consumer": BASE | MIDDLE | {"export", "injection", "runtime"},
-    "aio": BASE | MIDDLE | UPPER | {"runtime"},
+    "producer": BASE | MIDDLE | {"configfile", "export", "injection", "runtime"},
+    "consumer": BASE | MIDDLE | {"configfile", "export", "injection", "runtime"},
+    "aio": BASE | MIDDLE | UPPER | {"configfile", "runtime"},
     # Observe clients from outside. The clients register themselves with runtime.observation; types only of the rest.
     "metrics": BASE
     | {"store.journal", "runtime.observation", "producer.status", "consumer.status", "export.exporter"},
     "prometheus": {"metrics", "version"},
     "otel": BASE
     | {"metrics", "runtime.observation", "aio", "consumer.api", "producer.api", "producer.receipt"},
-=======
-    "producer": BASE | MIDDLE | {"configfile", "export", "injection", "runtime"},
-    "consumer": BASE | MIDDLE | {"configfile", "export", "injection", "runtime"},
-    "aio": BASE | MIDDLE | UPPER | {"configfile", "runtime"},
->>>>>>> configfile
     "testing": BASE | MIDDLE | UPPER | {"aio", "injection"},
     "lab": {"config", "errors"},
     # Subjects whole clients to faults, and has their files judged.
@@ -89,15 +83,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "audit": BASE | {"parquet", "store.segment"},
     "simulation": BASE | MIDDLE | UPPER | {"runtime", "checker"},
-<<<<<<< HEAD
-    "cli": BASE | MIDDLE | UPPER | {"export", "inspection", "lab", "simulation", "testing", "checker"},
-=======
     "doctor": BASE | MIDDLE | {"configfile", "export"},
     "cli": BASE
     | MIDDLE
     | UPPER
-    | {"configfile", "doctor", "export", "lab", "simulation", "testing", "checker"},
->>>>>>> configfile
+    | {"configfile", "doctor", "export", "inspection", "lab", "simulation", "testing", "checker"},
     "injection": {"arguments", "transport.base"},
     "pickling": {"errors", "message"},
     "__init__": BASE | UPPER | {"pickling"},

@@ -9,12 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-<<<<<<< HEAD
 from reliamsg.cli.bodies import body_fields, preview
-from reliamsg.cli.export import export_command
-=======
 from reliamsg.cli.configured import Chosen, ConfiguredCommand, chosen_settings, config_option, only_sites
->>>>>>> configfile
+from reliamsg.cli.export import export_command
 from reliamsg.cli.options import (
     ConfirmType,
     SiteGiven,
@@ -37,12 +34,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from reliamsg.config import Site
-<<<<<<< HEAD
+    from reliamsg.configfile import ConfigFile
     from reliamsg.inspection.frames import Content
     from reliamsg.inspection.outbox import OutboxBatch, OutboxState
-=======
-    from reliamsg.configfile import ConfigFile
->>>>>>> configfile
     from reliamsg.keys import KeyRing
     from reliamsg.store.outbox_view import MemberInfo, OutboxInfo
 
@@ -145,7 +139,6 @@ def list_(file: str, limit: int, as_json: bool) -> int:
     return Status.OK
 
 
-<<<<<<< HEAD
 _number = click.IntRange(min=0, max=2**63 - 1)
 
 
@@ -240,8 +233,6 @@ def _show(state: OutboxState, batch: OutboxBatch, message: Content, as_json: boo
 outbox.add_command(export_command("outbox"))
 
 
-@outbox.command("drain", epilog=SEE_EXIT_CODES)
-=======
 def _defaults(file: ConfigFile, chosen: Chosen) -> dict[str, Any]:
     """The settings of the producer that has this outbox, or only sites."""
     path = os.path.realpath(str(chosen.get("file") or ""))
@@ -253,7 +244,6 @@ def _defaults(file: ConfigFile, chosen: Chosen) -> dict[str, Any]:
 
 
 @outbox.command("drain", epilog=SEE_EXIT_CODES, cls=ConfiguredCommand, defaults=_defaults)
->>>>>>> configfile
 @_file
 @config_option
 @site_options

@@ -10,11 +10,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import click
 
-<<<<<<< HEAD
 from reliamsg.cli.bodies import body_fields
-=======
 from reliamsg.cli.configured import Chosen, ConfiguredCommand, chosen_settings, config_option, of_consumer
->>>>>>> configfile
 from reliamsg.cli.options import (
     NameType,
     SiteGiven,
