@@ -386,6 +386,8 @@ def test_many_damaged_batches_do_not_fill_the_terminal(tmp_path: Path) -> None:
     assert len(result.stderr.splitlines()) == 21
     assert b"30 more" in result.stderr
     assert len(rows(tmp_path / "out.db", "damaged")) == 50
+    shown = reliamsg_here("outbox", "show", outbox, "--limit", "7")
+    assert (shown.returncode, len(shown.stderr.splitlines())) == (Status.DATA, 7)
 
 
 @pytest.mark.parametrize("table", ["held", "late"])

@@ -190,12 +190,13 @@ def show(
             if batch.decoded.problem is not None:
                 say(f"damaged: {batch.damage}", err=True)
                 status = Status.DATA
+                limit -= 1  # a damaged outbox does not fill the terminal either
             for message in batch.decoded.messages:
-                if (first or 0) <= message.seq and (last is None or message.seq <= last):
+                if limit and (first or 0) <= message.seq and (last is None or message.seq <= last):
                     _show(state, batch, message, as_json)
                     limit -= 1
-                    if not limit:
-                        return status
+            if not limit:
+                break
     return status
 
 

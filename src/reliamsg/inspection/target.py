@@ -130,7 +130,8 @@ class ExportFile:
             self._db.commit()
             self._db.close()
             _sync(self._aside, os.O_RDWR)
-            self._check_path()
+            if not self._may_replace and os.path.lexists(self._path):  # it appeared in the meantime
+                raise ConfigError(_exists(self._path))
             os.replace(self._aside, self._path)
             _sync(self._path.parent, os.O_RDONLY)
 
@@ -151,7 +152,7 @@ class ExportFile:
         if kind is not None:
             raise ConfigError(f"{path}: not a file: {kind}")
         if not self._may_replace:
-            raise ConfigError(f"{path} exists; to replace it, use --replace")
+            raise ConfigError(_exists(path))
         if _is_store(path):
             raise ConfigError(f"{path}: an outbox or inbox is not replaced")
 
@@ -166,6 +167,10 @@ class ExportFile:
             raise ExportFileError(number, f"not written: {error}", str(self._path)) from error
         except OSError as error:
             raise ExportFileError(error.errno, f"not written: {error.strerror}", str(self._path)) from error
+
+
+def _exists(path: Path) -> str:
+    return f"{path} exists; to replace it, use --replace"
 
 
 def _is_store(path: Path) -> bool:
