@@ -56,7 +56,10 @@ NAVIGATION = {
     "Explanation": ["docs/explanation/*"],
     "Project": ["CONTRIBUTING", "CHANGELOG", "SECURITY"],
 }
-PACKAGES = ["reliamsg", "reliamsg.aio", "reliamsg.testing", "reliamsg.checker", "reliamsg.lab"]
+PACKAGES = [
+    "reliamsg", "reliamsg.aio", "reliamsg.prometheus", "reliamsg.otel", "reliamsg.testing", "reliamsg.checker",
+    "reliamsg.lab",
+]  # fmt: skip
 
 
 def add_navigation(app: Sphinx, page: str, source: list[str]) -> None:

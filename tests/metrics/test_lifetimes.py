@@ -10,11 +10,12 @@ import threading
 import tomllib
 import weakref
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from reliamsg import ClosedError, ConfigError, Producer, aio
+from reliamsg import ClosedError, ConfigError, OutboxLocked, Producer, aio
 from reliamsg.metrics.catalogue import CONSUMER_SITE_STATES, METRICS, PRODUCER_SITE_STATES
 from reliamsg.metrics.readings import OTHER, OUTCOMES, QUARANTINE_REASONS, RESULTS
 from reliamsg.prometheus import Collector
@@ -183,9 +184,15 @@ def test_scrapes_while_clients_are_opened_and_closed(network: MemoryNetwork, tmp
     scrape = Scraper()
     threads, rounds = 3, 6
 
+    def opened(number: int) -> Producer | None:
+        try:
+            return producer(network, tmp_path / f"{number}.db", producer_id=f"p{number}")
+        except OutboxLocked:  # a scrape looks at the one before, which is closed as garbage after that
+            return None
+
     def use(number: int) -> None:
         for each in range(rounds):
-            sender = producer(network, tmp_path / f"{number}.db", producer_id=f"p{number}")
+            sender = wait_for(partial(opened, number), "the outbox is free")
             scrape.collector.observe(sender)
             sender.publish_many("orders", [b"x"] * 3)
             if each % 2:
