@@ -17,7 +17,7 @@ import os
 import re
 import ssl
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints
 
@@ -45,7 +45,7 @@ UNLIMITED: Literal["unlimited"] = "unlimited"
 T = TypeVar("T", bound=Struct)
 
 Seconds = Annotated[float, Meta(gt=0, le=MOST_SECONDS)]
-Path_ = Annotated[str, Meta(min_length=1, description="A path, relative to this file.")]
+FilePath = Annotated[str, Meta(min_length=1, description="A path, relative to this file.")]
 Count = Annotated[int, Meta(ge=1, le=MOST_BYTES)]
 
 
@@ -144,7 +144,7 @@ class _ClientTable(Struct, forbid_unknown_fields=True, kw_only=True):
 class ProducerTable(_ClientTable, forbid_unknown_fields=True, kw_only=True):
     """A producer: the arguments of :class:`~reliamsg.producer.api.Producer`, whose id is the table's name."""
 
-    outbox: Path_
+    outbox: FilePath
     groups: (
         Annotated[dict[str, list[str]], Meta(description="The groups that get each topic.")] | UnsetType
     ) = UNSET
@@ -174,7 +174,7 @@ class ConsumerTable(_ClientTable, forbid_unknown_fields=True, kw_only=True):
     """A consumer: the arguments of :class:`~reliamsg.consumer.api.Consumer`, whose group is the table's name."""
 
     topics: Annotated[list[str], Meta(min_length=1)]
-    inbox: Path_
+    inbox: FilePath
     begin: Literal["earliest", "latest"] | UnsetType = UNSET
     gap_timeout: Seconds | UnsetType = UNSET
     on_gap: Literal["hold", "raise", "skip"] | UnsetType = UNSET
@@ -354,7 +354,7 @@ class ConfigFile:
         except ConfigError as error:
             raise self._error(f"{at}: {error}") from None
 
-    def _credentials(self, at: str, user: str, password: str | Secret | UnsetType) -> Any:
+    def _credentials(self, at: str, user: str, password: str | Secret | UnsetType) -> _Login:
         if isinstance(password, Secret):
             self._read(at, password)  # so that a mistake is noticed now
             secret = password
@@ -403,12 +403,11 @@ class ConfigFile:
 class _Login:
     """``Site(credentials=…)``, called for every connection."""
 
-    def __init__(self, ask: Any) -> None:
+    def __init__(self, ask: Callable[[], Credentials]) -> None:
         self._ask = ask
 
     def __call__(self) -> Credentials:
-        user, password = self._ask()
-        return user, password
+        return self._ask()
 
     def __repr__(self) -> str:
         return "<login>"

@@ -11,7 +11,7 @@ from reliamsg.config import JournalExport, Site
 from reliamsg.transport.base import Binding
 from reliamsg.wire.address import call_address, group_address, producer_address, status_address, topic_address
 
-__all__ = ["Client"]
+__all__ = ["Client", "peers_of"]
 
 
 @dataclass(frozen=True)

@@ -80,9 +80,7 @@ def _mode(client: Client) -> Finding:
 
 def _disk(client: Client) -> Iterator[Finding]:
     """Space, and the time of an fsync, where the file is or will be created."""
-    directory = Path(os.path.realpath(client.file)).parent
-    while not directory.exists():
-        directory = directory.parent
+    directory = _existing(Path(os.path.realpath(client.file)).parent)
     try:
         free = shutil.disk_usage(directory).free
         seconds = _measure_fsync(directory)
@@ -197,7 +195,7 @@ def _damaged(subject: str, kind: str, seen: str) -> Finding:
 
 
 def _journal(subject: str, export: JournalExport) -> Finding:
-    name = f"doctor/{secrets.token_hex(8)}.tmp"
+    name = f"reliamsg-doctor-{secrets.token_hex(8)}.tmp"
     why = f"the journal stays in the file; when its backlog is full, when_full={export.when_full!r} applies"
     remedy = "create the target, and let this user write to it"
     directory = None if is_remote(export.target) else Path(os.fspath(export.target))
