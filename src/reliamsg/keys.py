@@ -66,7 +66,7 @@ class KeyRing:
             raise ConfigError(f"sign_with must be the id of a key, not {type(sign_with).__name__}")
         if sign_with is not None and sign_with not in keys:
             raise ConfigError("sign_with is not among the keys")
-        self.sign_with = sign_with
+        self.sign_with: str | None = sign_with
         # HMAC processes the key first: its state after that is stored and copied for each message.
         self._states = {key_id: hmac.new(secret, digestmod=hashlib.sha256) for key_id, secret in keys.items()}
 

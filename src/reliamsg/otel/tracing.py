@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import wraps
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import Any, Generic, TypeVar, overload
 
 from opentelemetry import baggage, propagate, trace
 from opentelemetry import context as contexts
@@ -15,19 +15,17 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
 from opentelemetry.util.types import AttributeValue
 
+from reliamsg import aio
 from reliamsg.arguments import check_callback
+from reliamsg.consumer.api import Consumer
 from reliamsg.errors import ConfigError, ReliamsgError
 from reliamsg.message import Message
 from reliamsg.otel import attributes as names
+from reliamsg.producer.api import Producer
+from reliamsg.producer.receipt import Receipt
 from reliamsg.runtime.observation import Observed, client_name, observed
 from reliamsg.version import VERSION
 from reliamsg.wire.application import check_headers
-
-if TYPE_CHECKING:
-    from reliamsg import aio
-    from reliamsg.consumer.api import Consumer
-    from reliamsg.producer.api import Producer
-    from reliamsg.producer.receipt import Receipt
 
 __all__ = [
     "AsyncTracedConsumer",
@@ -88,15 +86,15 @@ class Tracing:
     @overload
     def consumer(self, consumer: aio.Consumer) -> AsyncTracedConsumer: ...
     def consumer(self, consumer: Any) -> TracedConsumer | AsyncTracedConsumer:
-        """A consumer whose :meth:`run` calls handlers in spans ``process {topic}``, of kind CONSUMER.
+        """A consumer whose :meth:`~TracedConsumer.run` calls handlers in spans ``process {topic}``, of kind CONSUMER.
 
         Each span is linked to the spans in which its messages were published; with ``batch``, there is one for each
         list. An exception of the handler marks its span. Messages that wait, or are held back behind a gap, have no
         span. While a handler runs, the baggage of its message is attached, but not that of a list.
 
         The result has all methods of the consumer. Around messages from iteration, ``get()`` and ``batches()``, use its
-        :meth:`process`. It may be wrapped before ``async with``. Raises :class:`ConfigError` for anything but a
-        consumer.
+        :meth:`~TracedConsumer.process`. It may be wrapped before ``async with``. Raises :class:`ConfigError` for
+        anything but a consumer.
         """
         processing = _Processing(self._tracer, client_name(consumer))
         if not hasattr(consumer, "run"):
