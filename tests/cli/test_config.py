@@ -53,7 +53,8 @@ def test_commands_use_the_file(file: Path, unique: str) -> None:
     info = json_of(succeeded(reliamsg_here("outbox", "stats", outbox, "--json")))
     assert (info["producer"], info["groups"]) == ("till", {topic: [group]})
     assert "nothing remains" in succeeded(reliamsg("outbox", "drain", outbox, *config)).decode()
-    succeeded(reliamsg_here("group", "delete", group, *config))
+    refused(reliamsg_here("group", "delete", group, *config), Status.USAGE, "--topic")
+    succeeded(reliamsg_here("group", "delete", group, "--topic", topic, *config))
 
 
 def test_options_replace_the_sites_of_the_file(file: Path, unique: str, nowhere: Sites) -> None:

@@ -136,8 +136,10 @@ def test_nothing_is_wrong_with_what_is_healthy(
         receipt = producer.publish("orders", b"one")
         receipt.wait(60, until="durable")
         producer.flush(60)
-        before = rabbit.queues(name)
-        assert before[QUEUE] == 1
+        # The broker counts a message only a little after it has confirmed it.
+        before = wait_for(
+            lambda: (found := rabbit.queues(name))[QUEUE] == 1 and found, "the message is counted"
+        )
         report = Report(path)
         assert rabbit.queues(name) == before
         assert report.problems == {}

@@ -37,6 +37,12 @@ def _defaults(file: ConfigFile, chosen: Chosen) -> dict[str, Any]:
     return {name: found[old] for name, old in its.items() if old in found}
 
 
+def _sites(file: ConfigFile, chosen: Chosen) -> dict[str, Any]:
+    """What deletes messages is named on the command line."""
+    found = _defaults(file, chosen)
+    return {"site": found["site"]}
+
+
 def which_options(command: Callable[..., int]) -> Callable[..., int]:
     """Add the options that select a group, its topics and sites."""
     command = timeout_option(10.0, "Time limit for each site.")(command)
@@ -84,7 +90,7 @@ def create(
     return _at_all(name, topics, build_sites(site, tls), as_json, "created", "keeps", work)
 
 
-@group.command(epilog=SEE_EXIT_CODES, cls=ConfiguredCommand, defaults=_defaults)
+@group.command(epilog=SEE_EXIT_CODES, cls=ConfiguredCommand, defaults=_sites)
 @which_options
 @json_option
 def delete(
