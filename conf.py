@@ -18,6 +18,13 @@ from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 
 import reliamsg
+import reliamsg.aio
+import reliamsg.otel.tracing
+
+# Its annotations name what it imports for type checkers alone.
+vars(reliamsg.otel.tracing).update(
+    {name: getattr(reliamsg, name) for name in ("Consumer", "Producer", "Receipt", "aio")}
+)
 
 project = "reliamsg"
 version = release = reliamsg.__version__

@@ -17,11 +17,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import multiprocessing
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -53,9 +52,10 @@ from reliamsg.simulation.process import Process
 from reliamsg.simulation.producer import BURSTS, RETRY_S, ProducerProcess
 from reliamsg.simulation.runner import Outcome, run
 from reliamsg.simulation.scenario import draw
+from reliamsg.simulation.world import World
 from tests.aio.virtual_loop import VirtualLoop
 
-__all__ = ["STATES", "asyncio_applications", "replay", "simulate"]
+__all__ = ["STATES", "replay", "simulate"]
 
 MESSAGES = 60
 CANCELLED = 0.3
@@ -518,23 +518,19 @@ class AioConsumer(_WithTasks, ConsumerProcess):
             await asyncio.sleep(chance.uniform(0.0, self.settings["handling_s"]))
 
 
-@contextlib.contextmanager
-def asyncio_applications() -> Iterator[None]:
-    """Simulated worlds have these applications."""
-    with (
-        mock.patch("reliamsg.simulation.world.ProducerProcess", AioProducer),
-        mock.patch("reliamsg.simulation.world.ConsumerProcess", AioConsumer),
-        mock.patch.object(Waiters, "wait", _never_wait),
-    ):
-        yield
+class AioWorld(World):
+    """Has these applications."""
+
+    producer_type = AioProducer
+    consumer_type = AioConsumer
 
 
 def simulate(
     seed: int, messages: int = MESSAGES, faults: tuple[str, ...] | None = None, keep: bool = False
 ) -> Outcome:
     """Run a seed."""
-    with asyncio_applications():
-        outcome = run(draw(seed, messages, faults), keep)
+    with mock.patch.object(Waiters, "wait", _never_wait):
+        outcome = run(draw(seed, messages, faults), keep, world=AioWorld)
         VirtualLoop.forget_all()
         return outcome
 

@@ -38,7 +38,7 @@ def test_no_cancellation_breaks_a_promise(part: int, size: Size) -> None:
         print(replay(outcome))
         print(*outcome.violations[:5], outcome.error, sep="\n")
     assert not failed
-    assert set(STATES) <= set(reached), "tasks are cancelled in all of them"
+    assert part or set(STATES) <= set(reached), "tasks are cancelled in all of them"
 
 
 def test_without_faults_all_is_well() -> None:

@@ -140,6 +140,7 @@ def test_files_of_a_newer_version(nowhere: Sites) -> None:
     refused(reliamsg_here("outbox", "export", nowhere.file("p.db"), out), 65, "newer", "p.db")
     refused(reliamsg_here("inbox", "dead-letters", nowhere.file("g.db")), 65, "newer", "g.db")
     refused(reliamsg_here("inbox", "export", nowhere.file("g.db"), out), 65, "newer", "g.db")
+    refused(reliamsg_here("inbox", "replay", nowhere.file("g.db"), "--all"), 65, "newer", "g.db")
     assert not Path(out).exists()
 
 

@@ -447,19 +447,27 @@ def test_a_busy_site_that_goes_away_is_not_busy_any_more(tmp_path: Path) -> None
     other.inbox.close()
 
 
-def test_a_dead_letter_that_is_replayed_twice_counts_once(opener: Opener, network: MemoryNetwork) -> None:
+def test_a_dead_letter_that_is_being_replayed_is_not_replayed_once_more(
+    opener: Opener, network: MemoryNetwork
+) -> None:
     consumer = opener()
     send(network["dc1"], 1, 1)
     message = consumer.get(60)
     assert message is not None
     message.reject("unwanted")
     (letter,) = consumer.dead_letters()
-    for _ in range(2):
-        consumer.replay(letter.id)
-    for _ in range(2):
+    for outcome in ("reject", "ack"):
+        for _ in range(2):
+            consumer.replay(letter.id)
         again = consumer.get(60)
         assert again is not None
-        again.ack(durable=True)
+        assert again.replayed
+        consumer.replay(letter.id)
+        assert consumer.get(0) is None
+        if outcome == "reject":
+            again.reject("still unwanted")
+        else:
+            again.ack(durable=True)
     assert consumer.status().dead_letters == 0
 
 

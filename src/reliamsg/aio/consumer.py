@@ -274,8 +274,9 @@ class Consumer:
     async def replay(self, dead_letter_id: int) -> None:
         """Deliver a dead letter again, flagged ``replayed``, out of order.
 
-        Once it is acknowledged it is no dead letter any more. Raises :class:`ConfigError` if there is no such
-        dead letter, and :class:`InboxLocked` for a standby whose inbox another consumer has open. If this is cancelled,
+        Once it is acknowledged it is no dead letter any more. One that is being replayed is not replayed once more
+        before the application is done with it. Raises :class:`ConfigError` if there is no such dead letter, and
+        :class:`InboxLocked` for a standby whose inbox another consumer has open. If this is cancelled,
         it is delivered all the same.
         """
         await in_thread(partial(self._open.consumer.replay, dead_letter_id))

@@ -16,9 +16,13 @@ from reliamsg.cli.status import SEE_EXIT_CODES, Failure, Status, counted, one_li
 from reliamsg.terminal import printable, say, say_json
 
 if TYPE_CHECKING:
+    from reliamsg.inspection.inbox import DeadLetterRow
     from reliamsg.store.requests import Answer, Request
 
 __all__ = ["inbox"]
+
+_REPLAYED_AT_ONCE = 10_000
+"""How many ids are in one request."""
 
 _file = click.argument("file", metavar="INBOX", type=click.Path(dir_okay=False))
 _wait = timeout_option(5.0, "Wait this long for a running consumer to execute the request.")
@@ -130,14 +134,13 @@ def list_dead_letters(file: str, limit: int, as_json: bool) -> int:
     """List the dead letters of INBOX, oldest first.
 
     Shows when a message was given up and why, the delivery attempts, and the beginning of its body. Read-only; a
-    consumer may be running. To deliver one again, call Consumer.replay() with its id. Damaged ones are named on
-    standard error; the exit code is then 65.
+    consumer may be running. `reliamsg inbox replay` delivers them again. Damaged ones are named on standard error; the
+    exit code is then 65.
 
     With --json each line is an object with the whole body, or body_base64 if the body is not UTF-8 text.
     """
     from reliamsg.inspection.inbox import read_dead_letters
     from reliamsg.inspection.snapshot import looking
-    from reliamsg.inspection.times import iso
 
     status = Status.OK
     with looking(file, "inbox") as connection:
@@ -153,14 +156,73 @@ def list_dead_letters(file: str, limit: int, as_json: bool) -> int:
                         "dead_us": one.dead_us, "bytes": len(one.body), **body_fields(one.body),
                     }
                 )  # fmt: skip
-                continue
-            since = iso(one.dead_us, "seconds") or "at an unreadable time"
-            say(
-                f"{one.id}  {since}  {one_line(one.stream)}  epoch {one.epoch}  {one.seq}"
-                f"  {counted(one.attempts, 'attempt')}  {one_line(one.reason)}",
-                f"  {preview(one.body)}",
-            )
+            else:
+                _say_dead_letter(one)
     return status
+
+
+def _say_dead_letter(one: DeadLetterRow) -> None:
+    from reliamsg.inspection.times import iso
+
+    since = iso(one.dead_us, "seconds") or "at an unreadable time"
+    say(
+        f"{one.id}  {since}  {one_line(one.stream)}  epoch {one.epoch}  {one.seq}"
+        f"  {counted(one.attempts, 'attempt')}  {one_line(one.reason)}",
+        f"  {preview(one.body)}",
+    )
+
+
+@inbox.command(epilog=SEE_EXIT_CODES)
+@_file
+@click.option("--id", "ids", type=int, multiple=True, help="The id of a dead letter. Can be repeated.")
+@click.option("--reason", help="Dead letters whose reason contains this text.")
+@click.option("--stream", metavar="STREAM", help="Dead letters of this stream (PRODUCER/TOPIC).")
+@click.option("--all", "everything", is_flag=True, help="All dead letters.")
+@click.option("--dry-run", is_flag=True, help="Only list them.")
+@_wait
+def replay(
+    file: str,
+    ids: tuple[int, ...],
+    reason: str | None,
+    stream: str | None,
+    everything: bool,
+    dry_run: bool,
+    timeout: float,
+) -> int:
+    """Deliver dead letters of INBOX to the application again, oldest first.
+
+    They are flagged `replayed`, and precede what is waiting in their streams. Those that the application acknowledges
+    are no dead letters any more. The others stay: those that it fails to handle again, and those that it has not
+    handled when its consumer is closed.
+    """
+    from reliamsg.inspection.inbox import read_dead_letters
+    from reliamsg.inspection.snapshot import looking
+    from reliamsg.store.requests import Request
+
+    if not (ids or reason or stream or everything):
+        raise click.UsageError("select dead letters with --id, --reason or --stream, or use --all")
+
+    def selected(one: DeadLetterRow) -> bool:
+        return (
+            one.problem is None
+            and (not ids or one.id in ids)
+            and (reason is None or reason in one.reason)
+            and (stream is None or printable(one.stream) == printable(stream))
+        )
+
+    found: list[int] = []
+    with looking(file, "inbox") as connection:
+        for one in filter(selected, read_dead_letters(connection)):
+            found.append(one.id)
+            if dry_run:
+                _say_dead_letter(one)
+    if missing := set(ids) - set(found):
+        raise Failure(Status.INCOMPLETE, f"there is no dead letter {min(missing)} that matches")
+    for at in range(0, 0 if dry_run else len(found), _REPLAYED_AT_ONCE):
+        _ask(file, Request("replay_dead", ids=tuple(found[at : at + _REPLAYED_AT_ONCE])), timeout)
+    if not found:
+        say("no dead letter matches")
+    return Status.OK
 
 
 inbox.add_command(export_command("inbox"))

@@ -508,8 +508,9 @@ class Consumer:
     def replay(self, dead_letter_id: int) -> None:
         """Deliver a dead letter again, flagged ``replayed``, out of order.
 
-        Once it is acknowledged it is no dead letter any more. Raises :class:`ConfigError` if there is no such
-        dead letter, and :class:`InboxLocked` for a standby whose inbox another consumer has open.
+        Once it is acknowledged it is no dead letter any more. One that is being replayed is not replayed once more
+        before the application is done with it. Raises :class:`ConfigError` if there is no such dead letter, and
+        :class:`InboxLocked` for a standby whose inbox another consumer has open.
         """
         check_count("dead_letter_id", dead_letter_id, least=0, most=2**63 - 1)
         self._check()

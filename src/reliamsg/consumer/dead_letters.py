@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from reliamsg import forks
@@ -68,6 +69,8 @@ class DeadLetters:
         self._replays: deque[DeadLetter] = deque()
         self._returned: deque[ReplayItem] = deque()
         """Replays that no one took."""
+        self._replaying: dict[int, int] = {}
+        """Dead letters that are delivered again and have no outcome yet: bytes by id."""
         self.waiting = False
         """There is something to show to the application."""
 
@@ -167,12 +170,26 @@ class DeadLetters:
         buffer.state.epochs.live[offer.epoch].advance(offer.first)
         self.bury(buffer, message, "used up its deliveries; the process ended during the last one", now)
 
-    def replay(self, letter: DeadLetter) -> None:
-        """Deliver a dead letter again, out of order. Takes the lock."""
+    def replay(self, letter: DeadLetter) -> bool:
+        """Deliver a dead letter again, out of order; False if it is being replayed already. Takes the lock."""
         with self._shared.lock:
+            if letter.id in self._replaying:
+                return False
+            self._replaying[letter.id] = len(letter.body)
             self._replays.append(letter)
             self.waiting = True
             self._shared.changed.notify_all()
+            return True
+
+    @property
+    def replaying_bytes(self) -> int:
+        """The size of dead letters that are delivered again and have no outcome yet. Takes the lock."""
+        with self._shared.lock:
+            return sum(self._replaying.values())
+
+    def _replay_ended(self, number: int) -> None:
+        with self._shared.lock:
+            self._replaying.pop(number, None)
 
     def _replayed(self, letter: DeadLetter) -> ReplayItem:
         self._shared.journal.add(
@@ -181,7 +198,7 @@ class DeadLetters:
                 self._shared.group, digest=digest(letter.seq, letter.body, letter.key, letter.headers),
             )
         )  # fmt: skip
-        settler = _Revival(self._shared, letter.id)
+        settler = _Revival(self._shared, letter.id, self._replay_ended)
         return ReplayItem(
             Message(
                 *letter.stream, letter.epoch, letter.seq, letter.body, letter.key, letter.headers, False, True, settler
@@ -211,9 +228,11 @@ class _Settled:
 class _Revival:
     """Receives the outcome of a replayed message."""
 
-    def __init__(self, shared: Shared, number: int) -> None:
+    def __init__(self, shared: Shared, number: int, ended: Callable[[int], object]) -> None:
+        """`ended`: called when the application is done with the message, for good or bad."""
         self._shared = shared
         self._number = number
+        self._ended = ended
         self._done = False
         self._generation = forks.generation
 
@@ -233,9 +252,12 @@ class _Revival:
                 self._done = True
                 shared.durability.pending.revived.append(self._number)
                 shared.agenda.due(shared.clock())
+        self._ended(self._number)
 
     def reject(self, message: Message, reason: str) -> None:
         """It stays among the dead letters."""
+        self._shared.uninterrupted(lambda: self._ended(self._number))
 
     def failed(self, message: Message, error: BaseException) -> None:
         """It stays among the dead letters."""
+        self._shared.uninterrupted(lambda: self._ended(self._number))

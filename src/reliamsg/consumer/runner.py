@@ -15,6 +15,7 @@ from reliamsg.message import Gap
 from reliamsg.runtime.callbacks import CallbackThread
 from reliamsg.runtime.wakeup import Waiters, Wakeup
 from reliamsg.runtime.worker import Worker
+from reliamsg.store.inbox_view import read_dead_letters
 from reliamsg.store.quarantine import LATER_VERSION, Selection
 from reliamsg.store.requests import Answer, Request, RequestBox
 
@@ -26,6 +27,8 @@ LEAST_END_S = 0.1
 """The worker has this long for its last step, even if there is no time left."""
 LEAST_GOODBYE_S = 0.5
 """Closing a connection, and the last calls of ``on_error``, may take this long even if there is no time left."""
+MAX_REPLAYING_BYTES = 64 * 1024 * 1024
+"""Dead letters that operators have delivered again are in memory until they are handled."""
 REQUESTS_EVERY_S = 0.25
 """How often requests of operators are looked for."""
 
@@ -114,6 +117,8 @@ class Operating:
             return self._accept(request, now)
         if request.action == "forget":
             return self._forget(request, now)
+        if request.action == "replay_dead":
+            return self._replay_dead(request.ids or ())
         which = Selection(request.ids, request.reason, request.stream)
         return self._replay(which) if request.action == "replay" else self._discard(which, now)
 
@@ -137,6 +142,19 @@ class Operating:
         if left:
             text += f"; {left:,} kept: in use, not settled to their end, or not known any more"
         return Answer(not left, text)
+
+    def _replay_dead(self, ids: tuple[int, ...]) -> Answer:
+        """Nothing of this is stored: if the consumer is closed before they are handled, they are still dead letters."""
+        letters, queued, looked = self._engine.dead_letters, 0, 0
+        for number in ids:
+            if letters.replaying_bytes >= MAX_REPLAYING_BYTES:
+                break
+            looked += 1
+            queued += sum(map(letters.replay, read_dead_letters(self._engine.shared.inbox.path, number)))
+        text = f"{queued:,} of {len(ids):,} dead letters are delivered again"
+        if looked < len(ids):
+            text += "; ask for the others when these are handled"
+        return Answer(looked == len(ids), text)
 
     def _make_durable(self, now: float) -> None:
         number = self._engine.shared.durability.want_soon()

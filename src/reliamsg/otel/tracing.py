@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import wraps
 from types import TracebackType
-from typing import Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from opentelemetry import baggage, propagate, trace
 from opentelemetry import context as contexts
@@ -15,17 +15,19 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
 from opentelemetry.util.types import AttributeValue
 
-from reliamsg import aio
 from reliamsg.arguments import check_callback
-from reliamsg.consumer.api import Consumer
 from reliamsg.errors import ConfigError, ReliamsgError
 from reliamsg.message import Message
 from reliamsg.otel import attributes as names
-from reliamsg.producer.api import Producer
-from reliamsg.producer.receipt import Receipt
 from reliamsg.runtime.observation import Observed, client_name, observed
 from reliamsg.version import VERSION
 from reliamsg.wire.application import check_headers
+
+if TYPE_CHECKING:
+    from reliamsg import aio
+    from reliamsg.consumer.api import Consumer
+    from reliamsg.producer.api import Producer
+    from reliamsg.producer.receipt import Receipt
 
 __all__ = [
     "AsyncTracedConsumer",

@@ -156,22 +156,27 @@ def quiet() -> Iterator[None]:
 
 
 def run(
-    scenario: Scenario, keep: bool = False, directory: Path | None = None, journals: Path | None = None
+    scenario: Scenario,
+    keep: bool = False,
+    directory: Path | None = None,
+    journals: Path | None = None,
+    world: type[World] = World,
 ) -> Outcome:
     """Run one scenario. `keep`: whether to record a trace. `directory`: where to leave its files; by default they are
-    deleted. `journals`: where to leave its journals as segments, with the seed appended to all names."""
+    deleted. `journals`: where to leave its journals as segments, with the seed appended to all names. `world`: the kind
+    of world, with its applications."""
     with quiet():
         if directory is not None:
-            return _run(scenario, keep, directory, journals)
+            return _run(world(scenario, directory, keep), directory, journals)
         made = Path(tempfile.mkdtemp(prefix="reliamsg-sim-", dir=MEMORY if MEMORY.is_dir() else None))
         try:
-            return _run(scenario, keep, made, journals)
+            return _run(world(scenario, made, keep), made, journals)
         finally:
             shutil.rmtree(made, ignore_errors=True)
 
 
-def _run(scenario: Scenario, keep: bool, directory: Path, journals: Path | None) -> Outcome:
-    world = World(scenario, directory, keep)
+def _run(world: World, directory: Path, journals: Path | None) -> Outcome:
+    scenario = world.scenario
     try:
         world.run()
         world.compare()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter, defaultdict
 from pathlib import Path
+from typing import ClassVar
 
 from reliamsg.message import MessageId
 from reliamsg.simulation.announcements import Announcements, Member
@@ -67,7 +68,10 @@ START_WITHIN_S = 0.3
 
 
 class World:
-    """One run. Call :meth:`run` once, and then :meth:`compare`."""
+    """One run. Call :meth:`run` once, and then :meth:`compare`. Subclasses may have other applications."""
+
+    producer_type: ClassVar[type[ProducerProcess]] = ProducerProcess
+    consumer_type: ClassVar[type[ConsumerProcess]] = ConsumerProcess
 
     def __init__(self, scenario: Scenario, directory: Path, keep: bool = False) -> None:
         """`directory`: where files are. `keep`: whether to record a trace."""
@@ -109,7 +113,7 @@ class World:
         drive = self._drive(name, "outbox", name)
         witness = StatusWitness(NamedRows(name, drive, self.oracle), self._keys)
         host = Host(name, self._executor(name), self.network, self.trace, witness)
-        return ProducerProcess(
+        return self.producer_type(
             self._machine(host, drive), self.scenario, self.oracle, self.incidents, self.error_judge
         )
 
@@ -124,7 +128,7 @@ class World:
         )
         executor, held_bytes = self._executor(name), settings["held_bytes"]
         host = Host(name, executor, self.network, self.trace, announcements, held_bytes)
-        return ConsumerProcess(
+        return self.consumer_type(
             self._machine(host, drive), member, self.scenario, self.oracle, self.incidents, self.error_judge,
             announcements,
         )  # fmt: skip

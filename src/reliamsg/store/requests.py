@@ -34,7 +34,8 @@ POLL_S = 0.05
 class Request(msgspec.Struct, frozen=True, omit_defaults=True):
     """An operator's request; `action` decides which other fields are used."""
 
-    action: Literal["accept", "replay", "discard", "forget"]
+    action: Literal["accept", "replay", "discard", "forget", "replay_dead"]
+    """``replay`` and ``discard`` are about the quarantine."""
     stream: Stream | None = None
     epoch: int = 0
     first: int = 0
