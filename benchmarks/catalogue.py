@@ -57,6 +57,12 @@ _PLACES: list[tuple[str, dict[str, str]]] = [
     ("alone:publish_threads", {
         "publish-threads": "publish() from 50 threads, no site reachable, against one thread",
     }),
+    ("asynchronous:vs_blocking", {
+        "asyncio-many": "publish_many from an event loop, against the blocking producer",
+    }),
+    ("asynchronous:tasks", {
+        "asyncio-tasks": "1,000 tasks that await publish() and the receipt, against aio-pika; the loop's lag",
+    }),
     ("latency:latency", {
         "latency": "publish to delivered, 50 threads, 1,500 messages/s, MQTT, against paho QoS 1",
     }),
