@@ -28,7 +28,7 @@ from typing import Any, Literal
 from unittest import mock
 
 from reliamsg import Message, MessageId
-from reliamsg.aio.commits import Commits, Room
+from reliamsg.aio.commits import Commits, Confirms, Room
 from reliamsg.aio.dispatcher import Dispatcher
 from reliamsg.aio.loop import Changed, LoopCalls
 from reliamsg.aio.receipt import Receipt
@@ -175,6 +175,7 @@ class _Shell:
     calls: LoopCalls
     room: Room
     commits: Commits
+    confirms: Confirms
 
 
 class _WithTasks(Process):
@@ -234,9 +235,8 @@ class AioProducer(_WithTasks, ProducerProcess):
             return
         calls = LoopCalls()
         parts: Any = _Accepting(engine, self._accepted, self._missed_room)
-        self._shell = _Shell(
-            loop, calls, Room(calls, parts, self._notified, self._block_timeout), Commits(calls)
-        )
+        room = Room(calls, parts, self._notified, self._block_timeout)
+        self._shell = _Shell(loop, calls, room, Commits(calls), Confirms(calls))
         self._program = loop.create_task(self._publish_all(self._shell))
 
     def close_client(self) -> None:
@@ -345,7 +345,7 @@ class AioProducer(_WithTasks, ProducerProcess):
             self._incidents.counts[CANCELLED_FOR_DISK] += 1
             raise
         assert receipt.durable
-        await self._wait_for(shell, Receipt(receipt, shell.commits, shell.calls))
+        await self._wait_for(shell, Receipt(receipt, shell.commits, shell.confirms, shell.calls))
 
     def _drawn(self) -> tuple[Operation, Content]:
         """See :meth:`ProducerProcess._publish_one`."""

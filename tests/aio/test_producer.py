@@ -278,6 +278,29 @@ class TestReceipts:
 
         run(main())
 
+    def test_tasks_that_wait_for_one_batch_end_each_at_its_time(
+        self, run: Run[Any], network: MemoryNetwork, outbox: Path
+    ) -> None:
+        network["dc1"].hold_confirms()
+
+        async def main() -> None:
+            async with producer(network, outbox) as one:
+                receipts = await asyncio.gather(*(one.publish("orders", b"x") for _ in range(5)))
+                waiting = [asyncio.ensure_future(receipt.wait()) for receipt in receipts]
+                await asyncio.sleep(0)
+                waiting[1].cancel()
+                assert await one.remove(receipts[0].ids[0]) == 1
+                with pytest.raises(MessageRemoved):
+                    await waiting[0]
+                await asyncio.wait([waiting[1]])
+                assert waiting[1].cancelled()
+                assert not any(task.done() for task in waiting[2:])
+                network["dc1"].release_confirms()
+                await asyncio.gather(*waiting[2:])
+                assert all(receipt.done for receipt in receipts[1:])
+
+        run(main())
+
     def test_callbacks_run_in_the_loop_and_always(
         self, run: Run[Any], network: MemoryNetwork, outbox: Path
     ) -> None:

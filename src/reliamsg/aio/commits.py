@@ -1,4 +1,4 @@
-"""Tasks that wait for room in the outbox, and for its transactions."""
+"""Tasks that wait for room in the outbox, for its transactions, and for sites."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from collections import deque
 from functools import partial
 
 from reliamsg.aio.loop import LoopCalls
+from reliamsg.errors import ConfirmTimeout
 from reliamsg.producer.commit import Commit, Content
 from reliamsg.producer.engine import ProducerEngine
-from reliamsg.producer.receipt import Receipt
+from reliamsg.producer.receipt import Receipt, batches_of, watch
 from reliamsg.runtime.wakeup import Waiters
 
-__all__ = ["Commits", "Room"]
+__all__ = ["Commits", "Confirms", "Room"]
 
 
 class Room:
@@ -96,5 +97,41 @@ class Commits:
 
     def _ended(self, commit: Commit) -> None:
         for future in self._waiting.pop(commit, ()):
+            if not future.done():
+                future.set_result(None)
+
+
+class Confirms:
+    """Tasks that wait until sites have confirmed. Those whose messages are in the same batches wait together: one
+    callback wakes all of them."""
+
+    def __init__(self, calls: LoopCalls) -> None:
+        self._calls = calls
+        self._waiting: dict[tuple[Commit, tuple[int, int]], list[asyncio.Future[None]]] = {}
+
+    async def wait(self, receipt: Receipt) -> None:
+        """Wait until the messages of `receipt`, which are durable, are confirmed; raises what its ``wait()`` does."""
+        key = receipt.commit, batches_of(receipt)
+        while True:
+            futures = self._waiting.get(key)
+            if futures is None:
+                if not watch(receipt, partial(self._calls.put, partial(self._ended, key))):
+                    receipt.wait(0.0)
+                    return
+                futures = self._waiting[key] = []
+            future: asyncio.Future[None] = self._calls.loop.create_future()
+            futures.append(future)
+            await future
+            try:
+                receipt.wait(0.0)
+            except (
+                ConfirmTimeout
+            ):  # only a part of the batches is confirmed, or messages of others were removed
+                continue
+            return
+
+    def _ended(self, key: tuple[Commit, tuple[int, int]]) -> None:
+        """More of these batches may be confirmed: each task looks."""
+        for future in self._waiting.pop(key, ()):
             if not future.done():
                 future.set_result(None)

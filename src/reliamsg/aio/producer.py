@@ -9,7 +9,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from reliamsg.aio.commits import Commits, Room
+from reliamsg.aio.commits import Commits, Confirms, Room
 from reliamsg.aio.loop import LoopCalls, in_thread
 from reliamsg.aio.opening import Opening
 from reliamsg.aio.receipt import Receipt
@@ -246,9 +246,9 @@ class _Opened:
     def __init__(self, producer: blocking.Producer, calls: LoopCalls) -> None:
         parts = blocking.non_blocking(producer)
         self.producer, self.calls = producer, calls
-        self.commits = Commits(calls)
+        self.commits, self.confirms = Commits(calls), Confirms(calls)
         self.room = Room(calls, parts.engine, parts.room, parts.block_timeout)
 
     def receipt(self, receipt: blocking_receipt.Receipt) -> Receipt:
         """The receipt for tasks."""
-        return Receipt(receipt, self.commits, self.calls)
+        return Receipt(receipt, self.commits, self.confirms, self.calls)

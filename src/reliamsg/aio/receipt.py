@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any, Literal
 
-from reliamsg.aio.commits import Commits
+from reliamsg.aio.commits import Commits, Confirms
 from reliamsg.aio.loop import LoopCalls
 from reliamsg.arguments import check_callback, check_choice, check_timeout, unrun
 from reliamsg.errors import ConfirmTimeout
@@ -25,10 +25,12 @@ class Receipt:
     and :meth:`add_done_callback` belong to the event loop of its producer.
     """
 
-    __slots__ = ("_calls", "_commits", "_receipt")
+    __slots__ = ("_calls", "_commits", "_confirms", "_receipt")
 
-    def __init__(self, receipt: blocking.Receipt, commits: Commits, calls: LoopCalls) -> None:
-        self._receipt, self._commits, self._calls = receipt, commits, calls
+    def __init__(
+        self, receipt: blocking.Receipt, commits: Commits, confirms: Confirms, calls: LoopCalls
+    ) -> None:
+        self._receipt, self._commits, self._confirms, self._calls = receipt, commits, confirms, calls
 
     @property
     def durable(self) -> bool:
@@ -78,29 +80,41 @@ class Receipt:
         check_choice("until", until, blocking.UNTIL)
         check_timeout("timeout", timeout)
         self._calls.check()
+        if timeout is None:
+            await self._wait(until)
+            return
         try:
             async with asyncio.timeout(timeout) as limit:
-                await self._commits.wait_durable(self._receipt.commit)
-                if until != "durable":
-                    await self._settled(until)
+                await self._wait(until)
         except TimeoutError:
             if not limit.expired():
                 raise
+        else:
+            return
         try:
             self._receipt.wait(0.0, until)
         except ConfirmTimeout as error:
             text = str(error).replace("within 0 s", f"within {timeout:.3g} s", 1)
             raise ConfirmTimeout(text, error.sites) from None
 
-    async def _settled(self, until: Literal["confirmed", "consumed"]) -> None:
-        """Return when waiting has ended, for good or bad."""
+    async def _wait(self, until: Literal["durable", "confirmed", "consumed"]) -> None:
+        """The same without limit."""
+        await self._commits.wait_durable(self._receipt.commit)
+        if until == "confirmed":
+            await self._confirms.wait(self._receipt)
+        elif until == "consumed":
+            await self._consumed()
+            self._receipt.wait(0.0, until)
+
+    async def _consumed(self) -> None:
+        """Return when waiting for groups has ended, for good or bad."""
         future: asyncio.Future[None] = self._calls.loop.create_future()
 
         def resolve() -> None:
             if not future.done():
                 future.set_result(None)
 
-        self._receipt.add_done_callback(lambda _: self._calls.put(resolve), until)
+        self._receipt.add_done_callback(lambda _: self._calls.put(resolve), "consumed")
         await future
 
     def __await__(self) -> Generator[Any, None, None]:

@@ -15,7 +15,7 @@ from reliamsg.producer.confirmations import ConfirmationTracker
 from reliamsg.producer.removals import Messages
 from reliamsg.producer.status import MessageState
 
-__all__ = ["UNTIL", "Receipt"]
+__all__ = ["UNTIL", "Receipt", "batches_of", "watch"]
 
 UNTIL = ("durable", "confirmed", "consumed")
 """How far a receipt can wait."""
@@ -171,3 +171,16 @@ class Receipt:
         else:
             state = "done" if self.done else "durable" if self.durable else "not stored yet"
         return f"<Receipt {self.id or self._run.topic} {state}>"
+
+
+def batches_of(receipt: Receipt) -> tuple[int, int]:
+    """The rows of the first and last batch that has messages of a receipt, once they are durable. Receipts of the same
+    batches are confirmed together."""
+    messages = receipt._messages
+    return messages.first_row, messages.last_row
+
+
+def watch(receipt: Receipt, call: Callable[[], None]) -> bool:
+    """Have `call` made, on the thread of callbacks, when more of the messages may be confirmed, or the producer has
+    stopped; False if nothing is left to wait for. For event loops, once the messages are durable."""
+    return receipt.commit.tracker.watch(receipt._messages, "confirmed", call)
