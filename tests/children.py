@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, AnyStr, Literal, overload
 
-__all__ = ["TIMEOUT_S", "ended", "run_child"]
+__all__ = ["TIMEOUT_S", "ended", "one_output_whatever_the_hash_seed", "run_child"]
 
 TIMEOUT_S = 240.0
 """Of every child process that is not known to take longer."""
@@ -90,3 +92,19 @@ def run_child(
             raise
     assert not check or child.returncode == 0, f"{command} ended with {child.returncode}\n{out!s}\n{err!s}"
     return subprocess.CompletedProcess(command, child.returncode, out, err)
+
+
+def one_output_whatever_the_hash_seed(code: str) -> str:
+    """The output of the program `code`, which must not depend on how strings are hashed."""
+    outputs = {
+        run_child(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            text=True,
+            timeout=300,
+            check=True,
+        ).stdout
+        for hash_seed in ("0", "1", "77")
+    }
+    (output,) = outputs
+    return output

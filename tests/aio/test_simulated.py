@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections import Counter
 from typing import Any
 
@@ -12,7 +10,7 @@ import pytest
 from reliamsg.aio.commits import Commits
 from reliamsg.simulation.runner import Outcome
 from tests.aio.simulated import STATES, replay, simulate
-from tests.children import run_child
+from tests.children import one_output_whatever_the_hash_seed
 from tests.options import Size
 
 PARTS = 4
@@ -62,14 +60,4 @@ def test_a_seed_makes_one_history_whatever_the_hash_seed() -> None:
         "for seed in range(4):\n"
         "    print(*simulate(seed, keep=True).lines, sep='\\n')\n"
     )
-    histories = set()
-    for hash_seed in ("0", "1", "77"):
-        done = run_child(
-            [sys.executable, "-c", code],
-            env={**os.environ, "PYTHONHASHSEED": hash_seed},
-            text=True,
-            timeout=300,
-            check=True,
-        )
-        histories.add(done.stdout)
-    assert len(histories) == 1
+    one_output_whatever_the_hash_seed(code)

@@ -478,7 +478,7 @@ def test_a_file_that_appears_in_the_meantime_is_kept(tmp_path: Path) -> None:
         file.add("t", {"id": 1})
         os.close(create_private(tmp_path / "out.db"))
         with pytest.raises(ConfigError, match="exists"):
-            file.finish()
+            file.finish({})
     assert (tmp_path / "out.db").read_bytes() == b""
     assert nothing_left(tmp_path)
 

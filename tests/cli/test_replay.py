@@ -9,6 +9,8 @@ import pytest
 
 from reliamsg import Consumer, Message
 from reliamsg.cli.status import Status
+from reliamsg.consumer.dead_letters import LETTER_BYTES
+from reliamsg.store.requests import Answer, Request, ask
 from reliamsg.testing import MemoryNetwork
 from tests.cli.commands import refused, reliamsg_here, succeeded
 from tests.consumer.tools import GROUP, TOPIC, send
@@ -110,3 +112,41 @@ def test_mistakes(network: MemoryNetwork, inbox: Path) -> None:
         Status.INCOMPLETE, f"no dead letter {first}",
     )  # fmt: skip
     assert replay(inbox, "--stream", "p/other") == "no dead letter matches\n"
+
+
+def test_many_without_a_consumer_wait_only_once(
+    network: MemoryNetwork, inbox: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(network, inbox) as consumer:
+        bury(network, consumer)
+    waits: list[float] = []
+
+    def noting(path: Path, request: Request, timeout: float) -> Answer | None:
+        waits.append(timeout)
+        return ask(path, request, timeout)
+
+    monkeypatch.setattr("reliamsg.cli.inbox._REPLAYED_AT_ONCE", 2)
+    monkeypatch.setattr("reliamsg.store.requests.ask", noting)
+    assert "the next one that opens it" in replay(inbox, "--all", "--timeout", "0.1")
+    assert waits == [0.1] + [0.0] * (DEAD // 2 - 1)
+    with opened(network, inbox) as consumer:
+        assert [taken(consumer).seq for _ in range(DEAD)] == list(range(1, DEAD + 1))
+
+
+def test_the_size_of_those_in_memory_is_bounded(
+    network: MemoryNetwork, inbox: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reliamsg.consumer.runner.REPLAY_PAGE", 1)
+    monkeypatch.setattr("reliamsg.consumer.runner.MAX_REPLAYING_BYTES", 2 * LETTER_BYTES)
+    with opened(network, inbox) as consumer:
+        bury(network, consumer)
+        result = reliamsg_here("inbox", "replay", inbox, "--all")
+        assert result.returncode == Status.INCOMPLETE
+        assert f"2 of {DEAD} dead letters are delivered again; ask for the others" in result.stderr.decode()
+        for number in (1, 2):
+            message = taken(consumer)
+            assert message.seq == number
+            message.ack()
+        replay(inbox, "--all")
+        assert [taken(consumer).seq for _ in range(DEAD - 2)] == list(range(3, DEAD + 1))
+        assert consumer.get(0) is None, "the others are none any more"

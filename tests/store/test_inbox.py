@@ -129,7 +129,7 @@ def test_dead_letters_and_quarantine(inbox: Inbox) -> None:
         2**64 - 1,
         "k",
     )
-    assert read_dead_letters(inbox.path, found.id + 1) == []
+    assert read_dead_letters(inbox.path, [found.id + 1]) == []
     assert inbox.path.stat().st_size + os.stat(f"{inbox.path}-wal").st_size < 20_000_000
     info = summarize_inbox(inbox.path)
     assert (info.group, info.dead_letters, info.samples) == ("billing", 1, 16)

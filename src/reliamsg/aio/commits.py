@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
+from collections.abc import Callable, Hashable, Iterator
 from functools import partial
+from itertools import islice
 
 from reliamsg.aio.loop import LoopCalls
 from reliamsg.errors import ConfirmTimeout
@@ -14,6 +17,10 @@ from reliamsg.producer.receipt import Receipt, batches_of, watch
 from reliamsg.runtime.wakeup import Waiters
 
 __all__ = ["Commits", "Confirms", "Room"]
+
+
+WOKEN_AT_ONCE = 50
+"""The most tasks that are woken in one turn of the loop: each may publish its next message in the next turn."""
 
 
 class Room:
@@ -72,66 +79,70 @@ def _expire(future: asyncio.Future[Receipt]) -> None:
         future.set_exception(TimeoutError())
 
 
-class Commits:
-    """Tasks that wait for a transaction. However many do, it wakes the loop once."""
+class _Together:
+    """Tasks that wait for the same thing. However many do, it is one call to the loop's thread. They are woken in
+    portions, between which the loop runs whatever else is ready."""
 
     def __init__(self, calls: LoopCalls) -> None:
         self._calls = calls
-        self._waiting: dict[Commit, list[asyncio.Future[None]]] = {}
+        self._waiting: dict[Hashable, list[asyncio.Future[None]]] = {}
+
+    async def wait(self, key: Hashable, listen: Callable[[Callable[[], None]], bool]) -> bool:
+        """Wait for `key`. The first task that does calls `listen` with what is to be called, on any thread, when it
+        happens. False, at once, if `listen` returns False: it has happened."""
+        futures = self._waiting.get(key)
+        if futures is None:
+            if not listen(partial(self._calls.put, partial(self._happened, key))):
+                return False
+            futures = self._waiting[key] = []
+        future: asyncio.Future[None] = self._calls.loop.create_future()
+        futures.append(future)
+        await future
+        return True
+
+    def _happened(self, key: Hashable) -> None:
+        self._wake(iter(self._waiting.pop(key, ())))
+
+    def _wake(self, futures: Iterator[asyncio.Future[None]]) -> None:
+        portion = list(islice(futures, WOKEN_AT_ONCE))
+        for future in portion:
+            if not future.done():
+                future.set_result(None)
+        if len(portion) == WOKEN_AT_ONCE:
+            self._calls.loop.call_soon(self._wake, futures)
+
+
+class Commits:
+    """Tasks that wait for a transaction."""
+
+    def __init__(self, calls: LoopCalls) -> None:
+        self._together = _Together(calls)
 
     async def wait_durable(self, commit: Commit) -> None:
         """Wait until it has succeeded; raises its error."""
+
+        def listen(ended: Callable[[], None]) -> bool:
+            commit.waiters.listen(ended)
+            return not commit.done  # perhaps before the listener was there
+
         if not commit.done:
-            futures = self._waiting.get(commit)
-            if futures is None:
-                futures = self._waiting[commit] = []
-                ended = partial(self._ended, commit)
-                commit.waiters.listen(partial(self._calls.put, ended))
-                if commit.done:  # perhaps before the listener was there
-                    self._calls.put(ended)
-            future: asyncio.Future[None] = self._calls.loop.create_future()
-            futures.append(future)
-            await future
+            await self._together.wait(commit, listen)
         if commit.error is not None:
             raise commit.error
 
-    def _ended(self, commit: Commit) -> None:
-        for future in self._waiting.pop(commit, ()):
-            if not future.done():
-                future.set_result(None)
-
 
 class Confirms:
-    """Tasks that wait until sites have confirmed. Those whose messages are in the same batches wait together: one
-    callback wakes all of them."""
+    """Tasks that wait until sites have confirmed; together, where their messages are in the same batches."""
 
     def __init__(self, calls: LoopCalls) -> None:
-        self._calls = calls
-        self._waiting: dict[tuple[Commit, tuple[int, int]], list[asyncio.Future[None]]] = {}
+        self._together = _Together(calls)
 
     async def wait(self, receipt: Receipt) -> None:
         """Wait until the messages of `receipt`, which are durable, are confirmed; raises what its ``wait()`` does."""
         key = receipt.commit, batches_of(receipt)
-        while True:
-            futures = self._waiting.get(key)
-            if futures is None:
-                if not watch(receipt, partial(self._calls.put, partial(self._ended, key))):
-                    receipt.wait(0.0)
-                    return
-                futures = self._waiting[key] = []
-            future: asyncio.Future[None] = self._calls.loop.create_future()
-            futures.append(future)
-            await future
-            try:
+        while await self._together.wait(key, partial(watch, receipt)):
+            # Perhaps only a part of the batches is confirmed, or messages of others were removed.
+            with contextlib.suppress(ConfirmTimeout):
                 receipt.wait(0.0)
-            except (
-                ConfirmTimeout
-            ):  # only a part of the batches is confirmed, or messages of others were removed
-                continue
-            return
-
-    def _ended(self, key: tuple[Commit, tuple[int, int]]) -> None:
-        """More of these batches may be confirmed: each task looks."""
-        for future in self._waiting.pop(key, ()):
-            if not future.done():
-                future.set_result(None)
+                return
+        receipt.wait(0.0)

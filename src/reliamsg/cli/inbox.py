@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterable, Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -17,11 +18,13 @@ from reliamsg.terminal import printable, say, say_json
 
 if TYPE_CHECKING:
     from reliamsg.inspection.inbox import DeadLetterRow
-    from reliamsg.store.requests import Answer, Request
+    from reliamsg.store.requests import Request
 
 __all__ = ["inbox"]
 
-_REPLAYED_AT_ONCE = 10_000
+F = TypeVar("F", bound=Callable[..., Any])
+
+_REPLAYED_AT_ONCE = 1_000
 """How many ids are in one request."""
 
 _file = click.argument("file", metavar="INBOX", type=click.Path(dir_okay=False))
@@ -29,6 +32,31 @@ _wait = timeout_option(5.0, "Wait this long for a running consumer to execute th
 _limit = click.option(
     "--limit", type=click.IntRange(min=1), default=100, show_default=True, help="The maximum number of lines."
 )
+
+
+def _selecting(what: str, reason_help: str) -> Callable[[F], F]:
+    """Options that select dead letters or deliveries."""
+
+    def decorate(command: F) -> F:
+        for option in (
+            click.option("--all", "everything", is_flag=True, help=f"All {what}."),
+            click.option("--stream", metavar="STREAM", help="Those of this stream (PRODUCER/TOPIC)."),
+            click.option("--reason", help=reason_help),
+            click.option(
+                "--id", "ids", type=int, multiple=True, help="The one with this id. Can be repeated."
+            ),
+        ):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def _check_selected(
+    what: str, ids: tuple[int, ...], reason: str | None, stream: str | None, everything: bool
+) -> None:
+    if not (ids or reason or stream or everything):
+        raise click.UsageError(f"select {what} with --id, --reason or --stream, or use --all")
 
 
 @click.group()
@@ -174,10 +202,7 @@ def _say_dead_letter(one: DeadLetterRow) -> None:
 
 @inbox.command(epilog=SEE_EXIT_CODES)
 @_file
-@click.option("--id", "ids", type=int, multiple=True, help="The id of a dead letter. Can be repeated.")
-@click.option("--reason", help="Dead letters whose reason contains this text.")
-@click.option("--stream", metavar="STREAM", help="Dead letters of this stream (PRODUCER/TOPIC).")
-@click.option("--all", "everything", is_flag=True, help="All dead letters.")
+@_selecting("dead letters", "Those whose reason contains this text.")
 @click.option("--dry-run", is_flag=True, help="Only list them.")
 @_wait
 def replay(
@@ -199,8 +224,7 @@ def replay(
     from reliamsg.inspection.snapshot import looking
     from reliamsg.store.requests import Request
 
-    if not (ids or reason or stream or everything):
-        raise click.UsageError("select dead letters with --id, --reason or --stream, or use --all")
+    _check_selected("dead letters", ids, reason, stream, everything)
 
     def selected(one: DeadLetterRow) -> bool:
         return (
@@ -218,11 +242,12 @@ def replay(
                 _say_dead_letter(one)
     if missing := set(ids) - set(found):
         raise Failure(Status.INCOMPLETE, f"there is no dead letter {min(missing)} that matches")
-    for at in range(0, 0 if dry_run else len(found), _REPLAYED_AT_ONCE):
-        _ask(file, Request("replay_dead", ids=tuple(found[at : at + _REPLAYED_AT_ONCE])), timeout)
     if not found:
         say("no dead letter matches")
-    return Status.OK
+    if dry_run:
+        return Status.OK
+    pages = (tuple(found[at : at + _REPLAYED_AT_ONCE]) for at in range(0, len(found), _REPLAYED_AT_ONCE))
+    return _ask(file, (Request("replay_dead", ids=page) for page in pages), timeout)
 
 
 inbox.add_command(export_command("inbox"))
@@ -248,10 +273,10 @@ def accept(file: str, streams: tuple[str, ...], everything: bool, timeout: float
     missing = sorted(set(named) - set(found))
     if missing:
         raise Failure(Status.INCOMPLETE, f"{missing[0]} lacks nothing")
-    for name in found if everything else named:
-        gap = found[name]
-        _ask(file, Request("accept", gap.stream, gap.epoch, gap.first, gap.last), timeout)
-    return Status.OK
+    gaps = [found[name] for name in (found if everything else named)]
+    return _ask(
+        file, (Request("accept", gap.stream, gap.epoch, gap.first, gap.last) for gap in gaps), timeout
+    )
 
 
 @inbox.command(epilog=SEE_EXIT_CODES)
@@ -286,26 +311,22 @@ def forget(
     from reliamsg.store.requests import Request
 
     since = None if idle is None else time.time_ns() // 1000 - int(idle * 1e6)
-    found, done, later = 0, True, False
-    after: int | None = 0
-    while after is not None:
-        streams, after = page_streams(file, after, since)
-        wanted = tuple(stream for stream in streams if not patterns or _matches(stream, patterns))
-        if not wanted:
-            continue
-        found += len(wanted)
-        request = Request("forget", epoch=forged or 0, streams=wanted, unused_since_us=since)
-        answer = _answered(file, request, 0.0 if later else timeout)
-        if answer is None:
-            later = True
-        else:
-            say(one_line(answer.text))
-            done &= answer.done
+    found = 0
+
+    def requests() -> Iterator[Request]:
+        nonlocal found
+        after: int | None = 0
+        while after is not None:
+            streams, after = page_streams(file, after, since)
+            wanted = tuple(stream for stream in streams if not patterns or _matches(stream, patterns))
+            if wanted:
+                found += len(wanted)
+                yield Request("forget", epoch=forged or 0, streams=wanted, unused_since_us=since)
+
+    status = _ask(file, requests(), timeout)
     if patterns and not found:
         raise Failure(Status.INCOMPLETE, "no known stream matches")
-    if later:
-        say(_LATER)
-    return Status.OK if done else Status.INCOMPLETE
+    return status
 
 
 def _matches(stream: tuple[str, str, int], patterns: tuple[str, ...]) -> bool:
@@ -354,10 +375,7 @@ def list_quarantine(file: str, limit: int, as_json: bool) -> int:
 def _selected(action: str, help_: str) -> None:
     @quarantine.command(action, epilog=SEE_EXIT_CODES, help=help_)
     @_file
-    @click.option("--id", "ids", type=int, multiple=True, help="The id of a delivery. Can be repeated.")
-    @click.option("--reason", help="Deliveries with this reason.")
-    @click.option("--stream", metavar="STREAM", help="Deliveries of this stream (PRODUCER/TOPIC).")
-    @click.option("--all", "everything", is_flag=True, help="All deliveries.")
+    @_selecting("deliveries", "Those with exactly this reason.")
     @_wait
     def command(
         file: str,
@@ -370,8 +388,7 @@ def _selected(action: str, help_: str) -> None:
         from reliamsg.store.inbox_view import find_stream
         from reliamsg.store.requests import Request
 
-        if not (ids or reason or stream or everything):
-            raise click.UsageError("select deliveries with --id, --reason or --stream, or use --all")
+        _check_selected("deliveries", ids, reason, stream, everything)
         of = None if stream is None else find_stream(file, stream)
         if stream is not None and of is None:
             raise Failure(Status.INCOMPLETE, f"{stream} is not a known stream")
@@ -381,33 +398,30 @@ def _selected(action: str, help_: str) -> None:
             ids=ids or None,
             reason=reason,
         )
-        _ask(file, request, timeout)
-        return Status.OK
+        return _ask(file, [request], timeout)
 
 
 _selected("replay", "Process deliveries as if they arrived now. Duplicates are dropped.")
 _selected("discard", "Delete deliveries permanently. Their messages are lost unless they arrive again.")
 
 
-_LATER = "no consumer has the inbox open: the next one that opens it will execute this"
-
-
-def _answered(file: str, request: Request, timeout: float) -> Answer | None:
+def _ask(file: str, requests: Iterable[Request], timeout: float) -> Status:
+    """Leave requests one after the other, and show the answers. Once there was none, only leave them."""
     from reliamsg.store.inbox_view import check_inbox
     from reliamsg.store.requests import ask
 
     check_inbox(file)
-    return ask(Path(file), request, timeout)
-
-
-def _ask(file: str, request: Request, timeout: float) -> None:
-    answer = _answered(file, request, timeout)
-    if answer is None:
-        say(_LATER)
-    elif answer.done:
-        say(one_line(answer.text))
-    else:
-        raise Failure(Status.INCOMPLETE, answer.text)
+    status, later = Status.OK, False
+    for request in requests:
+        answer = ask(Path(file), request, 0.0 if later else timeout)
+        if answer is None:
+            later = True
+        else:
+            say(one_line(answer.text), err=not answer.done)
+            status = status if answer.done else Status.INCOMPLETE
+    if later:
+        say("no consumer has the inbox open: the next one that opens it will execute this")
+    return status
 
 
 def _named(stream: tuple[str, str, int] | tuple[None, None, None]) -> dict[str, object]:

@@ -21,6 +21,8 @@ __all__ = ["DeadLetters", "LateItem", "ReplayItem"]
 
 log = logging.getLogger("reliamsg.consumer")
 
+LETTER_BYTES = 1024
+"""In memory, for a dead letter without body, key and headers."""
 LATE_PAGE = 16
 """Late frames in memory at a time."""
 
@@ -71,6 +73,8 @@ class DeadLetters:
         """Replays that no one took."""
         self._replaying: dict[int, int] = {}
         """Dead letters that are delivered again and have no outcome yet: bytes by id."""
+        self.replaying_bytes = 0
+        """Their size."""
         self.waiting = False
         """There is something to show to the application."""
 
@@ -175,21 +179,16 @@ class DeadLetters:
         with self._shared.lock:
             if letter.id in self._replaying:
                 return False
-            self._replaying[letter.id] = len(letter.body)
+            self._replaying[letter.id] = size = _size(letter)
+            self.replaying_bytes += size
             self._replays.append(letter)
             self.waiting = True
             self._shared.changed.notify_all()
             return True
 
-    @property
-    def replaying_bytes(self) -> int:
-        """The size of dead letters that are delivered again and have no outcome yet. Takes the lock."""
-        with self._shared.lock:
-            return sum(self._replaying.values())
-
     def _replay_ended(self, number: int) -> None:
         with self._shared.lock:
-            self._replaying.pop(number, None)
+            self.replaying_bytes -= self._replaying.pop(number, 0)
 
     def _replayed(self, letter: DeadLetter) -> ReplayItem:
         self._shared.journal.add(
@@ -204,6 +203,12 @@ class DeadLetters:
                 *letter.stream, letter.epoch, letter.seq, letter.body, letter.key, letter.headers, False, True, settler
             )
         )  # fmt: skip
+
+
+def _size(letter: DeadLetter) -> int:
+    """About how many bytes of memory it takes."""
+    headers = sum(len(name) + len(value) for name, value in letter.headers.items())
+    return LETTER_BYTES + len(letter.body) + len(letter.key or "") + headers
 
 
 def _record(records: Records, i: int) -> tuple[bytes, str | None, dict[str, str]]:

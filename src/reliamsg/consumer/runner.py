@@ -29,6 +29,8 @@ LEAST_GOODBYE_S = 0.5
 """Closing a connection, and the last calls of ``on_error``, may take this long even if there is no time left."""
 MAX_REPLAYING_BYTES = 64 * 1024 * 1024
 """Dead letters that operators have delivered again are in memory until they are handled."""
+REPLAY_PAGE = 16
+"""How many dead letters are read at a time."""
 REQUESTS_EVERY_S = 0.25
 """How often requests of operators are looked for."""
 
@@ -145,16 +147,14 @@ class Operating:
 
     def _replay_dead(self, ids: tuple[int, ...]) -> Answer:
         """Nothing of this is stored: if the consumer is closed before they are handled, they are still dead letters."""
-        letters, queued, looked = self._engine.dead_letters, 0, 0
-        for number in ids:
-            if letters.replaying_bytes >= MAX_REPLAYING_BYTES:
-                break
-            looked += 1
-            queued += sum(map(letters.replay, read_dead_letters(self._engine.shared.inbox.path, number)))
+        letters, queued, left = self._engine.dead_letters, 0, ids
+        while left and letters.replaying_bytes < MAX_REPLAYING_BYTES:
+            page, left = left[:REPLAY_PAGE], left[REPLAY_PAGE:]
+            queued += sum(map(letters.replay, read_dead_letters(self._engine.shared.inbox.path, page)))
         text = f"{queued:,} of {len(ids):,} dead letters are delivered again"
-        if looked < len(ids):
+        if left:
             text += "; ask for the others when these are handled"
-        return Answer(looked == len(ids), text)
+        return Answer(not left, text)
 
     def _make_durable(self, now: float) -> None:
         number = self._engine.shared.durability.want_soon()

@@ -167,10 +167,7 @@ def export_inbox(
             if batch.decoded.problem is not None and batch.state != "quarantined":
                 on_damaged(batch.damage)
             proceed(file.counts["dead_letters"] + file.counts["messages"])
-        for name, sql in _VIEWS.items():
-            file.create_view(name, sql)
-        file.finish()
-        return dict(file.counts)
+        return file.finish(_VIEWS)
 
 
 def _copy(file: ExportFile, table: Table, rows: sqlite3.Cursor) -> None:

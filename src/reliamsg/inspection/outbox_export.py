@@ -118,10 +118,7 @@ def export_outbox(
             if batch.decoded.problem is not None:
                 on_damaged(batch.damage)
             proceed(file.counts["messages"])
-        for name, sql in _VIEWS.items():
-            file.create_view(name, sql)
-        file.finish()
-        return dict(file.counts)
+        return file.finish(_VIEWS)
 
 
 def _add_state(file: ExportFile, connection: sqlite3.Connection, state: OutboxState) -> None:

@@ -100,11 +100,6 @@ class ExportFile:
                 self._rows[table.name] = []
                 self.counts[table.name] = 0
 
-    def create_view(self, name: str, sql: str) -> None:
-        """Create a view."""
-        with self._writing():
-            self._db.create_view(name, sql)
-
     def add(self, table: str, row: dict[str, Any], size: int = 0) -> None:
         """Add a row to a table. Dicts and lists are stored as JSON. `size` is about how many bytes it has if it may be
         large."""
@@ -123,10 +118,13 @@ class ExportFile:
                     rows.clear()
         self._buffered = (0, 0)
 
-    def finish(self) -> None:
-        """Complete the file and move it to its place. It is durable on return."""
+    def finish(self, views: Mapping[str, str]) -> dict[str, int]:
+        """Create views (SQL by name), and move the file to its place. It is durable on return. Returns the number of
+        rows by table."""
         self._flush()
         with self._writing():
+            for name, sql in views.items():
+                self._db.create_view(name, sql)
             self._db.commit()
             self._db.close()
             _sync(self._aside, os.O_RDWR)
@@ -134,6 +132,7 @@ class ExportFile:
                 raise ConfigError(_exists(self._path))
             os.replace(self._aside, self._path)
             _sync(self._path.parent, os.O_RDONLY)
+        return dict(self.counts)
 
     def _check_path(self) -> None:
         path = self._path

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import msgspec
@@ -28,9 +29,9 @@ PAGE_STREAMS = 500
 
 
 def read_dead_letters(
-    path: str | os.PathLike[str], number: int | None = None, limit: int = 1_000
+    path: str | os.PathLike[str], ids: Collection[int] | None = None, limit: int = 1_000
 ) -> list[DeadLetter]:
-    """Dead letters of an inbox, oldest first, as of its last commit; only the one with id `number` if given.
+    """Dead letters of an inbox, oldest first, as of its last commit; only those with these `ids` if given.
 
     Works while the inbox's owner runs. Raises :class:`StoreCorrupt` if the file is not an inbox or is damaged.
     """
@@ -38,8 +39,9 @@ def read_dead_letters(
         rows = connection.execute(
             "SELECT dead_letter.id, producer, topic, part, epoch, incarnation, seq, key, headers, body, reason,"
             " attempts, wall_us FROM dead_letter JOIN stream ON stream.id = stream_id"
-            " WHERE ? IS NULL OR dead_letter.id = ? ORDER BY dead_letter.id LIMIT ?",
-            (number, number, limit),
+            f" {'' if ids is None else 'WHERE dead_letter.id IN (SELECT value FROM json_each(?))'}"
+            " ORDER BY dead_letter.id LIMIT ?",
+            (limit,) if ids is None else (json.dumps(list(ids)), limit),
         )
         return [
             DeadLetter(
