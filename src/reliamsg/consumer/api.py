@@ -516,10 +516,8 @@ class Consumer:
         self._check()
         if not self._is_open:
             raise InboxLocked(f"{self._inbox_path}: this standby waits for it; replay where it is open")
-        found = read_dead_letters(self._inbox_path, [dead_letter_id])
-        if not found:
+        if self._calls.call(partial(self._engine.dead_letters.replay, [dead_letter_id])) == (0, 1):
             raise ConfigError(f"there is no dead letter {dead_letter_id}")
-        self._calls.call(partial(self._engine.dead_letters.replay, found[0]))
 
     # -- state and end ------------------------------------------------------------------------------------
 

@@ -298,7 +298,7 @@ class Committer:
             shared.numbers.reserved(plan.batch.states_until)
             shared.events.committed(plan.missed)
             self._committed_at = shared.clock()
-            shared.durability.committed(plan.sync, self._committed_at + COMMIT_EVERY_S)
+            shared.durability.committed(plan.sync, plan.pending, self._committed_at + COMMIT_EVERY_S)
             shared.events.handle()
             shared.changed.notify_all()
         for name, tokens in released.items():

@@ -96,6 +96,8 @@ class Durability:
         self._agenda = agenda
         self._path = inbox.path
         self.pending = Pending()
+        self.reviving: set[int] = set()
+        """Ids of dead letters that the application has acknowledged, and that the inbox still has as dead letters."""
         self.standing = inbox.standing
         """How the inbox stands to others of its group, for the next commit to keep."""
         self.awaited = False
@@ -128,6 +130,11 @@ class Durability:
     def put_back(self, pending: Pending) -> None:
         """Its commit failed: it goes into the next one."""
         self.pending.put_back(pending)
+
+    def revive(self, dead_letter_id: int) -> None:
+        """The application has acknowledged a dead letter: it is none from the next commit on."""
+        self.pending.revived.append(dead_letter_id)
+        self.reviving.add(dead_letter_id)
 
     def stand(self, standing: Standing) -> None:
         """Keep how the inbox stands to others of its group."""
@@ -173,9 +180,10 @@ class Durability:
 
     # -- what became of commits ---------------------------------------------------------------------------
 
-    def committed(self, number: int, next_at: float) -> None:
+    def committed(self, number: int, contents: Pending, next_at: float) -> None:
         """The commit that was taken when `number` was the highest number wanted is durable. The next one is made at
         `next_at` at the earliest."""
+        self.reviving.difference_update(contents.revived)
         self.commits_at = next_at
         self.synced = max(self.synced, number)
         self.awaited = self.sync_wanted > self.synced

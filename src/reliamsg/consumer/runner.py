@@ -15,7 +15,6 @@ from reliamsg.message import Gap
 from reliamsg.runtime.callbacks import CallbackThread
 from reliamsg.runtime.wakeup import Waiters, Wakeup
 from reliamsg.runtime.worker import Worker
-from reliamsg.store.inbox_view import read_dead_letters
 from reliamsg.store.quarantine import LATER_VERSION, Selection
 from reliamsg.store.requests import Answer, Request, RequestBox
 
@@ -150,7 +149,7 @@ class Operating:
         letters, queued, left = self._engine.dead_letters, 0, ids
         while left and letters.replaying_bytes < MAX_REPLAYING_BYTES:
             page, left = left[:REPLAY_PAGE], left[REPLAY_PAGE:]
-            queued += sum(map(letters.replay, read_dead_letters(self._engine.shared.inbox.path, page)))
+            queued += letters.replay(page)[0]
         text = f"{queued:,} of {len(ids):,} dead letters are delivered again"
         if left:
             text += "; ask for the others when these are handled"
