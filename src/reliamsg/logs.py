@@ -45,7 +45,7 @@ class Log:
         self, level: int, event: str, message: str, fields: dict[str, Value], exc_info: bool = False
     ) -> None:
         self._logger.log(
-            level, message, fields,
-            exc_info=exc_info, extra={"event": event, "fields": fields},
+            level, message, *([fields] if fields else []),
+            exc_info=exc_info or None, extra={"event": event, "fields": fields},
             stacklevel=3,  # the record names the line that called warning() or another method
         )  # fmt: skip

@@ -79,8 +79,8 @@ class CallbackThread:
             except RuntimeError:  # the interpreter is shutting down
                 self._log.warning(
                     "client.callbacks_not_called",
-                    "%(thread)s: not called any more, since the interpreter ends",
-                    thread=self._name,
+                    "%(thread_name)s: not called any more, since the interpreter ends",
+                    thread_name=self._name,
                 )
                 return
             self._thread = thread

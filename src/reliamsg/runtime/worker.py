@@ -71,8 +71,8 @@ class Worker:
                 deadline = work.step()
             except Exception as error:  # noqa: BLE001  (no thread may be left waiting, whatever the error)
                 self._log.error(
-                    "client.step_failed", "%(thread)s: a step failed",
-                    thread=self._name, error=type(error).__name__, exc_info=True,
+                    "client.step_failed", "%(thread_name)s: a step failed",
+                    thread_name=self._name, error=type(error).__name__, exc_info=True,
                 )  # fmt: skip
                 work.fail(
                     error if isinstance(error, FatalError) else FatalError(f"internal error: {error!r}")
