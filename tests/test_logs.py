@@ -132,7 +132,7 @@ def rows() -> dict[str, tuple[str, tuple[str, ...]]]:
     """The level and fields of each event that the page has."""
     found: dict[str, tuple[str, tuple[str, ...]]] = {}
     for line in PAGE.read_text().splitlines():
-        if line.startswith("| `"):
+        if re.match(r"\| `\w+\.\w+`", line):
             event, level, fields, *texts = (cell.strip() for cell in line.strip("|").split("|"))
             assert len(texts) == 2, f"{event}: what it means and what to do"
             assert all(texts), f"{event}: what it means and what to do"
