@@ -3550,7 +3550,7 @@ MUTANTS = (
     Mutant(
         "trouble-said-each-time",
         "producer/connectivity.py",
-        "        if failure in self._logged:\n            return\n",
+        "        if failure in self._logged:\n            return False\n",
         "",
         "P9: that a site is down is logged at every attempt",
         ByTest(
@@ -3561,8 +3561,8 @@ MUTANTS = (
     Mutant(
         "trouble-said-softly",
         "producer/connectivity.py",
-        "        log.log(\n            level, ",
-        "        log.log(\n            logging.INFO, ",
+        'log.warning(\n                "producer.site_unreachable"',
+        'log.info(\n                "producer.site_unreachable"',
         "P9: a wrong login, virtual host or CA is not logged as a warning",
         ByTest(
             "producer/test_trouble.py::test_a_trouble_is_said_once_until_the_site_is_connected_again",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from reliamsg import forks
 from reliamsg.consumer.buffer import BufferedBatch, StreamBuffer
 from reliamsg.consumer.shared import Shared
 from reliamsg.errors import FatalError, ForkedError
+from reliamsg.logs import Log
 from reliamsg.message import Message, digest
 from reliamsg.protocol.receiver.redelivery import Offer
 from reliamsg.store.inbox_rows import DeadLetter, HeldFrame
@@ -20,7 +20,7 @@ from reliamsg.wire.data import FrameError, Records, open_frame
 
 __all__ = ["DeadLetters", "LateItem", "ReplayItem"]
 
-log = logging.getLogger("reliamsg.consumer")
+log = Log("reliamsg.consumer")
 
 LETTER_BYTES = 1024
 """In memory, for a dead letter without body, key and headers."""
@@ -119,7 +119,11 @@ class DeadLetters:
             frame = open_frame(row.frame)
             records = frame.records(trusted=not row.stream.producer)
         except FrameError as error:
-            log.warning("late messages %d to %d of %s: %s", row.first, row.last, row.stream, error)
+            log.warning(
+                "consumer.late_messages_unreadable",
+                "late messages %(first)d to %(last)d of %(stream)s can't be read: %(reason)s",
+                group=self._shared.group, stream=str(row.stream), first=row.first, last=row.last, reason=str(error),
+            )  # fmt: skip
             return LateItem(row.id, messages)
         for seq in range(row.first, row.last + 1):
             body, key, headers = _record(records, seq - frame.envelope.seq)
@@ -164,7 +168,11 @@ class DeadLetters:
         )  # fmt: skip
         shared.buffers.prune(buffer, message.epoch)
         shared.events.handle()
-        log.warning("%s goes to the dead letters after %d deliveries: %s", message.id, attempts, reason)
+        log.warning(
+            "consumer.dead_letter",
+            "%(message_id)s goes to the dead letters after %(attempts)d deliveries: %(reason)s",
+            group=shared.group, message_id=str(message.id), attempts=attempts, reason=reason,
+        )  # fmt: skip
 
     def bury_spent(self, buffer: StreamBuffer, batch: BufferedBatch, offer: Offer, now: float) -> None:
         """The same for a message that had used up its deliveries before this process started."""

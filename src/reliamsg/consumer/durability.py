@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from dataclasses import dataclass, field, fields
 from functools import partial
@@ -10,6 +9,7 @@ from functools import partial
 from reliamsg.consumer.agenda import Agenda
 from reliamsg.consumer.health import Health
 from reliamsg.errors import ClosedError, InboxWriteError
+from reliamsg.logs import Log
 from reliamsg.message import Stream
 from reliamsg.runtime.wakeup import Uninterrupted, Waiters
 from reliamsg.store.inbox import Inbox
@@ -18,7 +18,7 @@ from reliamsg.store.quarantine import QuarantinedDelivery
 
 __all__ = ["Durability", "Pending", "Quarantining"]
 
-log = logging.getLogger("reliamsg.consumer")
+log = Log("reliamsg.consumer")
 
 
 @dataclass(slots=True)
@@ -203,7 +203,7 @@ class Durability:
     def written_again(self) -> None:
         """The inbox can be written again."""
         self.write_error, self.blocked = None, self._journal_full
-        log.info("%s: written again", self._path)
+        log.info("consumer.inbox_written_again", "%(inbox)s: written again", inbox=str(self._path))
 
     def note_room(self, full: bool) -> None:
         """Whether the inbox has room only for what can be delivered at once."""
