@@ -19,7 +19,7 @@ __all__ = ["INTERVAL_S", "RULES", "Prometheus", "minutes_as_seconds"]
 
 INTERVAL_S = 1.0
 """Between two scrapes, and between two evaluations of the rules."""
-RULES = resources.files("reliamsg.monitoring").joinpath("alerts.yml").read_text()
+RULES = resources.files("reliamsg.metrics").joinpath("alerts.yml").read_text()
 
 
 def minutes_as_seconds(rules: str) -> str:
