@@ -51,7 +51,9 @@ def alerts_of(scenario: str, server: Prometheus, directory: Path) -> tuple[set[s
         result = run_scenario(
             find(scenario),
             RunOptions(directory / scenario, _SEED, keep=True, tries=1),
-            on_event=lambda text: print(f"    {time.time() - start:5.1f} {text}", file=sys.stderr, flush=True),
+            on_event=lambda text: print(
+                f"    {time.time() - start:5.1f} {text}", file=sys.stderr, flush=True
+            ),
         )
     end = time.time()
     until = {name: path.stat().st_mtime if path.exists() else end for name, path in ended.items()}
@@ -59,8 +61,8 @@ def alerts_of(scenario: str, server: Prometheus, directory: Path) -> tuple[set[s
     seconds: dict[str, dict[str, str]] = {}
     for alert, instances in server.fired(start).items():
         for instance, times in instances.items():
-            # A process that has exited as it should, and is not a target of a real Prometheus any more.
-            found = [at - start for at in times if at < until.get(instance, start)]
+            # A process that has exited as it should is not a target any more; instances of earlier runs are not, either.
+            found = [at - start for at in times if at < until.get(instance, 0.0)]
             if found:
                 seconds.setdefault(alert, {})[instance] = f"{found[0]:.0f}-{found[-1]:.0f} s"
     return set(seconds), {"ok": result.ok, "seconds": round(end - start), "alerts": seconds}
