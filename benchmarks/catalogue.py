@@ -45,6 +45,10 @@ _PLACES: list[tuple[str, dict[str, str]]] = [
         "end-to-end-vs-send": "the same against rstream's publishing with one call per message",
         "end-to-end": "published, confirmed, merged, in order, acknowledged, against rstream's publishing",
     }),
+    ("observed:observed", {
+        "observed": "end to end with metrics that are scraped every second, against none: processor time",
+        "observed-otel": "the same with metrics that OpenTelemetry exports every second",
+    }),
     ("flows:drain", {
         "drain": "a consumer alone with 2,000,000 messages at both sites, against publishing them",
     }),

@@ -58,14 +58,16 @@ def alerts_of(scenario: str, server: Prometheus, directory: Path) -> tuple[set[s
     end = time.time()
     until = {name: path.stat().st_mtime if path.exists() else end for name, path in ended.items()}
     server.forget()
-    seconds: dict[str, dict[str, str]] = {}
-    for alert, instances in server.fired(start).items():
-        for instance, times in instances.items():
-            # A process that has exited as it should is not a target any more; instances of earlier runs are not, either.
-            found = [at - start for at in times if at < until.get(instance, 0.0)]
-            if found:
-                seconds.setdefault(alert, {})[instance] = f"{found[0]:.0f}-{found[-1]:.0f} s"
-    return set(seconds), {"ok": result.ok, "seconds": round(end - start), "alerts": seconds}
+    found: dict[str, set[str]] = {}
+    for state in ("firing", "pending"):
+        found[state] = {
+            alert
+            for instance, alerts in server.fired(start, f'alertstate="{state}"').items()
+            for alert, times in alerts.items()
+            # A process that has exited as it should would not be a target any more. Earlier runs are over.
+            if min(times) < until.get(instance, 0.0)
+        }
+    return found["firing"], found["pending"], result.ok
 
 
 def main(names: list[str]) -> None:

@@ -74,9 +74,9 @@ class Prometheus:
         partial.write_text(json.dumps(target))
         partial.rename(self._targets / f"{instance}.json")
 
-    def forget(self) -> None:
-        """Scrape nothing any more."""
-        for target in self._targets.glob("*.json"):
+    def forget(self, instance: str = "*") -> None:
+        """Do not scrape this instance any more, or any."""
+        for target in self._targets.glob(f"{instance}.json"):
             target.unlink()
 
     def query(self, expression: str) -> list[dict[str, Any]]:
@@ -91,17 +91,17 @@ class Prometheus:
         )["result"]
         return found
 
-    def firing(self) -> set[str]:
-        """The names of the alerts that fire now."""
-        alerts = self._get("alerts")["alerts"]
-        return {alert["labels"]["alertname"] for alert in alerts if alert["state"] == "firing"}
+    def alerts(self) -> list[dict[str, Any]]:
+        """All alerts that are pending or fire now."""
+        found: list[dict[str, Any]] = self._get("alerts")["alerts"]
+        return found
 
-    def fired(self, start: float) -> dict[str, dict[str, list[float]]]:
-        """The times at which each alert has fired since `start`, by alert and instance."""
+    def fired(self, start: float, matchers: str = 'alertstate="firing"') -> dict[str, dict[str, list[float]]]:
+        """The times at which alerts have fired since `start`, by instance and alert. `matchers`: of their labels."""
         found: dict[str, dict[str, list[float]]] = {}
-        for series in self.query_range('ALERTS{alertstate="firing"}', start, time.time()):
+        for series in self.query_range(f"ALERTS{{{matchers}}}", start, time.time()):
             labels = series["metric"]
-            times = found.setdefault(labels["alertname"], {}).setdefault(labels["instance"], [])
+            times = found.setdefault(labels["instance"], {}).setdefault(labels["alertname"], [])
             times.extend(at for at, _ in series["values"])
         return found
 

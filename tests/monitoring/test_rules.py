@@ -1,5 +1,4 @@
-"""Every alert, on time series that promtool evaluates: it fires in time, alone, clears, and an hour without faults raises
-none."""
+"""Every alert, on time series that promtool evaluates: it fires in time, alone, and clears. A calm hour raises none."""
 
 from __future__ import annotations
 
