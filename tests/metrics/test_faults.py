@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from reliamsg.errors import InboxWriteError
 from reliamsg.transport.base import Outcome
 from reliamsg.wire.data import CONTENT_TYPE
 from tests.consumer.tools import frame, send
@@ -239,6 +240,27 @@ def test_failures_redeliveries_and_dead_letters(open_world: Callable[..., World]
     world.take(reader, 1)
     scrape = world.scrape.until(lambda s: s("dead_letters") == 0, "it is dealt with")
     assert scrape("replayed_total") == 1
+
+
+def test_an_inbox_that_cannot_be_written(open_world: Callable[..., World]) -> None:
+    world = open_world()
+    reader = world.consumer()
+    inbox = reader._engine.shared.inbox
+
+    def fail(*_: object) -> None:
+        raise InboxWriteError("the disk is full")
+
+    commit, inbox.commit = inbox.commit, fail  # type: ignore[assignment, method-assign]
+    send(world.broker, 1, 1)
+    message = reader.get(WAIT)
+    assert message is not None
+    message.ack()
+    scrape = world.scrape.until(lambda s: s("consumers", state="blocked") == 1, "it can't write")
+    assert scrape("consumers", state="active") == scrape("consumers", state="failed") == 0
+    inbox.commit = commit  # type: ignore[method-assign]
+    world.scrape.until(
+        lambda s: s("consumers", state="active") == s("acknowledged_total") == 1, "it can again"
+    )
 
 
 def test_deliveries_that_are_not_usable(open_world: Callable[..., World]) -> None:

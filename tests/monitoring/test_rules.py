@@ -148,6 +148,7 @@ CALM = {
     ),
     "an idle hour": Fault("", {"reliamsg_held_messages": 0}, stopped=("reliamsg_acknowledged_total",)),
     "gaps that are filled in time": Fault("", {'reliamsg_streams{state="gap"}': 3}),
+    "deliveries kept for a held stream": Fault("", {'reliamsg_quarantined_deliveries{reason="held"}': 7}),
     "messages that wait for four minutes": Fault("", {"reliamsg_outbox_oldest_age_seconds": 240}),
 }
 SHORT = {
