@@ -246,21 +246,19 @@ def test_an_inbox_that_cannot_be_written(open_world: Callable[..., World]) -> No
     world = open_world()
     reader = world.consumer()
     inbox = reader._engine.shared.inbox
+    send(world.broker, 1, 1)
+    message = reader.get(WAIT)
+    assert message is not None
 
     def fail(*_: object) -> None:
         raise InboxWriteError("the disk is full")
 
     commit, inbox.commit = inbox.commit, fail  # type: ignore[assignment, method-assign]
-    send(world.broker, 1, 1)
-    message = reader.get(WAIT)
-    assert message is not None
     message.ack()
     scrape = world.scrape.until(lambda s: s("consumers", state="blocked") == 1, "it can't write")
     assert scrape("consumers", state="active") == scrape("consumers", state="failed") == 0
     inbox.commit = commit  # type: ignore[method-assign]
-    world.scrape.until(
-        lambda s: s("consumers", state="active") == s("acknowledged_total") == 1, "it can again"
-    )
+    world.scrape.until(lambda s: s("consumers", state="active") == s("acknowledged_total") == 1, "it can again")
 
 
 def test_deliveries_that_are_not_usable(open_world: Callable[..., World]) -> None:
