@@ -40,7 +40,12 @@ def observed(server: Prometheus) -> Iterator[dict[str, Path]]:
         name, port = f"{run.directory.parent.name}-{Path(config['log']).stem}", free_port()
         until = ended[name] = run.directory / f"{name}.scraped-until"
         server.watch(name, port)
-        more = {"scraped": module, "metrics_port": port, "scraped_until": str(until)}
+        more = {
+            "scraped": module,
+            "scraped_log": config["log"],
+            "metrics_port": port,
+            "scraped_until": str(until),
+        }
         return _add(run, "tests.monitoring.scraped", {**config, **more})
 
     with mock.patch.object(Run, "add", add):

@@ -1,12 +1,12 @@
 """Runs an application of the chaos laboratory with its clients observed: ``python -m tests.monitoring.scraped CONFIG``.
 
-In the configuration, `scraped` is the module to run, and `metrics_port` the port to serve metrics at. The file
-`scraped_until` is created when the application has exited without an error: its target would be removed then.
+In the configuration, `scraped` is the module to run, `scraped_log` the log of the application that is scraped, and
+`metrics_port` the port that serves its metrics. The file `scraped_until` is created when the application has exited
+without an error: its target would be removed then.
 """
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import json
 import sys
@@ -42,9 +42,13 @@ def main(config: dict[str, Any]) -> None:
     application = importlib.import_module(config["scraped"])
     registry = CollectorRegistry()
     observe_in(application, Collector(registry=registry))
-    with contextlib.suppress(OSError):  # a second process of the same application, which is to be refused
-        start_http_server(config["metrics_port"], "127.0.0.1", registry)
-        Path(config["scraped_until"]).unlink(missing_ok=True)
+    if (
+        config["log"] != config["scraped_log"]
+    ):  # a second process, or a forger, with a copy of the configuration
+        application.main(config)
+        return
+    Path(config["scraped_until"]).unlink(missing_ok=True)
+    start_http_server(config["metrics_port"], "127.0.0.1", registry)
     application.main(config)
     Path(config["scraped_until"]).touch()
 

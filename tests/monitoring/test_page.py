@@ -19,7 +19,7 @@ ALERTS = {rule.name: rule for rule in read_rules(RULES)}
 
 def test_there_are_few_alerts() -> None:
     assert 6 <= len(ALERTS) <= 10
-    assert len(ALERTS) == RULES.count("alert:")
+    assert len(ALERTS) == RULES.count("- alert: ")
     assert {rule.severity for rule in ALERTS.values()} == {"page", "ticket"}
 
 
