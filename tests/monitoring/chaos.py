@@ -3,8 +3,8 @@ fire with docs/reference/alerts.md: ``python -m tests.monitoring.chaos [SCENARIO
 part of an hour.
 
 The rules' durations are shortened, see :func:`~tests.monitoring.server.minutes_as_seconds`, since the faults of the
-laboratory last for seconds. A fault that does not last as long as an alert's `for` leaves it pending, which is enough to
-show that the fault meets its condition. What fires must be named on the page.
+laboratory last for seconds. A fault that does not last as long as an alert's `for` leaves it pending, which is enough
+to show that the fault meets its condition. What fires must be named on the page.
 """
 
 from __future__ import annotations
