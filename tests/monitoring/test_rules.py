@@ -32,7 +32,7 @@ GAUGES = {
     'reliamsg_consumers{state="failed"}': 0,
     "reliamsg_outbox_oldest_age_seconds": 2, "reliamsg_outbox_used_bytes": 10, "reliamsg_outbox_limit_bytes": 100,
     'reliamsg_journal_full{role="producer"}': 0, 'reliamsg_journal_full{role="consumer"}': 0,
-    "reliamsg_held_messages": 5, "reliamsg_dead_letters": 0,
+    "reliamsg_held_messages": 5, "reliamsg_unacknowledged_messages": 2, "reliamsg_dead_letters": 0,
     'reliamsg_streams{state="in_memory"}': 9, 'reliamsg_streams{state="gap"}': 0,
     'reliamsg_streams{state="held"}': 0, 'reliamsg_streams{state="halted"}': 0,
     'reliamsg_quarantined_deliveries{reason="held"}': 0, 'reliamsg_quarantined_deliveries{reason="other"}': 0,
@@ -98,12 +98,26 @@ FAULTS = {
         "ReliamsgClientFailed", {'reliamsg_consumers{state="blocked"}': 2}
     ),
     "no site confirms": Fault("ReliamsgOutboxDelayed", {"reliamsg_outbox_oldest_age_seconds": 301}),
+    "an application that does not ask for messages": Fault(
+        "ReliamsgConsumerStuck",
+        {"reliamsg_unacknowledged_messages": 0},
+        stopped=("reliamsg_acknowledged_total",),
+        window_s=300,
+    ),
+    "a handler that hangs beside a gap": Fault(
+        "ReliamsgConsumerStuck",
+        {'reliamsg_streams{state="gap"}': 1},
+        stopped=("reliamsg_acknowledged_total",),
+        window_s=300,
+    ),
     "a handler that hangs": Fault(
         "ReliamsgConsumerStuck", stopped=("reliamsg_acknowledged_total",), window_s=300
     ),
     "a gap that holds a stream": Fault("ReliamsgStreamHeld", {'reliamsg_streams{state="held"}': 1}),
     "a gap that holds the only stream": Fault(
-        "ReliamsgStreamHeld", {'reliamsg_streams{state="held"}': 1}, stopped=("reliamsg_acknowledged_total",)
+        "ReliamsgStreamHeld",
+        {'reliamsg_streams{state="held"}': 1, "reliamsg_unacknowledged_messages": 0},
+        stopped=("reliamsg_acknowledged_total",),
     ),
     "a dead letter that halts": Fault("ReliamsgStreamHeld", {'reliamsg_streams{state="halted"}': 1}),
     "messages declared lost": Fault(
@@ -147,6 +161,11 @@ CALM = {
         "", steps={'reliamsg_declared_total{reason="removed"}': 1_000}
     ),
     "an idle hour": Fault("", {"reliamsg_held_messages": 0}, stopped=("reliamsg_acknowledged_total",)),
+    "a long gap_timeout, and one stream": Fault(
+        "",
+        {'reliamsg_streams{state="gap"}': 1, "reliamsg_unacknowledged_messages": 0},
+        stopped=("reliamsg_acknowledged_total",),
+    ),
     "gaps that are filled in time": Fault("", {'reliamsg_streams{state="gap"}': 3}),
     "deliveries kept for a held stream": Fault("", {'reliamsg_quarantined_deliveries{reason="held"}': 7}),
     "messages that wait for four minutes": Fault("", {"reliamsg_outbox_oldest_age_seconds": 240}),
