@@ -114,7 +114,7 @@ _ON_REQUEST = frozenset(
     {
         "audit", "audit-billion", "audit-disturbed", "audit-short-ranges", "audit-rows-apart", "audit-site-gaps",
         "audit-many-streams", "audit-many-files", "audit-join", "audit-increment", "audit-compacted",
-        "audit-one-stream", "audit-follow", "peers", "soak",
+        "audit-one-stream", "audit-follow", "observed", "observed-otel", "peers", "soak",
     }
 )  # fmt: skip
 """Benchmarks that ``all`` leaves out, because they take too long."""

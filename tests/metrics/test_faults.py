@@ -258,7 +258,9 @@ def test_an_inbox_that_cannot_be_written(open_world: Callable[..., World]) -> No
     scrape = world.scrape.until(lambda s: s("consumers", state="blocked") == 1, "it can't write")
     assert scrape("consumers", state="active") == scrape("consumers", state="failed") == 0
     inbox.commit = commit  # type: ignore[method-assign]
-    world.scrape.until(lambda s: s("consumers", state="active") == s("acknowledged_total") == 1, "it can again")
+    world.scrape.until(
+        lambda s: s("consumers", state="active") == s("acknowledged_total") == 1, "it can again"
+    )
 
 
 def test_deliveries_that_are_not_usable(open_world: Callable[..., World]) -> None:
