@@ -275,7 +275,9 @@ def test_faults_raise_alerts_and_a_restarted_broker_none(
             ports[name] = Port(world.scrape.registry)
         for name, port in ports.items():
             server.watch(name, port.number)
-        wait_for(lambda: len(server.query("up == 1")) == len(ports), "all are scraped", 30, 0.2)
+        # Each at least once, so that counters are seen to grow; a scrape may fail while the machine stalls.
+        scraped = "max_over_time(up[5m]) == 1"
+        wait_for(lambda: len(server.query(scraped)) == len(ports), "all are scraped", 30, 0.2)
 
         for _, steps in faulty.values():
             next(steps)
