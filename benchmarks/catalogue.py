@@ -45,6 +45,10 @@ _PLACES: list[tuple[str, dict[str, str]]] = [
         "end-to-end-vs-send": "the same against rstream's publishing with one call per message",
         "end-to-end": "published, confirmed, merged, in order, acknowledged, against rstream's publishing",
     }),
+    ("observed:observed", {
+        "observed": "end to end with metrics that are scraped every second, against none: processor time",
+        "observed-otel": "the same with metrics that OpenTelemetry exports every second",
+    }),
     ("flows:drain", {
         "drain": "a consumer alone with 2,000,000 messages at both sites, against publishing them",
     }),
@@ -110,7 +114,7 @@ _ON_REQUEST = frozenset(
     {
         "audit", "audit-billion", "audit-disturbed", "audit-short-ranges", "audit-rows-apart", "audit-site-gaps",
         "audit-many-streams", "audit-many-files", "audit-join", "audit-increment", "audit-compacted",
-        "audit-one-stream", "audit-follow", "peers", "soak",
+        "audit-one-stream", "audit-follow", "observed", "observed-otel", "peers", "soak",
     }
 )  # fmt: skip
 """Benchmarks that ``all`` leaves out, because they take too long."""

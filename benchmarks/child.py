@@ -29,6 +29,8 @@ class Child:
             stdout=subprocess.PIPE,
             text=True,
         )
+        self.started: dict[str, Any] = {}
+        """Its first answer, once :meth:`wait_started` has returned."""
         self.tell(**config)  # not an argument: ten thousand topics are too long for one
 
     def ask(self, **order: Any) -> dict[str, Any]:
@@ -39,6 +41,10 @@ class Child:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()
+
+    def wait_started(self) -> None:
+        """Wait for its first answer: it is ready for orders."""
+        self.started = self.answer()
 
     def answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None

@@ -15,7 +15,7 @@ from benchmarks.pairs import alternate, run_peer, verdict
 from benchmarks.sites import queue, rabbits, work_directory
 from reliamsg.lab import RabbitNode
 
-__all__ = ["catch_up", "consumer", "drain", "end_to_end", "producer"]
+__all__ = ["catch_up", "checked", "consumer", "drain", "end_to_end", "producer"]
 
 SIZE = 100
 DRAINED = 2_000_000
@@ -23,13 +23,16 @@ END_TO_END, RSTREAM, RSTREAM_SEND, VS_RSTREAM = 1_000_000, 1_000_000, 100_000, 1
 HELD, PEAK, LIVE_RATE, VS_PEAK = 300_000, 600_000, 10_000, 0.7
 
 
-def producer(nodes: list[RabbitNode], directory: Path, topic: str) -> Child:
+def producer(nodes: list[RabbitNode], directory: Path, topic: str, **config: Any) -> Child:
     """Started and connected; see :mod:`benchmarks.ours.producing`."""
     child = Child(
         "producing",
-        {"sites": named(nodes), "outbox": str(directory / f"{topic}.outbox"), "topic": topic, "size": SIZE},
-    )
-    child.answer()
+        {
+            "sites": named(nodes), "outbox": str(directory / f"{topic}.outbox"), "topic": topic, "size": SIZE,
+            **config,
+        },
+    )  # fmt: skip
+    child.wait_started()
     return child
 
 
@@ -39,7 +42,7 @@ def consumer(nodes: list[RabbitNode], directory: Path, topic: str, **config: Any
         "consuming",
         {"sites": named(nodes), "inbox": str(directory / f"{topic}.inbox"), "topic": topic, **config},
     )
-    child.answer()
+    child.wait_started()
     return child
 
 

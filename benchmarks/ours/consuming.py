@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.child import answer, orders, serve
+from benchmarks.ours.observing import observe
 from reliamsg import Consumer, Message, Site
 
 BATCH = 2_048
@@ -90,7 +91,7 @@ def main() -> None:
         reader = Reader(consumer, config.get("every", False))
         while any(site.state != "connected" for site in consumer.status().sites.values()):
             time.sleep(0.02)
-        answer()
+        answer(**observe(consumer, config.get("observed", "")))
         serve({"wait": reader.wait, "held": reader.held}, lines)
         consumer.stop()
         reader.thread.join(30)

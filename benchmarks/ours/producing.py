@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.child import answer, orders, serve
+from benchmarks.ours.observing import observe
 from reliamsg import OutboxFull, Producer, Receipt, Site
 
 STEP_S = 0.02
@@ -115,7 +116,7 @@ def main() -> None:
     ) as producer:
         publisher = Publisher(producer, config["topic"], config["size"])
         producer.publish(config["topic"], (0).to_bytes(8, "big")).wait(60)
-        answer()
+        answer(**observe(producer, config.get("observed", "")))
         serve({"publish": publisher.publish, "hold": publisher.hold, "catch_up": publisher.catch_up}, lines)
 
 

@@ -5,55 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from reliamsg import Consumer, Message, OutboxFull, Producer
-from reliamsg.testing import MemoryNetwork
+from reliamsg.errors import InboxWriteError
 from reliamsg.transport.base import Outcome
 from reliamsg.wire.data import CONTENT_TYPE
 from tests.consumer.tools import frame, send
-from tests.metrics.tools import Scraper, consumer, producer
-from tests.patience import patient, wait_for
-
-WAIT = patient(20)
-
-
-class World:
-    """A network, and clients that are observed and closed after the test."""
-
-    def __init__(self, place: Path, *sites: str) -> None:
-        self.place = place
-        self.network = MemoryNetwork(*sites)
-        self.broker = self.network[sites[0]]
-        self.scrape = Scraper()
-        self.opened = contextlib.ExitStack()
-
-    def producer(self, **options: Any) -> Producer:
-        found = producer(self.network, self.place / "outbox.db", **options)
-        self.scrape.collector.observe(found)
-        self.opened.callback(found.close, 0.0)
-        return found
-
-    def consumer(self, **options: Any) -> Consumer:
-        found = consumer(self.network, self.place / "inbox.db", **options)
-        self.scrape.collector.observe(found)
-        self.opened.callback(found.close)
-        wait_for(
-            lambda: all(s.state == "connected" for s in found.status().sites.values()), "it is connected"
-        )
-        return found
-
-    def take(self, consumer: Consumer, number: int) -> list[Message]:
-        """Acknowledges so many messages durably."""
-        taken = []
-        for _ in range(number):
-            message = consumer.get(WAIT)
-            assert message is not None
-            message.ack(durable=True)
-            taken.append(message)
-        return taken
+from tests.metrics.tools import WAIT, World, fill
 
 
 @pytest.fixture
@@ -156,16 +115,6 @@ def test_a_site_that_is_down(open_world: Callable[..., World]) -> None:
     scrape = world.scrape.until(lambda s: s("policy_met_total") == 2, "it is back")
     assert scrape("outbox_messages") == scrape("outbox_oldest_age_seconds") == 0
     assert scrape("site_clients", role="producer", site="dc2", state="connected") == 1
-
-
-def fill(sender: Producer) -> int:
-    """Publishes until the outbox is full; returns how many messages fit."""
-    stored = 0
-    with contextlib.suppress(OutboxFull):
-        while True:
-            sender.publish("orders", bytes(1_000))
-            stored += 1
-    return stored
 
 
 def test_an_outbox_that_is_full(open_world: Callable[..., World]) -> None:
@@ -291,6 +240,27 @@ def test_failures_redeliveries_and_dead_letters(open_world: Callable[..., World]
     world.take(reader, 1)
     scrape = world.scrape.until(lambda s: s("dead_letters") == 0, "it is dealt with")
     assert scrape("replayed_total") == 1
+
+
+def test_an_inbox_that_cannot_be_written(open_world: Callable[..., World]) -> None:
+    world = open_world()
+    reader = world.consumer()
+    inbox = reader._engine.shared.inbox
+    send(world.broker, 1, 1)
+    message = reader.get(WAIT)
+    assert message is not None
+
+    def fail(*_: object) -> None:
+        raise InboxWriteError("the disk is full")
+
+    commit, inbox.commit = inbox.commit, fail  # type: ignore[assignment, method-assign]
+    message.ack()
+    scrape = world.scrape.until(lambda s: s("consumers", state="blocked") == 1, "it can't write")
+    assert scrape("consumers", state="active") == scrape("consumers", state="failed") == 0
+    inbox.commit = commit  # type: ignore[method-assign]
+    world.scrape.until(
+        lambda s: s("consumers", state="active") == s("acknowledged_total") == 1, "it can again"
+    )
 
 
 def test_deliveries_that_are_not_usable(open_world: Callable[..., World]) -> None:

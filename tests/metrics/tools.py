@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,14 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from reliamsg import Consumer, Producer
+from reliamsg import Consumer, Message, OutboxFull, Producer
 from reliamsg.prometheus import Collector
 from reliamsg.testing import MemoryNetwork
-from tests.patience import wait_for
+from tests.patience import patient, wait_for
 
-__all__ = ["Scrape", "Scraper", "consumer", "producer"]
+__all__ = ["WAIT", "Scrape", "Scraper", "World", "consumer", "fill", "producer"]
+
+WAIT = patient(20)
 
 
 def producer(network: MemoryNetwork, outbox: Path, **options: Any) -> Producer:
@@ -70,3 +73,49 @@ class Scraper:
 
         wait_for(holds, what)
         return found[-1]
+
+
+class World:
+    """A network, and clients that are observed and closed after the test."""
+
+    def __init__(self, place: Path, *sites: str) -> None:
+        self.place = place
+        self.network = MemoryNetwork(*sites)
+        self.broker = self.network[sites[0]]
+        self.scrape = Scraper()
+        self.opened = contextlib.ExitStack()
+
+    def producer(self, **options: Any) -> Producer:
+        found = producer(self.network, self.place / "outbox.db", **options)
+        self.scrape.collector.observe(found)
+        self.opened.callback(found.close, 0.0)
+        return found
+
+    def consumer(self, **options: Any) -> Consumer:
+        found = consumer(self.network, self.place / "inbox.db", **options)
+        self.scrape.collector.observe(found)
+        self.opened.callback(found.close)
+        wait_for(
+            lambda: all(s.state == "connected" for s in found.status().sites.values()), "it is connected"
+        )
+        return found
+
+    def take(self, consumer: Consumer, number: int) -> list[Message]:
+        """Acknowledges so many messages durably."""
+        taken = []
+        for _ in range(number):
+            message = consumer.get(WAIT)
+            assert message is not None
+            message.ack(durable=True)
+            taken.append(message)
+        return taken
+
+
+def fill(sender: Producer) -> int:
+    """Publishes until the outbox is full; returns how many messages fit."""
+    stored = 0
+    with contextlib.suppress(OutboxFull):
+        while True:
+            sender.publish("orders", bytes(1_000))
+            stored += 1
+    return stored

@@ -19,6 +19,7 @@ from reliamsg.cli.group import group
 from reliamsg.cli.inbox import inbox
 from reliamsg.cli.journal import journal
 from reliamsg.cli.lab.command import lab
+from reliamsg.cli.monitoring import monitoring
 from reliamsg.cli.outbox import outbox
 from reliamsg.cli.publish import pub
 from reliamsg.cli.sections import SectionedGroup
@@ -47,7 +48,7 @@ def root(verbose: int) -> None:
 
 
 root.add_section("Use", (pub, sub))
-root.add_section("Operate", (config, doctor, group, outbox, inbox, journal))
+root.add_section("Operate", (config, doctor, group, outbox, inbox, journal, monitoring))
 root.add_section("Prove", (audit, demo, lab))
 
 

@@ -185,8 +185,8 @@ def _add_producer(readings: Readings, client: str, state: State) -> None:
 
 def _add_consumer(readings: Readings, client: str, state: State) -> None:
     status: ConsumerStatus = state.status
-    now = "failed" if state.failed else status.role
-    for each in ("starting", "active", "standby", "failed"):
+    now = "failed" if state.failed else "blocked" if status.error else status.role
+    for each in ("starting", "active", "standby", "blocked", "failed"):
         readings.add("consumers", client, now == each, each)
     readings.add("inbox.used", client, state.used_bytes)
     readings.add("inbox.limit", client, state.limit_bytes)
