@@ -383,12 +383,13 @@ def test_systemd(run: Run) -> None:
     service = parser["Service"]
     assert service["Restart"] == "always"
     assert service["KillSignal"] == "SIGTERM"
-    # systemd.service(5): `$NAME` is split into words, `${NAME}` is not.
+    # systemd.service(5): `$NAME` is split into words. systemd.unit(5): `%S` is the directory of StateDirectory.
     words = [
-        part.replace("${STATE_DIRECTORY}", str(run.state))
+        part.replace("%S", str(run.state))
         for word in service["ExecStart"].split()
         for part in (run.environment["SITES"].split() if word == "$SITES" else [word])
     ]
+    (run.state / service["StateDirectory"]).mkdir()
     run.start_brokers()
     first = run.start("env", "PYTHONUNBUFFERED=1", *words)
     with Producer(
@@ -452,6 +453,8 @@ def test_the_pods_run(run: Run, manifests: dict[tuple[str, str], Any]) -> None:
         pod["command"] = [
             word.replace(mount["mountPath"], str(run.directory / pod["name"])) for word in pod["command"]
         ]
+    # A standby first waits for half a minute to see whether another consumer reads.
+    billing["command"] = [word.replace(" --standby", "") for word in billing["command"]]
     reader = run.start(*billing["command"], place=EXAMPLES, PYTHONUNBUFFERED="1")
     environment = {}
     for variable in api["env"]:
