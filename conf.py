@@ -64,7 +64,7 @@ NAVIGATION = {
     "Project": ["CONTRIBUTING", "CHANGELOG", "SECURITY"],
 }
 PACKAGES = [
-    "reliamsg", "reliamsg.aio", "reliamsg.prometheus", "reliamsg.otel", "reliamsg.testing", "reliamsg.checker",
+    "reliamsg", "reliamsg.aio", "reliamsg.prometheus", "reliamsg.otel", "reliamsg.cloudevents", "reliamsg.testing", "reliamsg.checker",
     "reliamsg.lab",
 ]  # fmt: skip
 
