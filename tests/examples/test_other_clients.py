@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import paho.mqtt.client as mqtt
 import pika
 import pytest
+from paho.mqtt.client import Client, MQTTv5
+from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
@@ -149,7 +150,7 @@ def test_amqplib(node_programs: Path, tmp_path: Path, rabbit: RabbitNode, unique
         channel.queue_declare(f"{unique}-raw")
         channel.queue_bind(f"{unique}-raw", "reliamsg", unique)
         publish(rabbit.url, unique, tmp_path, EPOCHS)
-        raw = []
+        raw: list[Any] = []
         while len(raw) < 50:
             method, properties, body = channel.basic_get(f"{unique}-raw", auto_ack=True)
             if method is not None:
@@ -198,8 +199,8 @@ def listen(mosquitto: Mosquitto) -> Iterator[Callable[[str], list[Any]]]:
         client.loop_stop()
 
 
-def connected(broker: Mosquitto) -> mqtt.Client:
-    client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, protocol=mqtt.MQTTv5)
+def connected(broker: Mosquitto) -> Client:
+    client = Client(CallbackAPIVersion.VERSION2, protocol=MQTTv5)
     client.connect("127.0.0.1", broker.port)
     client.loop_start()
     return client
@@ -216,7 +217,7 @@ def test_mqtt_js(
     consumer = NodeConsumer(node_programs, tmp_path, "mqtt_consumer.mjs", mosquitto.url, "copies", "node")
     sender = connected(mosquitto)
     for message in disorder(raw[:50]):
-        properties = Properties(PacketTypes.PUBLISH)
+        properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
         properties.UserProperty = message.properties.UserProperty
         properties.ContentType = message.properties.ContentType
         sender.publish("copies", message.payload, 1, properties=properties).wait_for_publish(patient(30))

@@ -456,7 +456,7 @@ def test_the_pods_run(run: Run, manifests: dict[tuple[str, str], Any]) -> None:
     # A standby first waits for half a minute to see whether another consumer reads.
     billing["command"] = [word.replace(" --standby", "") for word in billing["command"]]
     reader = run.start(*billing["command"], place=EXAMPLES, PYTHONUNBUFFERED="1")
-    environment = {}
+    environment: dict[str, str] = {}
     for variable in api["env"]:
         source = variable.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
         assert source in (None, "metadata.name")
@@ -464,7 +464,7 @@ def test_the_pods_run(run: Run, manifests: dict[tuple[str, str], Any]) -> None:
     environment["STATE_DIRECTORY"] = str(run.directory / api["name"])
     port = unused_port()
     command = [word.replace("8000", str(port)) for word in api["command"]]
-    server = run.start(*command, **environment)
+    server = run.start("env", *(f"{name}={value}" for name, value in environment.items()), *command)
     for probe in ("readinessProbe", "livenessProbe"):
         path = api[probe]["httpGet"]["path"]
         wait_for(lambda path=path: is_up(port, path), lambda: f"the probe succeeds: {run.output(1)}")
