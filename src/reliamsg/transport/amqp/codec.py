@@ -14,7 +14,6 @@ from typing import Any
 from reliamsg.config import MAX_HEADER_BYTES, MAX_HEADER_VALUE_BYTES, MAX_HEADERS
 from reliamsg.terminal import printable
 from reliamsg.transport.base import Outgoing
-from reliamsg.transport.content_type import content_type_of
 from reliamsg.wire.address import topic_address
 
 __all__ = ["PublishEncoder", "ack_frame", "control_frames", "readable_headers", "text"]
@@ -91,10 +90,9 @@ class PublishEncoder:
     def _properties(self, message: Outgoing) -> bytes:
         flags = _DELIVERY_MODE | _MESSAGE_ID | _TIMESTAMP | _APP_ID
         pieces = []
-        content_type = content_type_of(message)
-        if content_type is not None:
+        if message.content_type is not None:
             flags |= _CONTENT_TYPE
-            pieces.append(_short(content_type))
+            pieces.append(_short(message.content_type))
         if message.headers:
             flags |= _HEADERS
             pieces.append(self._table(message.headers))

@@ -13,7 +13,6 @@ from itertools import groupby
 
 from reliamsg.config import Endpoint, Site
 from reliamsg.transport.base import Binding, Evidence, Mark, Outcome, Outgoing, SenderEvents
-from reliamsg.transport.content_type import content_type_of
 from reliamsg.transport.mqtt.codec import encode_properties, forbidden
 from reliamsg.transport.mqtt.connection import MqttConnection
 from reliamsg.transport.mqtt.group_prober import GroupProber
@@ -172,7 +171,7 @@ class MqttSender(MqttSession[SenderEvents]):
     def _pack(self, part: Outgoing) -> bytes:
         try:
             if part.headers is not None:
-                return encode_properties(content_type_of(part), part.headers)
+                return encode_properties(part.content_type, part.headers)
             kind = part.content_type or ""
             if kind not in self._types:
                 self._types[kind] = encode_properties(part.content_type, None)
