@@ -15,12 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reliamsg import ConfigError, Message
-from reliamsg.cloudevents import CloudEvent, Prefix, event_of, from_message, sequence_of, to_message
+from reliamsg.cloudevents import Binding, CloudEvent, event_of, from_message, sequence_of, to_message
 from reliamsg.wire.application import check_headers
 from tests.chance import examples
 
 Mode = Literal["binary", "structured"]
-PREFIXES: list[Prefix] = ["ce-", "cloudEvents_", "cloudEvents:", ""]
+PREFIXES: dict[Binding, str] = {"rabbitmq": "ce-", "amqp": "cloudEvents_", "mqtt": ""}
 FULL = CloudEvent(
     "/shop/till-1", "com.example.order.placed",
     id="A-1", data=b'{"item": 42}', datacontenttype="application/json", subject="order/ä",
@@ -51,22 +51,24 @@ def _events(draw: st.DrawFn) -> CloudEvent:
     )  # fmt: skip
 
 
-def carry(event: CloudEvent, mode: Mode = "binary", prefix: Prefix = "ce-") -> Message:
+def carry(event: CloudEvent, mode: Mode = "binary", binding: Binding = "rabbitmq") -> Message:
     """The message, with headers that can be published."""
-    body, headers = to_message(event, mode, prefix=prefix)
+    body, headers = to_message(event, mode, binding=binding)
     return Message(body=body, headers=check_headers(headers) or {})
 
 
 @settings(max_examples=examples(40))
-@given(event=_events(), mode=st.sampled_from(["binary", "structured"]), prefix=st.sampled_from(PREFIXES))
-def test_what_is_converted_comes_back(event: CloudEvent, mode: Mode, prefix: Prefix) -> None:
-    assert from_message(carry(event, mode, prefix)) == event
+@given(
+    event=_events(), mode=st.sampled_from(["binary", "structured"]), binding=st.sampled_from(list(PREFIXES))
+)
+def test_what_is_converted_comes_back(event: CloudEvent, mode: Mode, binding: Binding) -> None:
+    assert from_message(carry(event, mode, binding)) == event
 
 
-@pytest.mark.parametrize("prefix", PREFIXES)
-def test_binary_mode(prefix: Prefix) -> None:
+@pytest.mark.parametrize(("binding", "prefix"), PREFIXES.items())
+def test_binary_mode(binding: Binding, prefix: str) -> None:
     """Names, and values as canonical strings, are those of the bindings."""
-    body, headers = to_message(FULL, prefix=prefix)
+    body, headers = to_message(FULL, binding=binding)
     assert body == FULL.data
     assert headers == {
         f"{prefix}specversion": "1.0",
@@ -137,9 +139,8 @@ class TestOfficialSdk:
         message = rabbitmq.RabbitMQMessage(headers, headers["content-type"], body)
         assert self.same(rabbitmq.from_rabbitmq_event(message))
 
-    @pytest.mark.parametrize("prefix", ["cloudEvents_", "cloudEvents:"])
-    def test_it_reads_what_is_published_for_amqp_1_0(self, prefix: Prefix) -> None:
-        body, headers = to_message(FULL, prefix=prefix)
+    def test_it_reads_what_is_published_for_amqp_1_0(self) -> None:
+        body, headers = to_message(FULL, binding="amqp")
         message = amqp.AMQPMessage({"content-type": headers["content-type"]}, dict(headers), body)
         assert self.same(amqp.from_binary(message, JSONFormat()))
 
@@ -211,6 +212,12 @@ def test_any_body_is_an_event_or_refused(body: bytes) -> None:
         from_message(Message(body=body, headers=STRUCTURED))
 
 
+def test_both_separators_of_amqp_1_0_are_read() -> None:
+    body, headers = to_message(FULL, binding="amqp")
+    colons = {name.replace("cloudEvents_", "cloudEvents:"): value for name, value in headers.items()}
+    assert from_message(Message(body=body, headers=colons)) == FULL
+
+
 @pytest.mark.parametrize("kind", ["application/cloudevents-batch+json", "application/cloudevents+avro"])
 def test_other_formats_are_refused(kind: str) -> None:
     with pytest.raises(ConfigError, match="can't be read"):
@@ -227,7 +234,7 @@ def test_other_messages_carry_no_event(headers: Mapping[str, str]) -> None:
 
 def test_headers_without_prefix_may_be_anything() -> None:
     """Of MQTT's user properties, the names of extensions are taken, as the binding says."""
-    headers = to_message(FULL, prefix="").headers | {
+    headers = to_message(FULL, binding="mqtt").headers | {
         "data": "x",
         "X-Forwarded": "y",
         "traceparent": "00-1-2-3",
@@ -259,8 +266,8 @@ def test_declared_json_must_be_json() -> None:
         to_message(event, "structured")
 
 
-@pytest.mark.parametrize("wrong", [{"mode": "both"}, {"prefix": "ce_"}])
-def test_unknown_modes_and_prefixes_are_refused(wrong: dict[str, Any]) -> None:
+@pytest.mark.parametrize("wrong", [{"mode": "both"}, {"binding": "http"}])
+def test_unknown_modes_and_bindings_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         to_message(FULL, **wrong)
 

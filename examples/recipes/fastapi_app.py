@@ -16,7 +16,7 @@ from typing import Annotated
 
 from fastapi import FastAPI, Header, HTTPException, Request
 
-from reliamsg import OutboxFull, Site
+from reliamsg import MessageTooLarge, OutboxFull, Site
 from reliamsg.aio import Producer
 
 SITES = [Site(*site.split("=", 1)) for site in os.environ["SITES"].split()]
@@ -39,12 +39,14 @@ app = FastAPI(lifespan=lifespan)
 
 @app.post("/orders", status_code=202)
 async def create_order(
-    request: Request, idempotency_key: Annotated[str | None, Header(max_length=255)] = None
+    request: Request, idempotency_key: Annotated[str | None, Header(pattern="^[ -~]{1,255}$")] = None
 ) -> dict[str, str]:
     producer: Producer = request.app.state.producer
     # A client that gets no answer repeats its request, which is then published twice. The key shows it to consumers.
     try:
         receipt = await producer.publish("orders", await request.body(), key=idempotency_key)
+    except MessageTooLarge as error:
+        raise HTTPException(413, str(error)) from None
     except OutboxFull:
         raise HTTPException(503, "the outbox is full", {"Retry-After": "10"}) from None
     return {"id": str(receipt.id)}

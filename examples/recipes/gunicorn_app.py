@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from reliamsg import FatalError, OutboxFull, OutboxLocked, Producer, Site
+from reliamsg import FatalError, MessageTooLarge, OutboxFull, OutboxLocked, Producer, Site
 
 SITES = [Site(*site.split("=", 1)) for site in os.environ["SITES"].split()]
 NAME = os.environ.get("PRODUCER", "orders-web")
@@ -63,6 +63,9 @@ def app(environ: dict[str, Any], start_response: Callable[..., object]) -> Itera
     body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
     try:
         receipt = messages.producer.publish("orders", body)  # on disk when this returns
+    except MessageTooLarge:
+        start_response("413 Content Too Large", [])
+        return []
     except OutboxFull:
         start_response("503 Service Unavailable", [("Retry-After", "10")])
         return []

@@ -36,7 +36,7 @@ from reliamsg.errors import ConfigError
 from reliamsg.message import Message
 from reliamsg.wire.application import check_body
 
-__all__ = ["CloudEvent", "Encoded", "Prefix", "event_of", "from_message", "sequence_of", "to_message"]
+__all__ = ["Binding", "CloudEvent", "Encoded", "event_of", "from_message", "sequence_of", "to_message"]
 
 SPECVERSION = "1.0"
 STRUCTURED = "application/cloudevents+json"
@@ -47,13 +47,15 @@ _EXTENSION_NAME = re.compile(r"[a-z0-9]+")
 _URI_REFERENCE = re.compile(r"[!-~]+")
 _JSON_TYPE = re.compile(r"[^/;]+/([^;]+\+)?json *(;|$)", re.IGNORECASE)
 
-Prefix = Literal["ce-", "cloudEvents_", "cloudEvents:", ""]
-"""What comes before the names of attributes in headers.
+Binding = Literal["rabbitmq", "amqp", "mqtt"]
+"""By which binding the headers of binary mode are named.
 
-``ce-``: Knative's binding for RabbitMQ (AMQP 0-9-1), which the official SDKs know. ``cloudEvents_`` or
-``cloudEvents:``: the binding for AMQP 1.0. Empty: the binding for MQTT 5.
+``rabbitmq``: ``ce-id``, as in Knative's binding for RabbitMQ (AMQP 0-9-1), which the official SDKs know. ``amqp``:
+``cloudEvents_id``, as in the binding for AMQP 1.0. ``mqtt``: ``id``, as in the binding for MQTT 5.
 """
-_PREFIXES: tuple[Prefix, ...] = ("ce-", "cloudEvents_", "cloudEvents:", "")
+_PREFIX: dict[Binding, str] = {"rabbitmq": "ce-", "amqp": "cloudEvents_", "mqtt": ""}
+_PREFIXES = ("ce-", "cloudEvents_", "cloudEvents:", "")
+"""All that are read; the binding for AMQP 1.0 has two."""
 
 Value = str | int | bool
 """The value of an extension. In binary mode all values are strings, and so are those that :func:`from_message`
@@ -114,20 +116,21 @@ class Encoded(NamedTuple):
 
 
 def to_message(
-    event: CloudEvent, mode: Literal["binary", "structured"] = "binary", *, prefix: Prefix = "ce-"
+    event: CloudEvent, mode: Literal["binary", "structured"] = "binary", *, binding: Binding = "rabbitmq"
 ) -> Encoded:
     """Body and headers of the message for an event.
 
-    `prefix`, in binary mode: by which names consumers without reliamsg look for the attributes. :func:`from_message`
+    `binding`, in binary mode: by which names consumers without reliamsg look for the attributes. :func:`from_message`
     knows them all. Structured mode is the same for all protocols.
 
     Raises :class:`ConfigError` in structured mode if `datacontenttype` is JSON and `data` is not.
     """
     check_choice("mode", mode, ("binary", "structured"))
-    check_choice("prefix", prefix, _PREFIXES)
+    check_choice("binding", binding, _PREFIX)
     attributes = _attributes(event)
     if mode == "structured":
         return Encoded(_to_json(event, attributes), {_CONTENT_TYPE: STRUCTURED})
+    prefix = _PREFIX[binding]
     headers = {f"{prefix}{name}": _canonical(value) for name, value in attributes.items()}
     if event.datacontenttype is not None:
         headers[_CONTENT_TYPE] = event.datacontenttype

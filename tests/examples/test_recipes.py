@@ -171,6 +171,8 @@ def test_fastapi(run: Run) -> None:
     child = uvicorn(run, port)
     answers = [post(port, b"%d" % n, {"Idempotency-Key": f"key-{n}"}) for n in range(20)]
     assert {answer.status for answer in answers} == {202}
+    assert post(port, bytes(4 * 1024 * 1024 + 1)).status == 413
+    assert post(port, b"", {"Idempotency-Key": "k" * 256}).status == 422
     assert json.loads(get(port, "/healthz").text) == {"pending": 20}
     child.kill()
     run.start_brokers()
