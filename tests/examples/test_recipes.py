@@ -14,6 +14,7 @@ import urllib.parse
 import urllib.request
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -211,7 +212,7 @@ class Customers:
             body = b"%d-%d" % (name, number)
             try:
                 answer = post(self._port, body)
-            except OSError:
+            except (OSError, HTTPException):
                 continue  # the worker died: nobody knows whether this order is stored
             if answer.status == 202:
                 self.accepted[body] = answer.text.strip()
