@@ -4576,5 +4576,17 @@ MUTANTS = (
             "simulation/test_replays.py::test_replaying_breaks_no_promise", "assert not outcome.violations"
         ),
     ),
+    Mutant(
+        "parked-messages-uncounted",
+        "store/outbox.py",
+        "                count += int(more)\n",
+        "                pass\n",
+        "P9: what a forgotten site had not confirmed is reported without the messages of parked streams",
+        ByTest(
+            "producer/test_forgotten_sites.py"
+            "::test_messages_that_were_parked_or_behind_others_were_not_confirmed",
+            'assert [row.detail for row in rows] == [{"unconfirmed": 4}]',
+        ),
+    ),
 )
 """All of them."""

@@ -88,7 +88,7 @@ class ProducerEngine:
         self.shared = shared = self._open_shared(sites, settings, environment, stored)
         held = outbox.held()
         shared.core.opened(shared.top, held)
-        self._forget_sites({name: c.cursor for name, c in stored.items() if name not in shared.core.sites})
+        self._forget_sites({name: c for name, c in stored.items() if name not in shared.core.sites})
         self.admission = Admission(settings.max_bytes, self._room)
         self.callbacks = CallbackThread("reliamsg-callbacks", environment.on_error, log, shared.wake)
         watchers = Watchers(self.callbacks)
@@ -140,10 +140,10 @@ class ProducerEngine:
         shared.extend(top)
         return shared
 
-    def _forget_sites(self, gone: Mapping[str, int]) -> None:
+    def _forget_sites(self, gone: Mapping[str, Cursors]) -> None:
         """Sites that are no longer named: report what they never confirmed."""
-        for name, cursor in gone.items():
-            messages, _ = self._outbox.totals(cursor, self.shared.top)
+        for name, cursors in gone.items():
+            messages = self._outbox.unconfirmed(cursors)
             log.warning(
                 "producer.site_forgotten",
                 "producer %(producer)s: site %(site)s is not named any more; it never confirmed %(messages)d messages"
