@@ -306,9 +306,9 @@ def many_callbacks(house: House) -> Iterator[Violation]:
 
 
 def foreign_assignments(house: House) -> Iterator[Violation]:
-    """No file assigns to (or deletes) ``x.name``, where x is not ``self``, ``cls`` or an imported module, if only classes
-    of other files of this project have an attribute of that name. A class has the attributes that its body declares and
-    that its methods assign to ``self``."""
+    """No file assigns to (or deletes) ``x.name``, where x is not ``self``, ``cls`` or an imported module, if only
+    classes of other files of this project have an attribute of that name. A class has the attributes that its body
+    declares and that its methods assign to ``self``."""
     everywhere = {name for module in house.modules.values() for name in module.attributes}
     for module in house.modules.values():
         for node in module.nodes:
