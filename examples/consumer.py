@@ -24,11 +24,16 @@ def main() -> int:
     parser.add_argument("topic")
     parser.add_argument("sites", nargs="+", metavar="NAME=URL")
     parser.add_argument("--inbox", help="a file for this group only (default: GROUP.inbox.db)")
+    parser.add_argument(
+        "--standby", action="store_true", help="wait while another consumer reads for the group"
+    )
     options = parser.parse_args()
 
     inbox = options.inbox or f"{options.group}.inbox.db"
     sites = [Site(*site.split("=", 1)) for site in options.sites]
-    with Consumer(options.group, sites, topics=[options.topic], inbox=inbox) as consumer:
+    with Consumer(
+        options.group, sites, topics=[options.topic], inbox=inbox, standby=options.standby
+    ) as consumer:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: consumer.stop())
         consumer.run(handle)

@@ -44,6 +44,13 @@ def rabbit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitNode]:
     node.wipe()
 
 
+def own_vhost(rabbit: RabbitNode, vhost: str) -> str:
+    """The URL of a new virtual host: for programs with names of their own."""
+    rabbit.ctl("add_vhost", vhost)
+    rabbit.ctl("set_permissions", "-p", vhost, "guest", ".*", ".*", ".*")
+    return f"amqp://guest:guest@127.0.0.1:{rabbit.port}/{vhost}"
+
+
 @pytest.fixture
 def make_rabbit(tmp_path: Path) -> Iterator[Callable[..., RabbitNode]]:
     """Starts separate RabbitMQ nodes, for any use: ``make_rabbit(plugins=["rabbitmq_mqtt"])``."""

@@ -19,7 +19,7 @@ __all__ = ["MOST_CALLBACKS", "MOST_PARAMETERS", "RULES", "SOURCE", "House", "Vio
 SOURCE = Path(__file__).parent.parent / "src" / "reliamsg"
 MOST_PARAMETERS = 7
 MOST_CALLBACKS = 2
-PUBLIC = ("", "aio", "checker", "lab", "otel", "prometheus", "testing")
+PUBLIC = ("", "aio", "checker", "cloudevents", "lab", "otel", "prometheus", "testing")
 """The packages whose ``__all__`` applications import from."""
 
 ClassName = tuple[str, str]
@@ -89,6 +89,16 @@ class Module:
                         for alias in node.names
                     ]
         return found
+
+    @cached_property
+    def imported_modules(self) -> set[str]:
+        """The names of ``import x`` and ``import x as y``."""
+        return {
+            alias.asname or alias.name
+            for node in self.nodes
+            if isinstance(node, ast.Import)
+            for alias in node.names
+        }
 
     @cached_property
     def classes(self) -> dict[str, ast.ClassDef]:
@@ -296,9 +306,9 @@ def many_callbacks(house: House) -> Iterator[Violation]:
 
 
 def foreign_assignments(house: House) -> Iterator[Violation]:
-    """No file assigns to (or deletes) ``x.name``, where x is not ``self`` or ``cls``, if only classes of other files of
-    this project have an attribute of that name. A class has the attributes that its body declares and that its methods
-    assign to ``self``."""
+    """No file assigns to (or deletes) ``x.name``, where x is not ``self``, ``cls`` or an imported module, if only
+    classes of other files of this project have an attribute of that name. A class has the attributes that its body
+    declares and that its methods assign to ``self``."""
     everywhere = {name for module in house.modules.values() for name in module.attributes}
     for module in house.modules.values():
         for node in module.nodes:
@@ -306,6 +316,7 @@ def foreign_assignments(house: House) -> Iterator[Violation]:
                 isinstance(node, ast.Attribute)
                 and isinstance(node.ctx, ast.Store | ast.Del)
                 and not _is_own(node.value)
+                and ast.unparse(node.value) not in module.imported_modules
                 and node.attr in everywhere - module.attributes
             ):
                 yield module.violation(node, f"assigns {ast.unparse(node)}")

@@ -28,12 +28,12 @@ def patient(seconds: float) -> float:
 
 def wait_for(
     condition: Callable[..., Any],  # without arguments, but a lambda may bind variables of a loop as defaults
-    what: str = "the condition holds",
+    what: str | Callable[[], str] = "the condition holds",
     seconds: float = 20.0,
     poll: float = 0.005,
 ) -> Any:
-    """Wait until `condition` is true, and return its value; check every `poll` seconds. AssertionError with `what` if
-    that takes more than ``patient(seconds)``.
+    """Wait until `condition` is true, and return its value; check every `poll` seconds. AssertionError with `what`, or
+    what it returns then, if that takes more than ``patient(seconds)``.
 
     For steps of a test. Waits that judge a promise of the product use :func:`reliamsg.lab.chaos.waiting.wait_for`.
     """
@@ -44,7 +44,7 @@ def wait_for(
         if value:
             return value
         if time.monotonic() >= deadline:
-            raise AssertionError(f"not within {limit:.0f} s: {what}")
+            raise AssertionError(f"not within {limit:.0f} s: {what if isinstance(what, str) else what()}")
         time.sleep(poll)
 
 

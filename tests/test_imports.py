@@ -64,6 +64,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "prometheus": {"metrics", "version"},
     "otel": BASE
     | {"metrics", "runtime.observation", "aio", "consumer.api", "producer.api", "producer.receipt"},
+    "cloudevents": {"arguments", "config", "errors", "message", "wire"},
     "testing": BASE | MIDDLE | UPPER | {"aio", "injection"},
     "lab": {"config", "errors"},
     # Subjects whole clients to faults, and has their files judged.

@@ -19,6 +19,7 @@ from xml.etree import ElementTree
 import pytest
 
 from reliamsg.lab import Mosquitto, RabbitNode
+from tests.brokers import own_vhost
 from tests.children import run_child
 from tests.docs.blocks import RUN, Block, DocsError, blocks, check_kind, is_file, run
 
@@ -57,12 +58,6 @@ def brokers(
         return urls
 
     return start
-
-
-def own_vhost(rabbit: RabbitNode, vhost: str) -> str:
-    rabbit.ctl("add_vhost", vhost)
-    rabbit.ctl("set_permissions", "-p", vhost, "guest", ".*", ".*", ".*")
-    return f"amqp://guest:guest@127.0.0.1:{rabbit.port}/{vhost}"
 
 
 AT_FULL_SIZE = {"docs/how-to/audit.md"}

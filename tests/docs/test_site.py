@@ -23,7 +23,8 @@ pytestmark = pytest.mark.integrations
 
 PACKAGES = {
     "reliamsg": "reliamsg", "reliamsg.aio": "aio", "reliamsg.prometheus": "prometheus", "reliamsg.otel": "otel",
-    "reliamsg.testing": "testing", "reliamsg.checker": "checker", "reliamsg.lab": "lab",
+    "reliamsg.cloudevents": "cloudevents", "reliamsg.testing": "testing", "reliamsg.checker": "checker",
+    "reliamsg.lab": "lab",
 }  # fmt: skip
 """Public packages, and their pages in ``docs/reference/api``."""
 KINDS = ["Tutorial", "How-to guides", "Reference", "Explanation"]

@@ -16,8 +16,8 @@ from tests.children import run_child
 from tests.typing.test_typing import ROOT
 
 PACKAGES = [
-    "reliamsg", "reliamsg.aio", "reliamsg.prometheus", "reliamsg.otel", "reliamsg.testing", "reliamsg.checker",
-    "reliamsg.lab",
+    "reliamsg", "reliamsg.aio", "reliamsg.prometheus", "reliamsg.otel", "reliamsg.cloudevents", "reliamsg.testing",
+    "reliamsg.checker", "reliamsg.lab",
 ]  # fmt: skip
 """The packages whose ``__all__`` is the public API."""
 WHOLE = 0.87

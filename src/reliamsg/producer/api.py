@@ -93,7 +93,8 @@ class Producer:
     :class:`OutboxFull`, or raises at once.
 
     `wire`: ``batch`` sends many messages as one broker message. ``plain`` sends each message as a broker message of its
-    own, with an unchanged body and its identity in headers, for consumers without reliamsg (not at MQTT 3.1.1 sites).
+    own, with an unchanged body and its identity in headers, for consumers without reliamsg (not at MQTT 3.1.1 sites);
+    the header ``content-type`` is its content type as well.
     `compression` of batches needs the extra ``zstd``. `max_batch_messages` and `max_batch_bytes` limit batches; a
     larger message is sent alone.
 
