@@ -6,16 +6,18 @@ import importlib.util
 import sys
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
-import msgspec
 
 from reliamsg.cli.options import json_option
 from reliamsg.cli.signals import StopRequest
 from reliamsg.cli.status import SEE_EXIT_CODES, Failure, Status
-from reliamsg.cli.top.lines import Line, lines_of
-from reliamsg.cli.top.watch import Problem, Seen, Watch
 from reliamsg.terminal import say, say_json
+
+if TYPE_CHECKING:
+    from reliamsg.cli.top.lines import Line
+    from reliamsg.cli.top.watch import Seen, Watch
 
 __all__ = ["top"]
 
@@ -39,6 +41,8 @@ def top(files: tuple[str, ...], interval: float, once: bool, as_json: bool) -> i
     it is printed at each interval. With --json there is an object per interval. With --once, the exit code is 65 if a
     file can't be read.
     """
+    from reliamsg.cli.top.watch import Watch
+
     watches = [Watch(file) for file in dict.fromkeys(files)]
     with StopRequest() as stop:
         if once:
@@ -49,6 +53,7 @@ def top(files: tuple[str, ...], interval: float, once: bool, as_json: bool) -> i
                     Status.UNAVAILABLE,
                     "a live view needs rich: pip install 'reliamsg[demo]' (--once and --json do not)",
                 )
+            from reliamsg.cli.top.lines import lines_of
             from reliamsg.cli.top.screen import show_live
 
             def look() -> tuple[str, Sequence[Line]]:
@@ -63,6 +68,8 @@ def top(files: tuple[str, ...], interval: float, once: bool, as_json: bool) -> i
 
 
 def _once(watches: Sequence[Watch], as_json: bool) -> int:
+    from reliamsg.cli.top.watch import Problem
+
     found = _look(watches)
     _print(found, as_json)
     return Status.DATA if any(isinstance(seen, Problem) for seen in found) else Status.OK
@@ -73,6 +80,10 @@ def _look(watches: Sequence[Watch]) -> list[Seen]:
 
 
 def _print(found: list[Seen], as_json: bool) -> None:
+    import msgspec
+
+    from reliamsg.cli.top.lines import lines_of
+
     if as_json:
         say_json(msgspec.json.encode({"at_us": time.time_ns() // 1000, "files": found}))
     else:
