@@ -1,8 +1,9 @@
 """``pub --resume``: continues a file where an earlier run stopped, however it stopped.
 
 What was published is known to the outbox alone, which stores the messages durably. It numbers them from 1 in each epoch
-of a stream, and its chain keeps the highest number of each epoch, with the incarnation of the opening that stored it,
-also when the messages are gone, until later openings have stored more. So the number of lines that an opening has stored is a sum over the chain.
+of a stream, and its chain keeps the highest number of each epoch, with the incarnation of the opening that stored it.
+The chain stays when the messages are gone, until later openings have stored more. So the number of lines that an
+opening has stored is a sum over the chain.
 
 A file beside the outbox, ``OUTBOX.resume``, has for each topic and input what the latest opening started from: its
 incarnation, the position in the input, and the size and digest of the input. It is written before the opening publishes

@@ -109,9 +109,12 @@ def sub(
 ) -> int:
     """Write the messages of one or more topics to standard output.
 
-    Each message is written once and in order: its body and a newline. A message is acknowledged after its line was
-    written. Exits with 0 on Ctrl-C and SIGTERM, when the reader of the output exits, and after --timeout, but with 1 if
-    --count was not reached.
+    Messages are written in order: a body and a newline each. A message is acknowledged after its line was written. So
+    a message is written once, unless the command is killed between the two: the next run then writes it again, and
+    says on standard error which lines were redelivered.
+
+    Exits with 0 on Ctrl-C and SIGTERM, when the reader of the output exits, and after --timeout, but with 1 if --count
+    was not reached.
 
     With --json each line is an object with id, producer, topic, epoch, seq, key, headers, redelivered and body, or
     body_base64 if the body is not UTF-8 text. On a terminal, control characters and invisible characters are shown as
@@ -180,13 +183,29 @@ class _Writer:
         self.count = 0
         self._output = output
         self._line = _json_line if as_json else _shown_line if output.isatty() else _body_line
+        self._says_repeated = not as_json  # the objects have the flag
 
     def write(self, messages: list[Message]) -> None:
+        if self._says_repeated:
+            self._say_repeated(messages)
         self._output.write(b"".join([self._line(message) for message in messages]))
         self._output.flush()
         for message in messages:
             message.ack()
         self.count += len(messages)
+
+    def _say_repeated(self, messages: list[Message]) -> None:
+        """Say which lines an earlier run may have written: before it was killed, or its machine failed, and could
+        acknowledge them."""
+        lines = [number for number, message in enumerate(messages, self.count + 1) if message.redelivered]
+        if lines:
+            span = (
+                f"line {lines[0]:,}"
+                if len(lines) == 1
+                else f"{len(lines):,} of lines {lines[0]:,} to {lines[-1]:,}"
+            )
+            first = one_line(messages[lines[0] - self.count - 1].id)
+            say(f"reliamsg: redelivered, and perhaps in earlier output: {span}, from {first} on", err=True)
 
 
 def _read(
