@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
@@ -37,8 +36,6 @@ if TYPE_CHECKING:
     from reliamsg.producer.api import Producer
 
 __all__ = ["pub"]
-
-log = logging.getLogger("reliamsg.cli")
 
 _CLOSE_SECONDS = 5.0
 """After a signal: time limit for confirms of sent messages, and for closing."""
@@ -127,7 +124,6 @@ def pub(
 
     if resume and file in (None, "-"):
         raise click.UsageError("--resume needs --file: standard input can't be read again")
-
     more = chosen_settings()
     named = {**more.pop("other_groups", {}), **({topic: list(groups)} if groups else {})}
     sites = build_sites(site, tls)
@@ -148,7 +144,7 @@ def pub(
         )
         pending = 0
         try:
-            lines = LineReader(descriptor, stop) if resumable is None else _resumed(resumable, topic, stop)
+            lines = LineReader(descriptor, stop) if resumable is None else resumable.begin(stop)
             accepted, failure = _publish(producer, topic, lines, stop, progress)
             if resumable is not None and failure is None:
                 resumable.finish(accepted, not stop)
@@ -173,13 +169,6 @@ def pub(
     if pending:
         raise Failure(status, remaining)
     return Status.OK
-
-
-def _resumed(resumable: Resumable, topic: str, stop: StopRequest) -> LineReader:
-    lines = resumable.begin(stop)
-    if resumable.lines:
-        log.info("%s continues after line %d", topic, resumable.lines)
-    return lines
 
 
 def _publish(
