@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from reliamsg.cli.subscribe import _Writer
+from reliamsg.cli.subscribe import _Stdout, _Writer
 from reliamsg.lab import Mosquitto
 from reliamsg.message import Message
 from tests.children import ended
@@ -174,7 +174,7 @@ def test_lines_that_an_earlier_run_may_have_written(capsys: pytest.CaptureFixtur
 
     for as_json, count in ((True, 0), (False, 2)):
         output = io.BytesIO()
-        writer = _Writer(output, as_json)
+        writer = _Writer(_Stdout(output, as_json))
         writer.write([message(1, False), message(2, True), message(3, True)])
         writer.write([message(4, False)])
         writer.write([message(5, True)])

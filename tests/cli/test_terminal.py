@@ -372,13 +372,13 @@ class Nobody:
 
 def test_bodies_and_progress_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """`sub` writes bodies byte for byte, but not to a terminal."""
-    from reliamsg.cli.subscribe import _Writer
+    from reliamsg.cli.subscribe import _Stdout, _Writer
 
     body = EVIL.encode() + b"\xff"
     message = Message("p", "t", 0, 1, 1, body, None, {}, False, False, Nobody())
     mine, theirs = pty.openpty()
     with os.fdopen(theirs, "wb") as terminal:
-        _Writer(terminal, False).write([message])
+        _Writer(_Stdout(terminal, False)).write([message])
         assert not forbidden(os.read(mine, 4096).decode().replace("\r\n", "\n"))
         with os.fdopen(os.dup(theirs), "w") as stderr:
             monkeypatch.setattr(sys, "stderr", stderr)
