@@ -119,8 +119,8 @@ def test_kill_9_at_any_moment(mqtt: Sites, unique: str, seeded: random.Random) -
     for _ in range(4):
         wanted = output.stat().st_size + seeded.choice([0, 1, 5_000, 20_000])
         reader = start(
-            "sub", unique, "--group", unique, "--inbox", mqtt.file(f"{unique}.db"), *mqtt.arguments, "--resume", str(output),
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            "sub", unique, "--group", unique, "--inbox", mqtt.file(f"{unique}.db"), *mqtt.arguments,
+            "--resume", str(output), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
         try:
             wait_for(
