@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import random
 import signal
@@ -10,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from reliamsg.cli.subscribe import _Stdout, _Writer
 from reliamsg.lab import Mosquitto
+from reliamsg.message import Message
 from tests.children import ended
 from tests.cli.commands import (
     Sites,
@@ -23,6 +26,7 @@ from tests.cli.commands import (
     subscribe,
     succeeded,
 )
+from tests.cli.test_terminal import Nobody
 from tests.lab.clients import client
 from tests.patience import wait_for
 
@@ -160,6 +164,28 @@ def test_a_reader_that_goes_away_is_no_error(mqtt: Sites, unique: str) -> None:
     finally:
         reader.kill()
         reader.stderr.close()
+
+
+def test_lines_that_an_earlier_run_may_have_written(capsys: pytest.CaptureFixture[str]) -> None:
+    """They are named on standard error, where there is no flag in the output."""
+
+    def message(seq: int, redelivered: bool) -> Message:
+        return Message("p", "t", 0, 7, seq, b"%d" % seq, None, {}, redelivered, False, Nobody())
+
+    for as_json, count in ((True, 0), (False, 2)):
+        output = io.BytesIO()
+        writer = _Writer(_Stdout(output, as_json))
+        writer.write([message(1, False), message(2, True), message(3, True)])
+        writer.write([message(4, False)])
+        writer.write([message(5, True)])
+        said = capsys.readouterr().err.splitlines()
+        assert len(said) == count
+        assert len(output.getvalue().splitlines()) == 5
+    beginning = "reliamsg: redelivered, and perhaps in earlier output: "
+    assert said == [
+        f"{beginning}2 of lines 2 to 3, from p/7/t/0/2 on",
+        f"{beginning}line 5, from p/7/t/0/5 on",
+    ]
 
 
 def test_too_few_messages(mqtt: Sites, unique: str) -> None:

@@ -181,6 +181,8 @@ LOOKERS = {
     "inbox dead-letters --json": ["inbox", "dead-letters", "--json"],
     "inbox quarantine list": ["inbox", "quarantine", "list"],
     "inbox quarantine list --json": ["inbox", "quarantine", "list", "--json"],
+    "top": ["top", "--once"],
+    "top --json": ["top", "--once", "--json"],
 }
 
 
@@ -197,7 +199,7 @@ def test_files_of_strangers(role: str, command: str, tmp_path: Path) -> None:
     raw = seeds.outbox_file() if role == "outbox" else seeds.inbox_file()
     for path in spoiled(raw, tmp_path / f"{role}.db"):
         shown += check(*LOOKERS[command], path)
-    if command.startswith(("journal", role)) and "quarantine" not in command:
+    if command.startswith(("journal", "top", role)) and "quarantine" not in command:
         assert "pwned" in shown
 
 
@@ -223,7 +225,7 @@ def test_an_export_stays_below_its_directory(boot: str, tmp_path: Path) -> None:
 
 OTHER_PROGRAMS = (("audit",), ("journal", "compact"))
 """Commands that replace the process with another program."""
-RUNNING = ("demo", "lab")
+RUNNING = ("demo", "lab", "top")
 """Commands that run with little more than names."""
 
 
@@ -370,13 +372,13 @@ class Nobody:
 
 def test_bodies_and_progress_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """`sub` writes bodies byte for byte, but not to a terminal."""
-    from reliamsg.cli.subscribe import _Writer
+    from reliamsg.cli.subscribe import _Stdout, _Writer
 
     body = EVIL.encode() + b"\xff"
     message = Message("p", "t", 0, 1, 1, body, None, {}, False, False, Nobody())
     mine, theirs = pty.openpty()
     with os.fdopen(theirs, "wb") as terminal:
-        _Writer(terminal, False).write([message])
+        _Writer(_Stdout(terminal, False)).write([message])
         assert not forbidden(os.read(mine, 4096).decode().replace("\r\n", "\n"))
         with os.fdopen(os.dup(theirs), "w") as stderr:
             monkeypatch.setattr(sys, "stderr", stderr)

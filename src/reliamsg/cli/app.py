@@ -25,6 +25,7 @@ from reliamsg.cli.publish import pub
 from reliamsg.cli.sections import SectionedGroup
 from reliamsg.cli.status import EXIT_CODES_HELP, Failure, Status, one_line, status_of
 from reliamsg.cli.subscribe import sub
+from reliamsg.cli.top.command import top
 from reliamsg.terminal import say, say_text
 
 __all__ = ["main"]
@@ -48,7 +49,7 @@ def root(verbose: int) -> None:
 
 
 root.add_section("Use", (pub, sub))
-root.add_section("Operate", (config, doctor, group, outbox, inbox, journal, monitoring))
+root.add_section("Operate", (config, doctor, group, outbox, inbox, journal, monitoring, top))
 root.add_section("Prove", (audit, demo, lab))
 
 

@@ -20,12 +20,14 @@ class LineReader:
     """Iterates over lists of lines, those that one read completes, so that lines of a slow writer are not delayed.
 
     Lines are separated by newlines; the last newline may be missing. Stops at the end of the input or on a stop
-    request.
+    request, and after `size` bytes if that is given. `before` lines precede them in the input.
     """
 
-    def __init__(self, descriptor: int, stop: StopRequest) -> None:
+    def __init__(self, descriptor: int, stop: StopRequest, size: int | None = None, before: int = 0) -> None:
         self._descriptor = descriptor
         self._stop = stop
+        self._left = size
+        self._before = before
         self.count = 0
         """The number of lines returned so far."""
 
@@ -52,7 +54,12 @@ class LineReader:
 
     def _read(self) -> bytes | None:
         select.select([self._descriptor, self._stop.fileno()], [], [])
-        return None if self._stop else os.read(self._descriptor, _CHUNK) or None
+        if self._stop:
+            return None
+        data = os.read(self._descriptor, _CHUNK if self._left is None else min(_CHUNK, self._left))
+        if self._left is not None:
+            self._left -= len(data)
+        return data or None
 
     def _given(self, lines: list[bytes]) -> Iterator[list[bytes]]:
         if lines:
@@ -61,7 +68,7 @@ class LineReader:
 
     def _refuse(self) -> None:
         limit = f"{MAX_MESSAGE_BYTES:,} bytes, the largest message"
-        raise Failure(Status.DATA, f"line {self.count + 1} is longer than {limit}")
+        raise Failure(Status.DATA, f"line {self._before + self.count + 1} is longer than {limit}")
 
 
 @contextlib.contextmanager

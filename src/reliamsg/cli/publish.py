@@ -21,6 +21,7 @@ from reliamsg.cli.options import (
     timeout_option,
 )
 from reliamsg.cli.progress import Progress
+from reliamsg.cli.resuming import Resumable
 from reliamsg.cli.sending import describe, drain, incomplete
 from reliamsg.cli.signals import StopRequest
 from reliamsg.cli.status import SEE_EXIT_CODES, Failure, Status, counted, status_of
@@ -69,6 +70,11 @@ def _defaults(file: ConfigFile, chosen: Chosen) -> dict[str, Any]:
 @site_options
 @click.option("--file", "file", metavar="FILE", help="The file to read; the default is standard input.")
 @click.option(
+    "--resume",
+    is_flag=True,
+    help="Continue FILE where the latest run with --resume, the same outbox and topic stopped.",
+)
+@click.option(
     "--confirm", type=ConfirmType(), default="all", show_default=True, help="The sites that must confirm."
 )
 @click.option(
@@ -91,6 +97,7 @@ def pub(
     site: tuple[SiteGiven, ...],
     tls: Tls,
     file: str | None,
+    resume: bool,
     confirm: Confirm,
     wire: Literal["batch", "plain"],
     release: Literal["confirmed", "consumed"],
@@ -109,14 +116,19 @@ def pub(
     broker loses are resent.
 
     Ctrl-C and SIGTERM stop reading; the number of accepted lines tells where to resume.
+
+    With --resume, a run continues FILE after the last line that is durable in the outbox, however the run before ended:
+    no line is published twice or left out. Publishes what is in FILE when it starts. FILE may only grow.
     """
     from reliamsg.producer.api import Producer
 
+    if resume and file in (None, "-"):
+        raise click.UsageError("--resume needs --file: standard input can't be read again")
     more = chosen_settings()
     named = {**more.pop("other_groups", {}), **({topic: list(groups)} if groups else {})}
     sites = build_sites(site, tls)
     with open_input(file) as descriptor, StopRequest() as stop, Progress() as progress:
-        lines = LineReader(descriptor, stop)
+        resumable = Resumable(descriptor, str(file), outbox, topic) if resume else None
         producer = Producer(
             name,
             sites,
@@ -132,7 +144,10 @@ def pub(
         )
         pending = 0
         try:
+            lines = LineReader(descriptor, stop) if resumable is None else resumable.begin(stop)
             accepted, failure = _publish(producer, topic, lines, stop, progress)
+            if resumable is not None and failure is None:
+                resumable.finish(accepted, not stop)
             patience = _CLOSE_SECONDS if stop or failure else timeout
             consumed = release == "consumed"
             pending = drain(producer, patience, stop, progress, counted(accepted, "line"), consumed)
@@ -145,7 +160,8 @@ def pub(
     done = "acknowledged" if consumed else "confirmed"
     remaining = _remaining(accepted, pending, waiting, done)
     if as_json:
-        say_json({"lines": accepted, "pending": pending, "interrupted": bool(stop)})
+        more_keys = {} if resumable is None else {"resumed_after": resumable.lines}
+        say_json({"lines": accepted, "pending": pending, "interrupted": bool(stop), **more_keys})
     if failure is not None:
         raise Failure(failure.status, f"{failure}; {remaining}")
     if stop:

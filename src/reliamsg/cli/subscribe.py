@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol
 
 import click
 
+from reliamsg.cli.appending import AppendedFile
 from reliamsg.cli.bodies import body_fields
 from reliamsg.cli.configured import Chosen, ConfiguredCommand, chosen_settings, config_option, of_consumer
 from reliamsg.cli.options import (
@@ -68,6 +71,10 @@ def _defaults(file: ConfigFile, chosen: Chosen) -> dict[str, Any]:
     help="The group's inbox file; created if it does not exist.",
 )
 @site_options
+@click.option(
+    "--resume", metavar="FILE", type=click.Path(dir_okay=False),
+    help="Append to FILE instead of standard output, without the messages that earlier runs have written to it.",
+)  # fmt: skip
 @click.option("--count", type=click.IntRange(min=1), help="Exit after this number of messages.")
 @timeout_option(None, "Exit if no message arrives for this long.")
 @click.option(
@@ -97,6 +104,7 @@ def sub(
     inbox: str,
     site: tuple[SiteGiven, ...],
     tls: Tls,
+    resume: str | None,
     count: int | None,
     timeout: float | None,
     begin: Literal["earliest", "latest"],
@@ -109,9 +117,13 @@ def sub(
 ) -> int:
     """Write the messages of one or more topics to standard output.
 
-    Each message is written once and in order: its body and a newline. A message is acknowledged after its line was
-    written. Exits with 0 on Ctrl-C and SIGTERM, when the reader of the output exits, and after --timeout, but with 1 if
-    --count was not reached.
+    Messages are written in order: a body and a newline each. A message is acknowledged after its line was written. So
+    a message is written once, unless the command is killed between the two: the next run then writes it again, and
+    says on standard error which lines were redelivered. With --resume FILE, it knows which messages are in FILE, and
+    does not write them again.
+
+    Exits with 0 on Ctrl-C and SIGTERM, when the reader of the output exits, and after --timeout, but with 1 if --count
+    was not reached.
 
     With --json each line is an object with id, producer, topic, epoch, seq, key, headers, redelivered and body, or
     body_base64 if the body is not UTF-8 text. On a terminal, control characters and invisible characters are shown as
@@ -126,6 +138,7 @@ def sub(
     sites = build_sites(site, tls)
     consumer: Consumer | None = None
     with (
+        _writer(resume, name, as_json) as writer,
         StopRequest(lambda: consumer.stop() if consumer is not None else None) as stop,
         Progress() as progress,
     ):
@@ -143,7 +156,6 @@ def sub(
             **more,
         )
         try:
-            writer = _Writer(sys.stdout.buffer, as_json)
             reason = _read(consumer, writer, count, timeout, stop, progress)
             last = consumer.status()
             held = [stream.gap for stream in last.streams.values() if stream.gap_held]
@@ -173,20 +185,62 @@ def _away(status: ConsumerStatus) -> str:
     )
 
 
-class _Writer:
-    """Writes messages, flushes, and acknowledges."""
+@contextlib.contextmanager
+def _writer(resumed: str | None, group: str, as_json: bool) -> Iterator[_Writer]:
+    if resumed is None:
+        yield _Writer(_Stdout(sys.stdout.buffer, as_json))
+    else:
+        with AppendedFile(resumed, group, _json_line if as_json else _body_line) as file:
+            yield _Writer(file)
 
-    def __init__(self, output: BinaryIO, as_json: bool) -> None:
+
+class _Output(Protocol):
+    def append(self, messages: Sequence[Message]) -> int: ...
+
+
+class _Writer:
+    """Writes messages, and acknowledges them."""
+
+    def __init__(self, output: _Output) -> None:
         self.count = 0
         self._output = output
-        self._line = _json_line if as_json else _shown_line if output.isatty() else _body_line
 
-    def write(self, messages: list[Message]) -> None:
-        self._output.write(b"".join([self._line(message) for message in messages]))
-        self._output.flush()
+    def write(self, messages: Sequence[Message]) -> None:
+        written = self._output.append(messages)
         for message in messages:
             message.ack()
-        self.count += len(messages)
+        self.count += written
+
+
+class _Stdout:
+    """Writes and flushes all messages."""
+
+    def __init__(self, output: BinaryIO, as_json: bool) -> None:
+        self._count = 0
+        self._output = output
+        self._line = _json_line if as_json else _shown_line if output.isatty() else _body_line
+        self._says_repeated = not as_json  # the objects have the flag
+
+    def append(self, messages: Sequence[Message]) -> int:
+        if self._says_repeated:
+            self._say_repeated(messages)
+        self._output.write(b"".join([self._line(message) for message in messages]))
+        self._output.flush()
+        self._count += len(messages)
+        return len(messages)
+
+    def _say_repeated(self, messages: Sequence[Message]) -> None:
+        """Say which lines an earlier run may have written: before it was killed, or its machine failed, and could
+        acknowledge them."""
+        lines = [number for number, message in enumerate(messages, self._count + 1) if message.redelivered]
+        if lines:
+            span = (
+                f"line {lines[0]:,}"
+                if len(lines) == 1
+                else f"{len(lines):,} of lines {lines[0]:,} to {lines[-1]:,}"
+            )
+            first = one_line(messages[lines[0] - self._count - 1].id)
+            say(f"reliamsg: redelivered, and perhaps in earlier output: {span}, from {first} on", err=True)
 
 
 def _read(

@@ -13,7 +13,16 @@ from reliamsg.store.database import reading
 from reliamsg.store.members import Position
 from reliamsg.store.outbox import Row
 
-__all__ = ["MemberInfo", "OutboxInfo", "inspect_outbox", "list_batches", "read_members"]
+__all__ = ["STORED_FROM", "MemberInfo", "OutboxInfo", "inspect_outbox", "list_batches", "read_members"]
+
+STORED_FROM = (
+    "((SELECT coalesce(sum(c.last - CASE WHEN c.epoch = {epoch} THEN {seq} - 1 ELSE 0 END), 0) FROM chain AS c"
+    " WHERE c.stream_id = {stream} AND c.epoch >= {epoch})"
+    " - (SELECT coalesce(sum(r.last - max(r.first, CASE WHEN r.epoch = {epoch} THEN {seq} ELSE 0 END) + 1), 0)"
+    " FROM removed AS r WHERE r.stream_id = {stream} AND (r.epoch, r.last) >= ({epoch}, {seq})))"
+)
+"""SQL: the number of messages of a stream from a position on, all of which must be stored or removed. Reads no rows of
+batches, of which there may be millions."""
 
 
 @dataclass(frozen=True)
@@ -109,12 +118,16 @@ def read_members(db: sqlite3.Connection, meta: Mapping[str, str]) -> list[Member
     lacking: list[tuple[str, str, int, int, int, int]] = json.loads(meta.get("lacking", "[]"))
     if not db.execute("SELECT count(*) FROM sqlite_master WHERE name = 'member'").fetchone()[0]:
         return []  # a file of an earlier version that has not been opened since
+    # A group may be behind the oldest stored batch, or in the middle of one.
     found = db.execute(
-        "SELECT m.grp, s.topic, s.part, m.since_epoch, m.since_next, m.epoch, m.next, ("
-        "  SELECT coalesce(sum(min(b.count, CASE WHEN b.epoch = m.epoch THEN b.seq + b.count - m.next"
-        "    ELSE b.count END)), 0) FROM batch AS b WHERE b.stream_id = m.stream_id"
-        "  AND (b.epoch > m.epoch OR b.epoch = m.epoch AND b.seq + b.count > m.next))"
-        " FROM member AS m JOIN stream AS s ON s.id = m.stream_id ORDER BY s.topic, s.part, m.grp"
+        "SELECT grp, topic, part, since_epoch, since_next, epoch, next, CASE WHEN oldest IS NULL THEN 0"
+        "  WHEN (epoch, next) > (stored_epoch, stored_seq)"
+        f"  THEN max(0, {STORED_FROM.format(stream='f.stream_id', epoch='f.epoch', seq='f.next')})"
+        f"  ELSE {STORED_FROM.format(stream='f.stream_id', epoch='stored_epoch', seq='stored_seq')} END"
+        " FROM (SELECT m.*, s.topic, s.part, b.id AS oldest, b.epoch AS stored_epoch, b.seq AS stored_seq"
+        "  FROM member AS m JOIN stream AS s ON s.id = m.stream_id"
+        "  LEFT JOIN batch AS b ON b.id = (SELECT min(id) FROM batch WHERE stream_id = s.id)) AS f"
+        " ORDER BY topic, part, grp"
     )
     proven = set()
     if db.execute("SELECT count(*) FROM sqlite_master WHERE name = 'proven'").fetchone()[0]:

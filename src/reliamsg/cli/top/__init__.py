@@ -1,0 +1,1 @@
+"""``reliamsg top``: how outboxes and inboxes are doing, again and again."""
