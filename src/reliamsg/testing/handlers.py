@@ -1,0 +1,316 @@
+"""Tests of a handler alone: messages in order, again, missing and late, and crashes; without threads or sleeps."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from reliamsg.arguments import check_callback, check_count
+from reliamsg.errors import ConfigError
+from reliamsg.message import Gap, Message, MessageId, Stream
+from reliamsg.testing.application import Crash, Handler, HandlerProcess, copy_message, starter
+from reliamsg.testing.durable import DurableDatabase, DurableDict, DurableList
+from reliamsg.testing.recording import Outcome, RecordingMessage
+
+__all__ = ["Delivery", "HandlerTest"]
+
+@dataclass(frozen=True)
+class Delivery:
+    """One call of the handler with a message."""
+
+    message: Message
+    outcome: Outcome | Literal["crashed"]
+    """``"acknowledged"``, ``"rejected"``, ``"failed"`` (the handler raised; the message is delivered again, until it is
+    a dead letter), or ``"crashed"``."""
+    error: BaseException | None = None
+    """What the handler raised."""
+    points: int = 0
+    """How many points at which the process can crash the call passed; see :meth:`HandlerTest.deliver`."""
+
+
+class _Points:
+    """Counts the points that a handler passes, and crashes at one of them."""
+
+    def __init__(self) -> None:
+        self.passed = 0
+        self.crash_at = 0
+        self.dead = False
+
+    def begin(self, crash_at: int = 0) -> None:
+        self.passed, self.crash_at, self.dead = 0, crash_at, False
+
+    def before(self, what: str, error: Exception) -> None:
+        self._reach()
+
+    def after(self, what: str, error: Exception | None = None) -> None:
+        self._reach()
+
+    def _reach(self) -> None:
+        self.passed += 1
+        if self.dead or self.passed == self.crash_at:
+            self.dead = True
+            raise Crash
+
+
+class HandlerTest:
+    """Calls a handler as :meth:`~reliamsg.Consumer.run` does: in order, with redeliveries, gaps, late messages and
+    crashes, in the thread of the caller and without waiting.
+
+    ::
+
+        test = HandlerTest(start=lambda: Ledger(database.connect()).handle)
+        test.deliver(b"one", b"two")
+        test.crash(unacked=1)  # b"two" is delivered again, to a handler that `start` returned
+        assert test.acknowledged == [b"one", b"two"]
+
+    `handler`: a function or coroutine function that is called with a message, or, with `batch`, with a list of up to
+    `batch` messages. `start`: returns such a handler; it is called at the beginning and after each crash. What the
+    handler keeps in memory is lost then, and what must survive belongs outside of `start`. Give one of the two.
+
+    `errors`: exceptions that the handler is expected to raise. The message is delivered again, up to `max_deliveries`
+    times, and then it is a dead letter. Any other exception leaves :meth:`deliver`. `on_gap` and `on_late` are those
+    of :class:`~reliamsg.Consumer`.
+
+    As a context manager, it deletes its database, and closes the event loop of a coroutine function.
+    """
+
+    def __init__(
+        self,
+        handler: Handler | None = None,
+        *,
+        start: Callable[[], Handler] | None = None,
+        batch: int | None = None,
+        errors: type[Exception] | tuple[type[Exception], ...] = (),
+        max_deliveries: int = 5,
+        on_gap: Callable[[Gap], str] | None = None,
+        on_late: Callable[[Message], object] | None = None,
+    ) -> None:
+        self._start = starter(handler, start)
+        for name, callback in (("on_gap", on_gap), ("on_late", on_late)):
+            check_callback(name, callback)
+        if batch is not None:
+            check_count("batch", batch)
+        check_count("max_deliveries", max_deliveries)
+        self.deliveries: list[Delivery] = []
+        """All calls of the handler, in order; a batch counts once for each message."""
+        self.dead_letters: list[Message] = []
+        """Messages that were rejected, or failed `max_deliveries` times."""
+        self._batch, self._errors, self._max_deliveries = batch, errors, max_deliveries
+        self._on_gap, self._on_late = on_gap, on_late
+        self._points = _Points()
+        self._waiting: list[Message] = []
+        """Messages that are not settled, in the order in which they are delivered."""
+        self._latest: dict[Stream, tuple[int, int]] = {}
+        """By stream, epoch and number of the latest message."""
+        self._missing: list[Message] = []
+        """Messages of the default stream that were skipped, without their content."""
+        self._settled: list[Message] = []
+        """Acknowledged messages, in order."""
+        self._attempts = Counter[MessageId]()
+        self._directory: tempfile.TemporaryDirectory[str] | None = None
+        self._databases: list[DurableDatabase] = []
+        self._process: HandlerProcess | None = None
+
+    # -- what survives crashes ----------------------------------------------------------------------------
+
+    def database(self, name: str = "database") -> DurableDatabase:
+        """An SQLite database that survives crashes up to its last commit."""
+        if self._directory is None:
+            self._directory = tempfile.TemporaryDirectory(prefix="reliamsg-test-")
+        made = DurableDatabase(Path(self._directory.name) / f"{name}.db", self._points)
+        self._databases.append(made)
+        return made
+
+    def durable_list(self, name: str = "list") -> DurableList[Any]:
+        """A list that survives crashes."""
+        return DurableList(name, self._points)
+
+    def durable_dict(self, name: str = "dict") -> DurableDict[Any, Any]:
+        """A dictionary that survives crashes."""
+        return DurableDict(name, self._points)
+
+    def point(self, name: str = "a point") -> None:
+        """To be called by the handler: a point at which the process may crash."""
+        self._points.after(name)
+
+    # -- deliveries ---------------------------------------------------------------------------------------
+
+    def deliver(self, *messages: bytes | Message, crash_at: int = 0) -> list[Delivery]:
+        """Deliver messages, after those that still wait, until all are settled.
+
+        A body becomes the next message of the stream of :class:`RecordingMessage`'s defaults. A :class:`Message` must
+        follow the latest one of its stream; a stream may begin with any number.
+
+        `crash_at`: crash at this point, counted from 1, of the first call of the handler. Points are before and after
+        each change of a :meth:`database`, :meth:`durable_list` or :meth:`durable_dict`, and each call of
+        :meth:`point`; the last one is when the handler has returned, and its message is not acknowledged yet. The
+        messages that are not settled wait for the next call of this method; the one that was being handled is flagged.
+
+        Returns the calls of the handler that were made.
+        """
+        check_count("crash_at", crash_at, least=0)
+        self._waiting += [self._next(each) for each in messages]
+        begin = len(self.deliveries)
+        while self._waiting:
+            if not self._handle_next(crash_at):
+                break
+            crash_at = 0
+        return self.deliveries[begin:]
+
+    def redeliver(self, count: int = 1) -> list[Delivery]:
+        """Crash before the latest `count` acknowledgements are durable, and deliver these messages again, flagged."""
+        self.crash(unacked=count)
+        return self.deliver()
+
+    def crash(self, unacked: int = 0) -> None:
+        """The process crashes between two messages, and starts again: what the handler has in memory is lost.
+
+        `unacked`: how many of the latest acknowledgements are lost with it. :meth:`deliver` delivers these
+        messages again, flagged.
+        """
+        check_count("unacked", unacked, least=0, most=len(self._settled))
+        kept = len(self._settled) - unacked
+        self._waiting[:0] = [copy_message(each, redelivered=True) for each in self._settled[kept:]]
+        del self._settled[kept:]
+        self._end_process()
+
+    def replay(self, dead_letter: int = 0) -> Delivery:
+        """Deliver a dead letter again, out of order and flagged ``replayed``. Once it is acknowledged, it is no dead
+        letter any more."""
+        check_count("dead_letter", dead_letter, least=0, most=len(self.dead_letters) - 1)
+        message = copy_message(self.dead_letters[dead_letter], replayed=True)
+        found = self._call([message], 0)
+        if found == "acknowledged":
+            del self.dead_letters[dead_letter]
+            self._settled.append(message)
+        return self.deliveries[-1]
+
+    def gap(self, count: int = 1) -> str:
+        """`count` messages of the default stream are missing. Calls `on_gap`, and returns its decision.
+
+        After ``"skip"``, the next message has a higher number, and :meth:`late` can deliver those that are missing.
+        After ``"wait"``, nothing is skipped. Without `on_gap` the answer is ``"skip"``.
+        """
+        check_count("count", count)
+        stream = Message().stream
+        epoch, last = self._latest.get(stream, (1, 0))
+        gap = Gap(stream, epoch, last + 1, last + count, "expired")
+        decision = "skip" if self._on_gap is None else self._on_gap(gap)
+        if decision not in ("skip", "wait", "raise"):
+            raise ConfigError(f"on_gap returned {decision!r}: it must return 'skip', 'wait' or 'raise'")
+        if decision == "skip":
+            self._latest[stream] = epoch, last + count
+            self._missing += [Message(epoch=epoch, seq=last + n) for n in range(1, count + 1)]
+        return decision
+
+    def late(self, body: bytes = b"") -> Message:
+        """The oldest message that :meth:`gap` skipped arrives. It is passed to `on_late`, and never to the handler."""
+        if not self._missing:
+            raise ConfigError("nothing is late: gap() has not skipped a message")
+        message = copy_message(self._missing.pop(0), body=body)
+        if self._on_late is not None:
+            self._on_late(message)
+        return message
+
+    @property
+    def acknowledged(self) -> list[bytes]:
+        """The bodies of acknowledged messages, in order, each once."""
+        return [message.body for message in self._settled]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end_process()
+        if self._directory is not None:
+            self._directory.cleanup()
+
+    # -- the consumer ---------------------------------------------------------------------------------------
+
+    def _next(self, given: bytes | Message) -> Message:
+        """A message that is to be delivered."""
+        if isinstance(given, bytes):
+            epoch, last = self._latest.get(Message().stream, (1, 0))
+            given = Message(epoch=epoch, seq=last + 1, body=given)
+        place, latest = (given.epoch, given.seq), self._latest.get(given.stream, (0, 0))
+        if place <= latest:
+            raise ConfigError(
+                f"{given.id} does not follow epoch {latest[0]}, number {latest[1]}: to deliver it again, use"
+                " redeliver(); to deliver it late, gap() and late()"
+            )
+        self._latest[given.stream] = place
+        return copy_message(given)
+
+    def _handle_next(self, crash_at: int) -> bool:
+        """Call the handler once; returns whether the process is still there."""
+        first = self._waiting[0]
+        count = 1
+        while count < min(self._batch or 1, len(self._waiting)) and self._waiting[count].stream == first.stream:
+            count += 1
+        messages = self._waiting[:count]
+        try:
+            outcome = self._call(messages, crash_at)
+        except Exception:
+            self._waiting[:count] = [copy_message(each, redelivered=True) for each in messages]
+            raise
+        left = []
+        for message, found in zip(messages, self.deliveries[-count:], strict=True):
+            self._attempts[message.id] += 1
+            if found.outcome == "acknowledged":
+                self._settled.append(message)
+            elif found.outcome == "rejected" or (
+                found.outcome == "failed" and self._attempts[message.id] >= self._max_deliveries
+            ):
+                self.dead_letters.append(message)
+            else:
+                left.append(copy_message(message, redelivered=True))
+        self._waiting[:count] = left
+        return outcome != "crashed"
+
+    def _call(self, messages: list[Message], crash_at: int) -> str:
+        """Call the handler, and record what becomes of the messages; returns what became of the call."""
+        if self._process is None:
+            self._points.begin()
+            self._process = HandlerProcess(self._start)
+        self._points.begin(crash_at)
+        given: list[Message] = [RecordingMessage(*each.content()) for each in messages]
+        outcome: Outcome | Literal["crashed"] = "acknowledged"
+        raised: BaseException | None = None
+        try:
+            self._process.handle(given if self._batch is not None else given[0])
+            self._points.after("returning")
+        except Crash:
+            outcome = "crashed"
+        except Exception as error:  # noqa: BLE001  (any of the application's own)
+            outcome, raised = "failed", error
+        if self._points.dead:  # also where the handler has caught it
+            outcome, raised = "crashed", None
+        for message, recorded in zip(messages, given, strict=True):
+            assert isinstance(recorded, RecordingMessage)
+            own = recorded.outcome
+            if outcome != "crashed" and own in ("acknowledged", "rejected"):
+                found: Outcome | Literal["crashed"] = own
+            elif own == "acknowledged" and recorded.durable:
+                found = "acknowledged"
+            else:
+                found = "failed" if outcome == "acknowledged" and own == "failed" else outcome
+            self.deliveries.append(Delivery(message, found, raised or recorded.error, self._points.passed))
+        if outcome == "crashed":
+            self._end_process()
+        elif raised is not None and not isinstance(raised, self._errors):
+            raise raised
+        return self.deliveries[-1].outcome
+
+    def _end_process(self) -> None:
+        if self._process is not None:
+            self._process.end()
+            self._process = None
+        for database in self._databases:
+            database.end_process()
