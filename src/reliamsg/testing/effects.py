@@ -17,7 +17,7 @@ KINDS = {
     "effect_out_of_order": "its effect follows that of a later message of its stream",
     "effect_of_rejected": "rejected, and it has an effect",
     "effect_unknown": "an effect of no message that was delivered",
-    "handler_raised": "the handler raised an error, and no operation of the simulation had failed",
+    "raised": "the application raised an error, and no operation of the simulation had failed",
     "assertion": "the test failed",
     "not_deterministic": "the same seed leads to another history when it is run again",
     "reliamsg": "a promise of reliamsg itself is broken, or the application has used it in a way that breaks it",
@@ -74,6 +74,11 @@ class Witness:
     def handled(self) -> list[Message]:
         """Messages that are acknowledged, in the order of their first deliveries."""
         return [seen.message for seen in self._seen.values() if seen.settled == "acknowledged"]
+
+    @property
+    def given_up(self) -> list[Message]:
+        """The other messages."""
+        return [seen.message for seen in self._seen.values() if seen.settled != "acknowledged"]
 
     def judge(
         self, effects: Iterable[Any], key: Callable[[Message], object], *, ordered: bool

@@ -94,8 +94,10 @@ class Application:
     present: Callable[[Message], Message]
     """Makes a message that a simulated producer has published one of the application's."""
     crossing: Crossing
-    databases: list[DurableDatabase] = field(default_factory=list)
+    databases: list[DurableDatabase]
     witness: Witness = field(default_factory=Witness)
+    running: HandlerProcess | None = None
+    """The process, while it runs."""
     faults: Faults | None = None
     trace: Trace | None = None
     """Both of the run, once it has begun."""
@@ -103,6 +105,18 @@ class Application:
     def begin(self, faults: Faults, trace: Trace) -> None:
         """The run begins."""
         self.faults, self.trace = faults, trace
+
+    def start_process(self) -> None:
+        """Raises what the application raises."""
+        self.running = HandlerProcess(self.start, lambda: _VirtualLoop(self.crossing))
+
+    def end_process(self) -> None:
+        """The process is gone, and with it what the application has not committed."""
+        if self.running is not None:
+            self.running.end()
+            self.running = None
+        for database in self.databases:
+            database.end_process()
 
 
 class Crossing:
@@ -181,7 +195,6 @@ class ApplicationProcess(ConsumerProcess):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._hosted: Application | None = None
-        self._running: HandlerProcess | None = None
         self._life: int | None = None
         """The life of the process that the application's code runs in, while it does."""
         self._failed_here = False
@@ -204,22 +217,19 @@ class ApplicationProcess(ConsumerProcess):
         if self.engine is None:
             return
         self._app.witness.happened(f"{self.scheduler.now:.4f} the process starts")
-        with self._inside():
-            self._running = HandlerProcess(self._app.start, lambda: _VirtualLoop(self._app.crossing))
+        try:
+            with self._inside():
+                self._app.start_process()
+        except Exception as error:  # noqa: BLE001  (any of the application's own)
+            self._raised("start", error)
+            self.crash("as it starts")
 
     def after_end(self) -> None:
         """See :class:`Process`."""
         super().after_end()
         self._app.witness.happened(f"{self.scheduler.now:.4f} the process ends")
         if self._life is None:  # else its code is still on the stack
-            self._end_application()
-
-    def _end_application(self) -> None:
-        if self._running is not None:
-            self._running.end()
-            self._running = None
-        for database in self._app.databases:
-            database.end_process()
+            self._app.end_process()
 
     @contextmanager
     def _inside(self) -> Iterator[None]:
@@ -232,7 +242,7 @@ class ApplicationProcess(ConsumerProcess):
                 yield
         finally:
             if self.executor.life != life:
-                self._end_application()
+                app.end_process()
             app.crossing.enter(None)
             self._life = None
 
@@ -350,8 +360,8 @@ class ApplicationProcess(ConsumerProcess):
         self._busy = True  # nothing else is handled meanwhile
         try:
             with self._inside():
-                assert self._running is not None
-                self._running.handle(shown if app.batch is not None else shown[0])
+                assert app.running is not None
+                app.running.handle(shown if app.batch is not None else shown[0])
                 self._pass_by("at the end of the handler")
         except Crash:
             assert self.executor.life != life
@@ -362,7 +372,7 @@ class ApplicationProcess(ConsumerProcess):
             return
         self._busy = False
         if raised is not None:
-            self._handler_raised(raised)
+            self._raised("the handler", raised)
         for message, own, settler in zip(messages, shown, settlers, strict=True):
             if settler.settled:
                 if raised is not None:
@@ -372,12 +382,13 @@ class ApplicationProcess(ConsumerProcess):
             else:
                 self._settle(message, own, "fail", raised)
 
-    def _handler_raised(self, error: Exception) -> None:
-        app, text = self._app, f"{type(error).__name__}: {error}"
-        app.witness.happened(f"the handler raises {text}")
-        self.note(f"the handler raises {text}")
-        if not self._failed_here and not isinstance(error, app.errors):
-            raise Convicted(Finding("handler_raised", text)) from error
+    def _raised(self, what: str, error: Exception) -> None:
+        """Part of the application has raised an error."""
+        text = f"{what} raises {type(error).__name__}: {error}"
+        self._app.witness.happened(text)
+        self.note(text)
+        if not self._failed_here and not isinstance(error, self._app.errors):
+            raise Convicted(Finding("raised", text)) from error
 
     def _settle(self, message: Message, shown: Message, what: Settling, why: Any = None) -> None:
         """Do with a message as the handler wants. `shown`: as the handler has it."""
@@ -463,6 +474,15 @@ class ApplicationWorld(World):
             application = hosted
 
         return Own
+
+    def run(self) -> None:
+        """See :class:`World`."""
+        try:
+            super().run()
+        except BaseException:  # it ends here; nothing may stay open
+            for process in self.processes:
+                process.drive.abandon(process.abandon_client)
+            raise
 
     def compare(self) -> None:
         """Journals are not judged: they say nothing about the application."""

@@ -13,7 +13,7 @@ from typing import Any
 from reliamsg.arguments import check_callback, check_count
 from reliamsg.errors import ConfigError
 from reliamsg.message import Message
-from reliamsg.simulation.runner import MEMORY, run
+from reliamsg.simulation.runner import MEMORY, quiet, run
 from reliamsg.testing.application import Handler, Start, copy_message, starter
 from reliamsg.testing.durable import DurableDatabase, DurableDict, DurableList
 from reliamsg.testing.effects import Finding
@@ -176,6 +176,12 @@ class Simulation:
         return [] if self._application is None else self._application.witness.handled
 
     @property
+    def given_up(self) -> list[Message]:
+        """After :meth:`run`: the messages that the handler was called with, and that are not acknowledged in the end:
+        they were rejected, or are dead letters. The effect of a dead letter may have been made all the same."""
+        return [] if self._application is None else self._application.witness.given_up
+
+    @property
     def replay(self) -> Replay:
         """What determines this run."""
         return self._replay
@@ -199,7 +205,9 @@ class Simulation:
         return frozenset() if app is None or app.faults is None else frozenset(app.faults.bit)
 
     def close(self) -> None:
-        """Close what the test has opened."""
+        """Close everything that is open."""
+        if self._application is not None:
+            self._application.end_process()
         for database in self._databases:
             database.end_process()
 
@@ -249,7 +257,12 @@ Test = Callable[[Simulation], object]
 
 
 def simulate(
-    test: Test, *, seeds: int | range = 200, messages: int = MESSAGES, command: Callable[[Replay], str] = str
+    test: Test,
+    *,
+    seeds: int | range = 200,
+    messages: int = MESSAGES,
+    shrink: bool = True,
+    command: Callable[[Replay], str] = str,
 ) -> None:
     """Call `test` with a :class:`Simulation` for each seed, until it fails.
 
@@ -263,7 +276,7 @@ def simulate(
 
     A seed determines the run: which faults strike, and when; how clients and sites are configured, and what producers
     publish, about `messages` messages. A seed that fails is reduced: faults and messages are removed as long as the
-    test fails in the same way. The first seed is run twice, to detect tests whose outcome depends on something else.
+    test fails in the same way (not with ``shrink=False``). The first seed is run twice, to detect tests whose outcome depends on something else.
 
     `test` is called once for each run, in this thread, and must create everything that it uses anew.
 
@@ -274,13 +287,17 @@ def simulate(
     if not isinstance(seeds, range):
         check_count("seeds", seeds)
         seeds = range(seeds)
-    for seed in seeds:
-        replay = Replay(seed, messages)
+    with quiet():
+        _run_all(test, [Replay(seed, messages) for seed in seeds], shrink, command)
+
+
+def _run_all(test: Test, replays: Sequence[Replay], shrink: bool, command: Callable[[Replay], str]) -> None:
+    for replay in replays:
         failure, history = _attempt(test, replay)
-        if failure is None and seed == seeds[0]:
+        if failure is None and replay is replays[0]:
             failure = _compare(test, replay, history)
         if failure is not None:
-            raise _failed(test, failure, command)
+            raise _failed(test, failure, command) if shrink else _report(failure, failure.replay, command)
 
 
 def replay_one(test: Test, replay: Replay, command: Callable[[Replay], str] = str) -> None:
@@ -356,8 +373,20 @@ def _report(failure: _Failure, original: Replay, command: Callable[[Replay], str
         left_out = len(failure.lines) - SHOWN_LINES
         said.append("history, in simulated seconds:" + (f" (without the first {left_out} lines)" if left_out > 0 else ""))
         said += failure.lines[-SHOWN_LINES:]
+    said += _raised(failure.error)
     said.append(f"again: {command(small)}")
     return SimulationFailed("\n".join(said), failure.kinds, small)
+
+
+def _raised(error: BaseException) -> list[str]:
+    """Where the application, or the test, has raised an error."""
+    shown = error.__cause__ if isinstance(error, _Wrong) else error
+    if shown is None or not shown.__traceback__:
+        return []
+    own = str(Path(__file__).parent.parent)
+    frames = [frame for frame in traceback.extract_tb(shown.__traceback__) if not frame.filename.startswith(own)]
+    lines = traceback.format_list(frames) + traceback.format_exception_only(shown)
+    return ["raised:", *"".join(lines).splitlines()]
 
 
 def _shrink(test: Test, failure: _Failure, left: int) -> _Failure:
