@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -36,13 +36,16 @@ def starter(handler: Handler | None, start: Start | None) -> Start:
 
 def copy_message(message: Message, **changed: Any) -> Message:
     """An ordinary message with the same fields, except for those in `changed`."""
-    return msgspec.structs.replace(Message(*message.content()), **changed)
+    fields: Any = message.content()
+    return msgspec.structs.replace(Message(*fields), **changed)
 
 
 class HandlerProcess:
     """One life of the application's process."""
 
-    def __init__(self, start: Start, make_loop: Callable[[], asyncio.AbstractEventLoop] | None = None) -> None:
+    def __init__(
+        self, start: Start, make_loop: Callable[[], asyncio.AbstractEventLoop] | None = None
+    ) -> None:
         """`make_loop`: makes the event loop of coroutine functions."""
         self._handler = start()
         if not callable(self._handler):
@@ -50,7 +53,7 @@ class HandlerProcess:
         self._make_loop = make_loop
         self._runner: asyncio.Runner | None = None
 
-    def handle(self, argument: Message | list[Message]) -> None:
+    def handle(self, argument: Message | Sequence[Message]) -> None:
         """Call the handler; returns when it is done."""
         result = self._handler(argument)
         if inspect.iscoroutine(result):

@@ -87,14 +87,12 @@ class Witness:
         `ordered`: whether they are in the order in which they were made."""
         seen = {key(each.message): each for each in self._seen.values()}
         if len(seen) < len(self._seen):
-            raise ValueError("effect_of gives two messages the same effect: each message needs one of its own")
+            raise ValueError(
+                "effect_of gives two messages the same effect: each message needs one of its own"
+            )
         made = list(effects)
         counts = Counter(made)
-        found = [
-            Finding("effect_unknown", f"{effect!r}")
-            for effect in counts
-            if effect not in seen
-        ]
+        found = [Finding("effect_unknown", f"{effect!r}") for effect in counts if effect not in seen]
         for effect, each in seen.items():
             shown = f"{each.message.id}, {effect!r}"
             if counts[effect] > 1:

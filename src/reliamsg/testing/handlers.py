@@ -19,6 +19,7 @@ from reliamsg.testing.recording import Outcome, RecordingMessage
 
 __all__ = ["Delivery", "HandlerTest"]
 
+
 @dataclass(frozen=True)
 class Delivery:
     """One call of the handler with a message."""
@@ -34,27 +35,32 @@ class Delivery:
 
 
 class _Points:
-    """Counts the points that a handler passes, and crashes at one of them."""
+    """Counts the points that a handler passes, and has it crash or fail at one of them."""
 
     def __init__(self) -> None:
         self.passed = 0
-        self.crash_at = 0
-        self.dead = False
+        self.dead = self.failed = False
+        """The process has crashed; an operation has failed."""
+        self._crash_at = self._fail_at = 0
 
-    def begin(self, crash_at: int = 0) -> None:
-        self.passed, self.crash_at, self.dead = 0, crash_at, False
+    def begin(self, crash_at: int = 0, fail_at: int = 0) -> None:
+        """Count anew."""
+        self.passed, self.dead, self.failed = 0, False, False
+        self._crash_at, self._fail_at = crash_at, fail_at
 
     def before(self, what: str, error: Exception) -> None:
-        self._reach()
+        """See :class:`~reliamsg.testing.durable.Hazards`."""
+        self.after(what, error)
 
     def after(self, what: str, error: Exception | None = None) -> None:
-        self._reach()
-
-    def _reach(self) -> None:
+        """See :class:`~reliamsg.testing.durable.Hazards`."""
         self.passed += 1
-        if self.dead or self.passed == self.crash_at:
+        if self.dead or self.passed == self._crash_at:
             self.dead = True
             raise Crash
+        if self.passed == self._fail_at and error is not None:
+            self.failed = True
+            raise error
 
 
 class HandlerTest:
@@ -134,13 +140,14 @@ class HandlerTest:
         """A dictionary that survives crashes."""
         return DurableDict(name, self._points)
 
-    def point(self, name: str = "a point") -> None:
-        """To be called by the handler: a point at which the process may crash."""
-        self._points.after(name)
+    def point(self, name: str = "a point", error: Exception | None = None) -> None:
+        """To be called by the handler: a point at which the process may crash, or, with `error`, an operation that may
+        fail with it."""
+        self._points.after(name, error)
 
     # -- deliveries ---------------------------------------------------------------------------------------
 
-    def deliver(self, *messages: bytes | Message, crash_at: int = 0) -> list[Delivery]:
+    def deliver(self, *messages: bytes | Message, crash_at: int = 0, fail_at: int = 0) -> list[Delivery]:
         """Deliver messages, after those that still wait, until all are settled.
 
         A body becomes the next message of the stream of :class:`RecordingMessage`'s defaults. A :class:`Message` must
@@ -151,15 +158,20 @@ class HandlerTest:
         :meth:`point`; the last one is when the handler has returned, and its message is not acknowledged yet. The
         messages that are not settled wait for the next call of this method; the one that was being handled is flagged.
 
+        `fail_at`: what the handler does at this point fails, and raises an error in the handler; nothing happens if it
+        can't. The handler may raise that error, or another one: the message is delivered again.
+
         Returns the calls of the handler that were made.
         """
         check_count("crash_at", crash_at, least=0)
+        check_count("fail_at", fail_at, least=0)
         self._waiting += [self._next(each) for each in messages]
         begin = len(self.deliveries)
         while self._waiting:
-            if not self._handle_next(crash_at):
+            self._points.begin(crash_at, fail_at)
+            if not self._handle_next():
                 break
-            crash_at = 0
+            crash_at = fail_at = 0
         return self.deliveries[begin:]
 
     def redeliver(self, count: int = 1) -> list[Delivery]:
@@ -184,7 +196,8 @@ class HandlerTest:
         letter any more."""
         check_count("dead_letter", dead_letter, least=0, most=len(self.dead_letters) - 1)
         message = copy_message(self.dead_letters[dead_letter], replayed=True)
-        found = self._call([message], 0)
+        self._points.begin()
+        found = self._call([message])
         if found == "acknowledged":
             del self.dead_letters[dead_letter]
             self._settled.append(message)
@@ -248,15 +261,17 @@ class HandlerTest:
         self._latest[given.stream] = place
         return copy_message(given)
 
-    def _handle_next(self, crash_at: int) -> bool:
+    def _handle_next(self) -> bool:
         """Call the handler once; returns whether the process is still there."""
         first = self._waiting[0]
         count = 1
-        while count < min(self._batch or 1, len(self._waiting)) and self._waiting[count].stream == first.stream:
+        while (
+            count < min(self._batch or 1, len(self._waiting)) and self._waiting[count].stream == first.stream
+        ):
             count += 1
         messages = self._waiting[:count]
         try:
-            outcome = self._call(messages, crash_at)
+            outcome = self._call(messages)
         except Exception:
             self._waiting[:count] = [copy_message(each, redelivered=True) for each in messages]
             raise
@@ -274,39 +289,29 @@ class HandlerTest:
         self._waiting[:count] = left
         return outcome != "crashed"
 
-    def _call(self, messages: list[Message], crash_at: int) -> str:
-        """Call the handler, and record what becomes of the messages; returns what became of the call."""
-        if self._process is None:
-            self._points.begin()
-            self._process = HandlerProcess(self._start)
-        self._points.begin(crash_at)
-        given: list[Message] = [RecordingMessage(*each.content()) for each in messages]
-        outcome: Outcome | Literal["crashed"] = "acknowledged"
-        raised: BaseException | None = None
+    def _call(self, messages: list[Message]) -> str:
+        """Call the handler, and record what becomes of the messages; returns what became of the last one."""
+        fields: list[Any] = [each.content() for each in messages]
+        given = [RecordingMessage(*each) for each in fields]
+        crashed, raised = False, None
         try:
+            self._process = self._process or HandlerProcess(self._start)
             self._process.handle(given if self._batch is not None else given[0])
-            self._points.after("returning")
+            self._points.after("the end of the handler")
         except Crash:
-            outcome = "crashed"
+            crashed = True
         except Exception as error:  # noqa: BLE001  (any of the application's own)
-            outcome, raised = "failed", error
-        if self._points.dead:  # also where the handler has caught it
-            outcome, raised = "crashed", None
+            raised = error
+        crashed |= self._points.dead  # also where the handler has caught it
         for message, recorded in zip(messages, given, strict=True):
-            assert isinstance(recorded, RecordingMessage)
-            own = recorded.outcome
-            if outcome != "crashed" and own in ("acknowledged", "rejected"):
-                found: Outcome | Literal["crashed"] = own
-            elif own == "acknowledged" and recorded.durable:
-                found = "acknowledged"
-            else:
-                found = "failed" if outcome == "acknowledged" and own == "failed" else outcome
-            self.deliveries.append(Delivery(message, found, raised or recorded.error, self._points.passed))
-        if outcome == "crashed":
+            outcome = _outcome(recorded, crashed, raised)
+            reason = None if outcome in ("acknowledged", "rejected") else raised or recorded.error
+            self.deliveries.append(Delivery(message, outcome, reason, self._points.passed))
+        if crashed:
             self._end_process()
-        elif raised is not None and not isinstance(raised, self._errors):
+        elif raised is not None and not (self._points.failed or isinstance(raised, self._errors)):
             raise raised
-        return self.deliveries[-1].outcome
+        return "crashed" if crashed else self.deliveries[-1].outcome
 
     def _end_process(self) -> None:
         if self._process is not None:
@@ -314,3 +319,14 @@ class HandlerTest:
             self._process = None
         for database in self._databases:
             database.end_process()
+
+
+def _outcome(
+    recorded: RecordingMessage, crashed: bool, raised: Exception | None
+) -> Outcome | Literal["crashed"]:
+    """What became of a message: what the handler did itself, or else what a consumer does when it has returned."""
+    if crashed:  # only what was durable counts
+        return "acknowledged" if recorded.durable else "crashed"
+    if recorded.outcome != "open":
+        return recorded.outcome
+    return "acknowledged" if raised is None else "failed"

@@ -87,7 +87,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("reliamsg", "simulations of reliamsg")
     group.addoption("--reliamsg-seeds", metavar="A:B", help="seeds of all simulations, instead of their own")
     group.addoption(
-        "--reliamsg-replay", metavar="SEED/MESSAGES/FAULTS", help="the one run that simulations repeat, with its history"
+        "--reliamsg-replay",
+        metavar="SEED/MESSAGES/FAULTS",
+        help="the one run that simulations repeat, with its history",
     )
 
 

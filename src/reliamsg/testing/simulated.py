@@ -436,7 +436,9 @@ class _VirtualSelector(selectors.SelectSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
-            raise RuntimeError("the handler waits for something outside of the simulation, such as a thread or socket")
+            raise RuntimeError(
+                "the handler waits for something outside of the simulation, such as a thread or socket"
+            )
         if timeout > 0:
             self._crossing.sleep(timeout)
         return super().select(0)

@@ -163,7 +163,9 @@ class Simulation:
         except Convicted as convicted:
             raise _Wrong([convicted.finding]) from convicted.__cause__
         if outcome.violations:
-            raise _Wrong([Finding("reliamsg", "\n".join(filter(None, (str(outcome.violations[0]), outcome.error))))])
+            raise _Wrong(
+                [Finding("reliamsg", "\n".join(filter(None, (str(outcome.violations[0]), outcome.error))))]
+            )
         if effects is not None:
             found = app.witness.judge(effects(), effect_of or _body, ordered=ordered)
             if found:
@@ -196,7 +198,11 @@ class Simulation:
         """The trace of what concerns the application, if it was recorded."""
         app = self._application
         lines = () if app is None or app.trace is None else app.trace.lines
-        return tuple(line for line in lines if line[12:21].strip() in ("fault", "world") or line[22:].startswith("g1-1"))
+        return tuple(
+            line
+            for line in lines
+            if line[12:21].strip() in ("fault", "world") or line[22:].startswith("g1-1")
+        )
 
     @property
     def bit(self) -> frozenset[str]:
@@ -276,7 +282,8 @@ def simulate(
 
     A seed determines the run: which faults strike, and when; how clients and sites are configured, and what producers
     publish, about `messages` messages. A seed that fails is reduced: faults and messages are removed as long as the
-    test fails in the same way (not with ``shrink=False``). The first seed is run twice, to detect tests whose outcome depends on something else.
+    test fails in the same way (not with ``shrink=False``). The first seed is run twice, to detect tests whose outcome
+    depends on something else.
 
     `test` is called once for each run, in this thread, and must create everything that it uses anew.
 
@@ -371,7 +378,10 @@ def _report(failure: _Failure, original: Replay, command: Callable[[Replay], str
         )
     if failure.lines:
         left_out = len(failure.lines) - SHOWN_LINES
-        said.append("history, in simulated seconds:" + (f" (without the first {left_out} lines)" if left_out > 0 else ""))
+        said.append(
+            "history, in simulated seconds:"
+            + (f" (without the first {left_out} lines)" if left_out > 0 else "")
+        )
         said += failure.lines[-SHOWN_LINES:]
     said += _raised(failure.error)
     said.append(f"again: {command(small)}")
@@ -384,7 +394,9 @@ def _raised(error: BaseException) -> list[str]:
     if shown is None or not shown.__traceback__:
         return []
     own = str(Path(__file__).parent.parent)
-    frames = [frame for frame in traceback.extract_tb(shown.__traceback__) if not frame.filename.startswith(own)]
+    frames = [
+        frame for frame in traceback.extract_tb(shown.__traceback__) if not frame.filename.startswith(own)
+    ]
     lines = traceback.format_list(frames) + traceback.format_exception_only(shown)
     return ["raised:", *"".join(lines).splitlines()]
 
