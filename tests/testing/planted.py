@@ -114,22 +114,6 @@ def identity_in_the_same_transaction(simulation: Simulation) -> None:
     run_with(simulation, make)
 
 
-def position_per_stream(simulation: Simulation) -> None:
-    def make(connection: sqlite3.Connection) -> Handler:
-        def handle(message: Message) -> None:
-            with connection:
-                stream, place = str(message.stream), (message.epoch, message.seq)
-                found = connection.execute("SELECT epoch, seq FROM position WHERE stream = ?", (stream,))
-                if place <= (found.fetchone() or (0, 0)):
-                    return
-                add(connection, message)
-                connection.execute("INSERT OR REPLACE INTO position VALUES (?, ?, ?)", (stream, *place))
-
-        return handle
-
-    run_with(simulation, make)
-
-
 def service_with_idempotency_keys(simulation: Simulation) -> None:
     """The service ignores what it has received before."""
     received = simulation.durable_dict("the service")
@@ -240,7 +224,7 @@ def slow_service_with_retries(simulation: Simulation) -> None:
 
 
 CORRECT: tuple[Program, ...] = (
-    unique_key, identity_in_the_same_transaction, position_per_stream, service_with_idempotency_keys, batches,
+    unique_key, identity_in_the_same_transaction, service_with_idempotency_keys, batches,
     acknowledged_by_hand, invalid_ones_are_rejected, coroutine, total_of_amounts, slow_service_with_retries,
 )  # fmt: skip
 

@@ -154,10 +154,14 @@ def test_what_is_not_durable_is_delivered_again_to_a_new_handler() -> None:
         starts.append([])
         return starts[-1].append
 
-    test = HandlerTest(start=start)
+    test = HandlerTest()
+    test.start(start)
     test.deliver(b"one", b"two", b"three")
     calls = test.redeliver(2)
-    assert [(call.message.body, call.message.redelivered) for call in calls] == [(b"two", True), (b"three", True)]
+    assert [(call.message.body, call.message.redelivered) for call in calls] == [
+        (b"two", True),
+        (b"three", True),
+    ]
     assert len(starts) == 2
     assert test.acknowledged == [b"one", b"two", b"three"]
     test.crash()
@@ -165,8 +169,9 @@ def test_what_is_not_durable_is_delivered_again_to_a_new_handler() -> None:
 
 
 def test_a_crash_at_any_point_of_a_correct_handler_leaves_one_effect() -> None:
-    with HandlerTest(start=lambda: ledger(database)()) as test:
+    with HandlerTest() as test:
         database = test.database()
+        test.start(ledger(database))
         points = test.deliver(b"0")[0].points
         assert points == 3, "before and after the commit, and after the handler"
         for at in range(1, points + 1):
@@ -178,15 +183,17 @@ def test_a_crash_at_any_point_of_a_correct_handler_leaves_one_effect() -> None:
 
 
 def test_the_open_transaction_of_a_crash_is_rolled_back() -> None:
-    with HandlerTest(start=lambda: ledger(database)()) as test:
+    with HandlerTest() as test:
         database = test.database()
+        test.start(ledger(database))
         test.deliver(b"one", crash_at=1)
         assert entries(database) == []
 
 
 def test_an_operation_can_fail() -> None:
-    with HandlerTest(start=lambda: ledger(database)()) as test:
+    with HandlerTest() as test:
         database = test.database()
+        test.start(ledger(database))
         calls = test.deliver(b"one", fail_at=1)
         assert [call.outcome for call in calls] == ["failed", "acknowledged"]
         assert isinstance(calls[0].error, sqlite3.OperationalError)
@@ -194,7 +201,7 @@ def test_an_operation_can_fail() -> None:
 
 
 def test_nothing_of_a_handler_goes_on_after_a_crash() -> None:
-    test = HandlerTest(lambda message: handle(message))
+    test = HandlerTest()
     received = test.durable_list()
 
     def handle(message: Message) -> None:
@@ -203,6 +210,7 @@ def test_nothing_of_a_handler_goes_on_after_a_crash() -> None:
         finally:
             received.append(b"cleaned up")
 
+    test.start(lambda: handle)
     assert test.deliver(b"one", crash_at=1)[0].outcome == "crashed"
     assert list(received) == []
     test.deliver(crash_at=2)
@@ -210,12 +218,13 @@ def test_nothing_of_a_handler_goes_on_after_a_crash() -> None:
 
 
 def test_only_durable_acknowledgements_survive_a_crash() -> None:
-    test = HandlerTest(lambda message: handle(message))
+    test = HandlerTest()
 
     def handle(message: Message) -> None:
         message.ack(durable=message.body == b"durable")
         test.point()
 
+    test.start(lambda: handle)
     assert test.deliver(b"durable", crash_at=1)[0].outcome == "acknowledged"
     assert test.deliver(b"not", crash_at=1)[0].outcome == "crashed"
 
@@ -252,7 +261,9 @@ def test_on_gap_has_to_decide() -> None:
 
 
 def test_a_handler_or_what_starts_it_is_needed() -> None:
-    with pytest.raises(ConfigError, match="give a handler"):
-        HandlerTest()
+    test = HandlerTest()
+    with pytest.raises(ConfigError, match="there is no handler"):
+        test.deliver(b"one")
+    test.start(lambda: None)  # type: ignore[arg-type,return-value]
     with pytest.raises(ConfigError, match="start returned None"):
-        HandlerTest(start=lambda: None).deliver(b"one")  # type: ignore[arg-type,return-value]
+        test.deliver()

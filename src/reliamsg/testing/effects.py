@@ -43,7 +43,9 @@ class _Seen:
     message: Message
     settled: Literal["", "acknowledged", "rejected"] = ""
     """By the latest delivery."""
-    replayed: bool = False
+    out_of_order: bool = False
+    """It was replayed, or given up for a while: a crash can undo that before it is durable, and later messages may have
+    been handled by then."""
 
 
 class Witness:
@@ -53,18 +55,30 @@ class Witness:
         self.history: list[str] = []
         """What happened, in order. The same for the same seed."""
         self._seen: dict[MessageId, _Seen] = {}
+        self._failing: dict[Stream, set[MessageId]] = {}
+        """By stream, messages whose handler raised when they were delivered last."""
 
     def delivered(self, message: Message) -> None:
         """The handler is about to be called with a message."""
         self.history.append(f"{message!r}")
         seen = self._seen.setdefault(message.id, _Seen(message))
         seen.settled = ""
-        seen.replayed |= message.replayed
+        seen.out_of_order |= message.replayed
+        failing = self._failing.setdefault(message.stream, set())
+        failing.discard(message.id)
+        for given_up in failing:
+            if (given_up.epoch, given_up.seq) < (message.epoch, message.seq):
+                self._seen[given_up].out_of_order = True
 
     def settled(self, message: Message, outcome: Literal["acknowledged", "rejected"]) -> None:
         """A message was acknowledged or rejected."""
         self.history.append(f"{outcome} {message.id}")
         self._seen[message.id].settled = outcome
+
+    def failed(self, message: Message) -> None:
+        """The handler of a message raised."""
+        self.history.append(f"failed {message.id}")
+        self._failing[message.stream].add(message.id)
 
     def happened(self, what: str) -> None:
         """Something else happened."""
@@ -109,7 +123,7 @@ def _out_of_order(made: list[Any], seen: dict[object, _Seen]) -> list[Finding]:
     found = []
     for effect in dict.fromkeys(made):
         each = seen.get(effect)
-        if each is None or each.replayed:
+        if each is None or each.out_of_order:
             continue
         message = each.message
         before = latest.setdefault(message.stream, message)

@@ -13,7 +13,7 @@ from typing import Any, Literal, Self
 from reliamsg.arguments import check_callback, check_count
 from reliamsg.errors import ConfigError
 from reliamsg.message import Gap, Message, MessageId, Stream
-from reliamsg.testing.application import Crash, Handler, HandlerProcess, copy_message, starter
+from reliamsg.testing.application import Crash, Handler, HandlerProcess, Start, copy_message, starter
 from reliamsg.testing.durable import DurableDatabase, DurableDict, DurableList
 from reliamsg.testing.recording import Outcome, RecordingMessage
 
@@ -69,14 +69,15 @@ class HandlerTest:
 
     ::
 
-        test = HandlerTest(start=lambda: Ledger(database.connect()).handle)
-        test.deliver(b"one", b"two")
-        test.crash(unacked=1)  # b"two" is delivered again, to a handler that `start` returned
-        assert test.acknowledged == [b"one", b"two"]
+        with HandlerTest() as test:
+            database = test.database()  # survives crashes
+            test.start(lambda: Ledger(database.connect()).handle)
+            test.deliver(b"one", b"two")
+            test.redeliver()  # b"two" again, after a crash
+            assert test.acknowledged == [b"one", b"two"]
 
     `handler`: a function or coroutine function that is called with a message, or, with `batch`, with a list of up to
-    `batch` messages. `start`: returns such a handler; it is called at the beginning and after each crash. What the
-    handler keeps in memory is lost then, and what must survive belongs outside of `start`. Give one of the two.
+    `batch` messages. For a handler that must be made anew after a crash, use :meth:`start` instead.
 
     `errors`: exceptions that the handler is expected to raise. The message is delivered again, up to `max_deliveries`
     times, and then it is a dead letter. Any other exception leaves :meth:`deliver`. `on_gap` and `on_late` are those
@@ -89,14 +90,13 @@ class HandlerTest:
         self,
         handler: Handler | None = None,
         *,
-        start: Callable[[], Handler] | None = None,
         batch: int | None = None,
         errors: type[Exception] | tuple[type[Exception], ...] = (),
         max_deliveries: int = 5,
         on_gap: Callable[[Gap], str] | None = None,
         on_late: Callable[[Message], object] | None = None,
     ) -> None:
-        self._start = starter(handler, start)
+        self._start = None if handler is None else starter(handler, None)
         for name, callback in (("on_gap", on_gap), ("on_late", on_late)):
             check_callback(name, callback)
         if batch is not None:
@@ -121,6 +121,11 @@ class HandlerTest:
         self._directory: tempfile.TemporaryDirectory[str] | None = None
         self._databases: list[DurableDatabase] = []
         self._process: HandlerProcess | None = None
+
+    def start(self, start: Start) -> None:
+        """`start` returns the handler. It is called before the first message, and after each crash: what the handler
+        keeps in memory is lost then. What must survive a crash belongs outside of `start`."""
+        self._start = starter(None, start)
 
     # -- what survives crashes ----------------------------------------------------------------------------
 
@@ -293,10 +298,10 @@ class HandlerTest:
         """Call the handler, and record what becomes of the messages; returns what became of the last one."""
         fields: list[Any] = [each.content() for each in messages]
         given = [RecordingMessage(*each) for each in fields]
+        process = self._process = self._process or HandlerProcess(self._started())
         crashed, raised = False, None
         try:
-            self._process = self._process or HandlerProcess(self._start)
-            self._process.handle(given if self._batch is not None else given[0])
+            process.handle(given if self._batch is not None else given[0])
             self._points.after("the end of the handler")
         except Crash:
             crashed = True
@@ -312,6 +317,11 @@ class HandlerTest:
         elif raised is not None and not (self._points.failed or isinstance(raised, self._errors)):
             raise raised
         return "crashed" if crashed else self.deliveries[-1].outcome
+
+    def _started(self) -> Start:
+        if self._start is None:
+            raise ConfigError("there is no handler: pass one to HandlerTest, or call start()")
+        return self._start
 
     def _end_process(self) -> None:
         if self._process is not None:
