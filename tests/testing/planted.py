@@ -220,7 +220,7 @@ def slow_service_with_retries(simulation: Simulation) -> None:
                     raise
                 time.sleep(pause)
 
-    simulation.run(handle, effects=lambda: received, ordered=True)
+    simulation.run(handle, effects=lambda: received)
 
 
 CORRECT: tuple[Program, ...] = (

@@ -31,11 +31,12 @@ def test_a_failure_is_not_final() -> None:
     message = RecordingMessage()
     with pytest.raises(ZeroDivisionError), message.process():
         raise ZeroDivisionError
-    assert message.outcome == "failed"
     assert isinstance(message.error, ZeroDivisionError)
+    outcomes = [message.outcome]
     with message.process():
         pass
-    assert message.outcome == "acknowledged"
+    outcomes.append(message.outcome)
+    assert outcomes == ["failed", "acknowledged"]
 
 
 def test_each_message_has_a_record_of_its_own() -> None:

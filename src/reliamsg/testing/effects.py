@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -94,11 +94,9 @@ class Witness:
         """The other messages."""
         return [seen.message for seen in self._seen.values() if seen.settled != "acknowledged"]
 
-    def judge(
-        self, effects: Iterable[Any], key: Callable[[Message], object], *, ordered: bool
-    ) -> list[Finding]:
-        """What is wrong with the effects that the application has in the end. `key`: the effect of a message.
-        `ordered`: whether they are in the order in which they were made."""
+    def judge(self, effects: Iterable[Any], key: Callable[[Message], object]) -> list[Finding]:
+        """What is wrong with the effects that the application has in the end, in the order in which they were made; of
+        those in a set, the order is not known. `key`: the effect of a message."""
         seen = {key(each.message): each for each in self._seen.values()}
         if len(seen) < len(self._seen):
             raise ValueError(
@@ -115,7 +113,7 @@ class Witness:
                 found.append(Finding("effect_lost", shown))
             if counts[effect] and each.settled == "rejected":
                 found.append(Finding("effect_of_rejected", shown))
-        return found + (_out_of_order(made, seen) if ordered else [])
+        return found + ([] if isinstance(effects, Set) else _out_of_order(made, seen))
 
 
 def _out_of_order(made: list[Any], seen: dict[object, _Seen]) -> list[Finding]:

@@ -17,7 +17,9 @@ import pytest
 
 # Everything else is imported on demand: this is loaded in every run of pytest.
 if TYPE_CHECKING:
-    from reliamsg import Consumer, Producer, Site
+    from reliamsg.config import Site
+    from reliamsg.consumer.api import Consumer
+    from reliamsg.producer.api import Producer
     from reliamsg.testing import MemoryNetwork, Replay, Simulation
 
 __all__ = ["memory_consumer", "memory_network", "memory_producer", "memory_sites", "simulation"]
@@ -47,7 +49,7 @@ def memory_producer(memory_sites: tuple[Site, ...], tmp_path: Path) -> Iterator[
     """Opens producers over ``memory_network``, each with an outbox in a temporary directory, and closes them in the
     end: ``memory_producer("shop", groups={"orders": ["billing"]})``. Further arguments are those of
     :class:`~reliamsg.Producer`."""
-    from reliamsg import Producer
+    from reliamsg.producer.api import Producer
 
     with ExitStack() as stack:
 
@@ -63,7 +65,7 @@ def memory_consumer(memory_sites: tuple[Site, ...], tmp_path: Path) -> Iterator[
     """Opens consumers over ``memory_network``, each with an inbox in a temporary directory, and closes them in the end:
     ``memory_consumer("billing", topics=["orders"])``. Further arguments are those of
     :class:`~reliamsg.Consumer`."""
-    from reliamsg import Consumer
+    from reliamsg.consumer.api import Consumer
 
     with ExitStack() as stack:
 

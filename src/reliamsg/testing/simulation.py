@@ -126,7 +126,6 @@ class Simulation:
         errors: type[Exception] | tuple[type[Exception], ...] = (),
         messages: Body | None = None,
         effect_of: Callable[[Message], object] | None = None,
-        ordered: bool = True,
     ) -> None:
         """Publish messages, and call the handler with them as :meth:`~reliamsg.Consumer.run` does, until everything is
         delivered or declared. Then compare the application's effects with the messages.
@@ -135,9 +134,9 @@ class Simulation:
         and must take up what the process that crashed has left.
 
         `effects`: called in the end; returns the effects that the application has then, in the order in which they
-        were made. Each message that was acknowledged must have one effect, one that was rejected none, and those of
-        the messages of a stream must be in order. `effect_of` says which effect belongs to a message; by default its
-        body. ``ordered=False``: the order is not known. None: the test itself compares :attr:`handled` with what the
+        were made, or as a set if the order is not known. Each message that was acknowledged must have one effect, one
+        that was rejected none, and those of the messages of a stream must be in order. `effect_of` says which effect
+        belongs to a message; by default its body. With None, the test itself compares :attr:`handled` with what the
         application has.
 
         `messages`: makes a body or message from dice and a number that counts up; only body, key and headers of a
@@ -167,7 +166,7 @@ class Simulation:
                 [Finding("reliamsg", "\n".join(filter(None, (str(outcome.violations[0]), outcome.error))))]
             )
         if effects is not None:
-            found = app.witness.judge(effects(), effect_of or _body, ordered=ordered)
+            found = app.witness.judge(effects(), effect_of or _body)
             if found:
                 raise _Wrong(found)
 
