@@ -18,8 +18,6 @@ import pytest
 # Everything else is imported on demand: this is loaded in every run of pytest.
 if TYPE_CHECKING:
     from reliamsg.config import Site
-    from reliamsg.consumer.api import Consumer
-    from reliamsg.producer.api import Producer
     from reliamsg.testing import MemoryNetwork, Replay, Simulation
 
 __all__ = ["memory_consumer", "memory_network", "memory_producer", "memory_sites", "simulation"]
@@ -45,7 +43,7 @@ def memory_sites(memory_network: MemoryNetwork) -> tuple[Site, ...]:
 
 
 @pytest.fixture
-def memory_producer(memory_sites: tuple[Site, ...], tmp_path: Path) -> Iterator[Callable[..., Producer]]:
+def memory_producer(memory_sites: tuple[Site, ...], tmp_path: Path) -> Iterator[Callable[..., Any]]:
     """Opens producers over ``memory_network``, each with an outbox in a temporary directory, and closes them in the
     end: ``memory_producer("shop", groups={"orders": ["billing"]})``. Further arguments are those of
     :class:`~reliamsg.Producer`."""
@@ -53,7 +51,7 @@ def memory_producer(memory_sites: tuple[Site, ...], tmp_path: Path) -> Iterator[
 
     with ExitStack() as stack:
 
-        def make(producer_id: str = "producer", **settings: Any) -> Producer:
+        def make(producer_id: str = "producer", **settings: Any) -> Any:
             outbox = tmp_path / f"{producer_id}.outbox.db"
             return stack.enter_context(Producer(producer_id, memory_sites, **{"outbox": outbox} | settings))
 
@@ -61,7 +59,7 @@ def memory_producer(memory_sites: tuple[Site, ...], tmp_path: Path) -> Iterator[
 
 
 @pytest.fixture
-def memory_consumer(memory_sites: tuple[Site, ...], tmp_path: Path) -> Iterator[Callable[..., Consumer]]:
+def memory_consumer(memory_sites: tuple[Site, ...], tmp_path: Path) -> Iterator[Callable[..., Any]]:
     """Opens consumers over ``memory_network``, each with an inbox in a temporary directory, and closes them in the end:
     ``memory_consumer("billing", topics=["orders"])``. Further arguments are those of
     :class:`~reliamsg.Consumer`."""
@@ -69,7 +67,7 @@ def memory_consumer(memory_sites: tuple[Site, ...], tmp_path: Path) -> Iterator[
 
     with ExitStack() as stack:
 
-        def make(group: str = "group", **settings: Any) -> Consumer:
+        def make(group: str = "group", **settings: Any) -> Any:
             inbox = tmp_path / f"{group}.inbox.db"
             return stack.enter_context(Consumer(group, memory_sites, **{"inbox": inbox} | settings))
 

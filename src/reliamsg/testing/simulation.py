@@ -58,9 +58,9 @@ class SimulationFailed(AssertionError):
 
     def __init__(self, text: str, kinds: Iterable[str], replay: Replay) -> None:
         super().__init__(text)
-        self.kinds = frozenset(kinds)
+        self.kinds: frozenset[str] = frozenset(kinds)
         """What is wrong, see :data:`reliamsg.testing.effects.KINDS`."""
-        self.replay = replay
+        self.replay: Replay = replay
         """What determines the smallest run."""
 
 
@@ -81,7 +81,7 @@ class Simulation:
 
     def __init__(self, replay: Replay, directory: Path, keep: bool = False) -> None:
         """`directory`: where databases are. `keep`: whether to record a history."""
-        self.seed = replay.seed
+        self.seed: int = replay.seed
         self._replay, self._directory, self._keep = replay, directory, keep
         self._crossing = Crossing()
         self._databases: list[DurableDatabase] = []
