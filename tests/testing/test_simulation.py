@@ -154,6 +154,19 @@ def test_the_order_of_a_set_is_not_judged() -> None:
     assert found.value.kinds == {"effect_out_of_order"}
 
 
+def test_a_test_that_fails_the_second_time_is_not_deterministic() -> None:
+    runs: list[int] = []
+
+    def program(simulation: Simulation) -> None:
+        simulation.run(lambda message: None, effects=None)
+        runs.append(simulation.seed)
+        assert len(runs) == 1
+
+    found = failed(program, messages=2)
+    assert found.kinds == {"not_deterministic"}
+    assert "first the test passed; then the test failed" in str(found)
+
+
 def test_messages_have_the_contents_that_the_test_makes() -> None:
     made: dict[bytes, Message] = {}
 
@@ -252,7 +265,8 @@ def test_the_application_is_told_of_errors_that_it_may_raise() -> None:
         assert [message.body[-1:] for message in simulation.given_up] == [b"1"] * len(simulation.given_up)
         assert simulation.given_up
 
-    replay_one(program, Replay(0, FEW, ()))
+    for seed in range(3):
+        replay_one(program, Replay(seed, FEW, ()))
 
 
 def test_points_of_the_application_crash_and_fail() -> None:

@@ -398,6 +398,7 @@ class ApplicationProcess(ConsumerProcess):
         if self.traced:
             self.note(f"{message.id}: {what}")
         if what == "fail":
+            self.faults.strikes("handler_failed")  # whoever made it fail
             self._app.witness.failed(shown)
             fail(message, why)
             self._oracle.handler_failed(self.group, self.name, message.id, self.journal.max_attempts)

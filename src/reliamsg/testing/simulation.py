@@ -59,7 +59,7 @@ class SimulationFailed(AssertionError):
     def __init__(self, text: str, kinds: Iterable[str], replay: Replay) -> None:
         super().__init__(text)
         self.kinds: frozenset[str] = frozenset(kinds)
-        """What is wrong, see :data:`reliamsg.testing.effects.KINDS`."""
+        """What is wrong: ``"effect_lost"``, ``"effect_twice"``, ``"raised"`` and others."""
         self.replay: Replay = replay
         """What determines the smallest run."""
 
@@ -343,7 +343,8 @@ def _compare(test: Test, replay: Replay, before: tuple[str, ...]) -> _Failure | 
     if failure is None and history == before:
         return None
     pairs = zip((*before, "the end"), (*history, "the end"), strict=False)
-    first, second = next((a, b) for a, b in pairs if a != b)
+    ends = ("the test passed", "the test failed")
+    first, second = next(((a, b) for a, b in pairs if a != b), ends)
     text = f"first {first}; then {second}. {UNSTABLE}"
     error = AssertionError(text)
     return _Failure(replay, (Finding("not_deterministic", text),), error, frozenset(), ())
