@@ -61,7 +61,8 @@ def compose(seed: int, messages: int, faults: tuple[str, ...] | None, batch: int
         faults = tuple(sorted(drawn))
     whole = draw(seed, messages, faults)
     group, first = next(iter(whole.groups.items()))
-    own = _with(first, batch=batch, topics="all", journal=False)
+    # A message that its handler always refuses must not keep the group from finishing.
+    own = _with(first, batch=batch, topics="all", journal=False, on_dead_letter="continue")
     producers = {
         name: _with(client, groups="all", remove=0.0, add_group=0.0, journal=False)
         for name, client in whole.producers.items()
