@@ -419,7 +419,7 @@ class AioConsumer(_WithTasks, ConsumerProcess):
         super().close_client()
 
     def after_end(self) -> None:
-        self._acked += [message.id for message in self._ending]
+        self._acked += [message.id for message in self._ending if not message.replayed]
         self._ending.clear()
         self._running.clear()
         self._loop = self._program = None
@@ -490,15 +490,13 @@ class AioConsumer(_WithTasks, ConsumerProcess):
             if isinstance(error, asyncio.CancelledError):
                 self._incidents.counts[CANCELLED_HANDLER if len(messages) == 1 else CANCELLED_BATCH] += 1
             for message in messages:
-                self._oracle.handler_failed(self.group, self.name, message.id, tries)
+                self._failed(message, tries)
             raise
         finally:
             self._running -= {message.id for message in messages}
         if len(messages) == 1 and self.faults.bites("rejected"):
             self.faults.strikes("rejected")
-            messages[0].reject("as simulated")
-            self._oracle.rejected(self.group, self.name, messages[0].id)
-            self._acked.append(messages[0].id)
+            self._reject(messages[0])
             return
         # They are acknowledged once this has returned.
         self._ending += messages

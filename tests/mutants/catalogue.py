@@ -842,9 +842,9 @@ MUTANTS = (
     Mutant(
         "durable-with-the-commit-before",
         "consumer/commits.py",
-        "            shared.durability.committed(plan.sync, self._committed_at + COMMIT_EVERY_S)\n",
+        "            shared.durability.committed(plan.sync, plan.pending, self._committed_at + COMMIT_EVERY_S)\n",
         "            shared.durability.committed(\n"
-        "                shared.durability.sync_wanted, self._committed_at + COMMIT_EVERY_S\n"
+        "                shared.durability.sync_wanted, plan.pending, self._committed_at + COMMIT_EVERY_S\n"
         "            )\n",
         "P4: an acknowledgement counts as durable with a commit that began before it",
         ByTest(
@@ -3550,7 +3550,7 @@ MUTANTS = (
     Mutant(
         "trouble-said-each-time",
         "producer/connectivity.py",
-        "        if failure in self._logged:\n            return\n",
+        "        if failure in self._logged:\n            return False\n",
         "",
         "P9: that a site is down is logged at every attempt",
         ByTest(
@@ -3561,8 +3561,8 @@ MUTANTS = (
     Mutant(
         "trouble-said-softly",
         "producer/connectivity.py",
-        "        log.log(\n            level, ",
-        "        log.log(\n            logging.INFO, ",
+        'log.warning(\n                "producer.site_unreachable"',
+        'log.info(\n                "producer.site_unreachable"',
         "P9: a wrong login, virtual host or CA is not logged as a warning",
         ByTest(
             "producer/test_trouble.py::test_a_trouble_is_said_once_until_the_site_is_connected_again",
@@ -4543,6 +4543,50 @@ MUTANTS = (
         "            content, future = self._waiting[0]\n            if not future.done() or future.cancelled():\n",
         "P1: a message whose task was cancelled while it waited for room is published",
         ByTest("aio/test_simulated.py::test_no_cancellation_breaks_a_promise[0]", "assert not failed"),
+    ),
+    Mutant(
+        "replayed-while-being-replayed",
+        "consumer/dead_letters.py",
+        "set(ids) - self._replaying.keys() - shared.durability.reviving",
+        "set(ids) - shared.durability.reviving",
+        "P4: a dead letter that is delivered again is delivered once more before the application is done with it",
+        ByTest(
+            "consumer/test_dead_letters.py::test_one_is_not_replayed_twice_at_a_time",
+            "assert bench.engine.dead_letters.replay([letter.id]) == (0, 0)",
+        ),
+    ),
+    Mutant(
+        "replayed-after-its-acknowledgement",
+        "consumer/dead_letters.py",
+        "set(ids) - self._replaying.keys() - shared.durability.reviving",
+        "set(ids) - self._replaying.keys()",
+        "P4: a dead letter that was delivered again and acknowledged is delivered once more before the next commit",
+        ByTest(
+            "consumer/test_dead_letters.py::test_one_that_was_acknowledged_is_not_replayed_before_the_commit",
+            "assert bench.engine.dead_letters.replay([letter.id]) == (0, 0)",
+        ),
+    ),
+    Mutant(
+        "replayed-acknowledgement-lost",
+        "consumer/durability.py",
+        "        self.pending.revived.append(dead_letter_id)\n",
+        "",
+        "P4: a dead letter that was delivered again and acknowledged stays a dead letter",
+        ByTest(
+            "simulation/test_replays.py::test_replaying_breaks_no_promise", "assert not outcome.violations"
+        ),
+    ),
+    Mutant(
+        "parked-messages-uncounted",
+        "store/outbox.py",
+        "                count += int(more)\n",
+        "                pass\n",
+        "P9: what a forgotten site had not confirmed is reported without the messages of parked streams",
+        ByTest(
+            "producer/test_forgotten_sites.py"
+            "::test_messages_that_were_parked_or_behind_others_were_not_confirmed",
+            'assert [row.detail for row in rows] == [{"unconfirmed": 4}]',
+        ),
     ),
 )
 """All of them."""

@@ -158,6 +158,7 @@ class PlainReaders:
                 assert properties is not None
                 assert body is not None
                 headers: Any = properties.headers
+                assert properties.content_type == headers.get("content-type")
                 self.got.put(("amqp", body, dict(headers)))
                 self._channel.basic_ack(method.delivery_tag)
             elif self._finish.is_set():
@@ -165,7 +166,10 @@ class PlainReaders:
         self._connection.close()
 
     def _message(self, client: mqtt.Client, userdata: object, message: mqtt.MQTTMessage) -> None:
-        headers = dict(message.properties.UserProperty)  # type: ignore[union-attr]
+        properties = message.properties
+        headers = dict(properties.UserProperty)  # type: ignore[union-attr]
+        if getattr(properties, "ContentType", None) != headers.get("content-type"):
+            headers = {"wrong": str(properties)}
         self.got.put(("mqtt", bytes(message.payload), headers))
 
     def finish(self) -> None:
@@ -184,6 +188,10 @@ def test_plain_messages_are_read_by_everybody(
         for way, proxies in (("out", paths.producer), ("in", paths.consumer))
     }
     bodies = [b"\x00\xff%d " % number + b"x" * (number % 500) for number in range(600)]
+    headers_of = [
+        {"account": f"ä{number}"} | ({} if number % 3 else {"content-type": f"text/plain; n={number}"})
+        for number in range(len(bodies))
+    ]
     readers = PlainReaders(rabbit, shared_mosquitto, unique)
     seen: dict[str, dict[int, tuple[bytes, dict[str, str]]]] = {"amqp": {}, "mqtt": {}}
     with (
@@ -200,7 +208,7 @@ def test_plain_messages_are_read_by_everybody(
             if number in (200, 400):
                 paths.of(("dc1", "dc2")[number // 400])[0].reset()
             receipts.append(
-                producer.publish_nowait(unique, body, key=f"k{number}", headers={"account": f"ä{number}"})
+                producer.publish_nowait(unique, body, key=f"k{number}", headers=headers_of[number])
             )
             if number % 100 == 0:
                 receipts[-1].wait(timeout=120)
@@ -210,7 +218,7 @@ def test_plain_messages_are_read_by_everybody(
             message = consumer.get(timeout=120)
             assert message is not None, f"{number} did not come"
             assert (message.body, message.key) == (body, f"k{number}")
-            assert message.headers == {"account": f"ä{number}"}
+            assert message.headers == headers_of[number]
             message.ack()
         while min(map(len, seen.values())) < len(bodies):
             kind, body, headers = readers.got.get(timeout=120)

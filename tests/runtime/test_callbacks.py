@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 
 import pytest
 
+from reliamsg.logs import Log
 from reliamsg.runtime import callbacks
 from reliamsg.runtime.callbacks import CallbackThread, OnError
 from reliamsg.runtime.wakeup import Wakeup
 from tests.interruptions import interrupt, points
 from tests.patience import wait_for
 
-LOG = logging.getLogger("reliamsg.tests")
+LOG = Log("reliamsg.tests")
 
 
 class Host:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,10 +9,11 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from reliamsg.errors import FatalError, StoreCorrupt
+from reliamsg.logs import Log
 from reliamsg.runtime.worker import Worker
 from tests.patience import patient, wait_for
 
-LOG = logging.getLogger("reliamsg.tests")
+LOG = Log("reliamsg.tests")
 LONG_S = 60.0
 
 

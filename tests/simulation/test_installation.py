@@ -10,7 +10,7 @@ import pytest
 from reliamsg.consumer.quarantine import Quarantine
 from reliamsg.consumer.site import SiteReceiver
 from reliamsg.message import Stream
-from reliamsg.simulation import installation
+from reliamsg.simulation import consumer_journal, installation
 from reliamsg.simulation.faults import Faults
 from reliamsg.simulation.installation import Installation
 from reliamsg.simulation.runner import Outcome, run
@@ -147,3 +147,14 @@ def test_a_damaged_batch_of_a_later_version_may_leave_the_quarantine(tmp_path: P
     consumer.journal.report_unreadable()
     assert [violation.kind for violation in world.oracle.violations] == ([] if damaged else ["lost"])
     inbox.close()
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_what_finds_no_room_before_it_can_be_verified_is_repaired_after_the_upgrade(
+    seen: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not seen:  # by the judge, which else knows that it was dropped
+        monkeypatch.setattr(consumer_journal, "dropped_unverified", lambda _: [])
+    outcome = run(draw(810_000_000_266, 13, ("outdated",)), keep=True)
+    assert outcome.kinds == (set() if seen else {"let_go_unsafe"})
+    assert any("g2-1" in line and "delivers" in line and line.endswith("/13") for line in outcome.lines)

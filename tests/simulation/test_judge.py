@@ -48,12 +48,15 @@ class Files:
     from before it joined (none if it did not), and rows about messages left to producers."""
 
     def __init__(self) -> None:
-        self.quarantines = False
+        self.quarantines = self.dropped = False
         self.joined = 0
         self.report: Callable[[], None] = lambda: None
 
     def is_quarantined(self, stream: Stream, epoch: int, seq: int) -> bool:
         return self.quarantines
+
+    def was_dropped_unverified(self, stream: Stream, epoch: int, seq: int) -> bool:
+        return self.dropped
 
     def came_before_join(self, stream: Stream, epoch: int, seq: int) -> bool:
         return seq < self.joined
@@ -932,6 +935,19 @@ def test_it_continues_where_a_group_with_latest_has_begun_according_to_its_journ
     judged.oracle.inbox_replaced("g1", "g1-1", 0.0)
     open_.append(judged.oracle.has_unpromised(lambda group: ["orders"]))
     assert open_ == [False, False, True, consumers == 2]
+
+
+@pytest.mark.parametrize("where", ["quarantine", "dropped", ""])
+def test_what_a_broker_was_allowed_to_delete_is_not_missing_unless_it_could_not_be_verified(
+    where: str,
+) -> None:
+    judged = Judged(consumers=1)
+    judged.open_inboxes("i1")
+    identity = judged.publish(1)
+    judged.files.quarantines, judged.files.dropped = where == "quarantine", where == "dropped"
+    judged.oracle.released_at("dc1", "g1", identity, OPENING)
+    judged.oracle.announced_missing("g1", "g1-1", STREAM, [(1, 1, 1)])
+    assert judged.kinds == ([] if where else ["let_go_unsafe"])
 
 
 @pytest.mark.parametrize("replaced", [True, False])

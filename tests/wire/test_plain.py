@@ -95,6 +95,26 @@ def test_headers_are_the_published_names() -> None:
     assert not is_plain({"account": "A"})
 
 
+@pytest.mark.parametrize(
+    ("headers", "found"),
+    [
+        ({"content-type": "application/json"}, "application/json"),
+        ({"content-type": "x" * 255}, "x" * 255),
+        ({"content-type": "x" * 254 + "ä"}, None),
+        ({"content-type": data.CONTENT_TYPE}, None),
+        ({"Content-Type": "application/json"}, None),
+        ({"account": "A"}, None),
+        ({}, None),
+    ],
+)
+def test_the_content_type_is_that_of_the_application(headers: dict[str, str], found: str | None) -> None:
+    records = data.make_records([b"body"], [None], [headers])
+    (message,) = encode_plain(data.open_frame(data.encode(data.Origin(STREAM, 7, 99), 1, (5, 5), records)))
+    assert message.content_type == found
+    assert headers.items() <= message.headers.items()
+    assert decode_plain(b"body", message.headers).records().headers in ([headers], None)
+
+
 def test_the_checksum_does_not_change_between_releases() -> None:
     assert sample().headers["rm-sum"] == "97eb499b"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -16,12 +15,13 @@ from reliamsg.consumer.buffer import DeliverySlice
 from reliamsg.consumer.dead_letters import LateItem, ReplayItem
 from reliamsg.consumer.deliveries import GapItem
 from reliamsg.consumer.dispatcher import LOOK_EVERY_S, TURN_MESSAGES, TURN_S, Batch, record_failure
+from reliamsg.logs import Log
 from reliamsg.message import Message
 from reliamsg.runtime.environment import no_probe
 
 __all__ = ["Dispatcher"]
 
-log = logging.getLogger("reliamsg.consumer")
+log = Log("reliamsg.consumer")
 
 
 class Dispatcher:
@@ -188,7 +188,11 @@ class Dispatcher:
         return False
 
     def _warn(self, messages: list[Message], error: BaseException) -> None:
-        log.warning("handling %s failed: %s: %s", messages[0].id, type(error).__name__, error)
+        log.warning(
+            "consumer.handler_failed", "handling %(message_id)s failed: %(error)s: %(reason)s",
+            group=self._shared.group, message_id=str(messages[0].id), messages=len(messages),
+            error=type(error).__name__, reason=str(error),
+        )  # fmt: skip
         self._failed(messages, error)
 
     def _failed(self, messages: list[Message], error: BaseException, *, report: bool = True) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -15,6 +14,7 @@ from reliamsg.aio.opening import Opening
 from reliamsg.aio.receipt import Receipt
 from reliamsg.config import JournalExport, Site
 from reliamsg.keys import KeyRing
+from reliamsg.logs import Log
 from reliamsg.message import MessageId
 from reliamsg.policy import Confirm
 from reliamsg.producer import api as blocking
@@ -25,7 +25,7 @@ from reliamsg.runtime.observation import Observed, client_name, observed
 
 __all__ = ["Producer"]
 
-log = logging.getLogger("reliamsg.producer")
+log = Log("reliamsg.producer")
 
 
 class Producer:
@@ -224,7 +224,10 @@ class Producer:
     ) -> None:
         remaining = await self.close()
         if not remaining.nothing:
-            log.warning("producer %s: %s", self._id, remaining)
+            log.warning(
+                "producer.closed_unconfirmed", "producer %(producer)s: %(remaining)s",
+                producer=self._id, messages=remaining.messages, remaining=str(remaining),
+            )  # fmt: skip
 
     def __repr__(self) -> str:
         return f"<Producer {self._id!r} not open>" if self._opened is None else repr(self._opened.producer)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import logging
-
 from reliamsg.consumer.durability import Durability, Quarantining
 from reliamsg.consumer.health import Health
 from reliamsg.consumer.intake import UNREADABLE
 from reliamsg.consumer.journalling import ConsumerJournal
 from reliamsg.consumer.quarantine import FAR_EPOCH, HELD, Quarantine
 from reliamsg.errors import QuarantineFull, TooManyStreams
+from reliamsg.logs import Log
 from reliamsg.message import Stream
 from reliamsg.protocol.receiver.group import GroupReceiver
 from reliamsg.store.inbox import Inbox
@@ -19,7 +18,7 @@ from reliamsg.wire.data import Frame
 
 __all__ = ["Admission"]
 
-log = logging.getLogger("reliamsg.consumer")
+log = Log("reliamsg.consumer")
 
 MAX_REPAIR_BYTES = 32 * 1024 * 1024
 """Repairs in memory that are neither settled nor in the inbox; any more are dropped, and asked for again."""
@@ -201,7 +200,11 @@ class Admission:
         ):
             return False
         if not known:
-            log.info("stream %s is held: its producer keeps what arrives, to be asked for later", stream)
+            log.info(
+                "consumer.stream_left_to_producer",
+                "stream %(stream)s is held: its producer keeps what arrives, to be asked for later",
+                stream=str(stream),
+            )
         self._durability.pending.tokens.append((site, token))
         self._journal_kept("let_go", site, stream, frame, "")
         return True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import secrets
 import threading
@@ -40,6 +39,7 @@ from reliamsg.consumer.status import ConsumerStatus, Remaining, remaining, statu
 from reliamsg.errors import ClosedError, ConfigError, ForkedError, InboxLocked
 from reliamsg.injection import injected
 from reliamsg.keys import KeyRing, check_keys
+from reliamsg.logs import Log
 from reliamsg.message import Gap, Message
 from reliamsg.protocol.receiver.rules import Rules
 from reliamsg.runtime.callbacks import CallbackThread, OnError
@@ -65,7 +65,7 @@ __all__ = [
     "Consumer", "NonBlocking", "check_signing", "check_topics", "give_back", "non_blocking", "on_change",
 ]  # fmt: skip
 
-log = logging.getLogger("reliamsg.consumer")
+log = Log("reliamsg.consumer")
 
 SLICE_MESSAGES = 256
 MAX_WORKERS = 1_000
@@ -516,10 +516,8 @@ class Consumer:
         self._check()
         if not self._is_open:
             raise InboxLocked(f"{self._inbox_path}: this standby waits for it; replay where it is open")
-        found = read_dead_letters(self._inbox_path, [dead_letter_id])
-        if not found:
+        if self._calls.call(partial(self._engine.dead_letters.replay, [dead_letter_id])) == (0, 1):
             raise ConfigError(f"there is no dead letter {dead_letter_id}")
-        self._calls.call(partial(self._engine.dead_letters.replay, found[0]))
 
     # -- state and end ------------------------------------------------------------------------------------
 

@@ -6,7 +6,6 @@ acknowledgements. :class:`Committer` runs on one thread, the one that owns the i
 
 from __future__ import annotations
 
-import logging
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from reliamsg.consumer.durability import Pending
 from reliamsg.consumer.shared import Shared
 from reliamsg.consumer.site import SiteReceiver
 from reliamsg.errors import FatalError, InboxWriteError, StoreCorrupt
+from reliamsg.logs import Log
 from reliamsg.message import Gap, Stream
 from reliamsg.protocol.ranges import RangeSet
 from reliamsg.protocol.receiver.stream import Snapshot, StreamChange
@@ -30,7 +30,7 @@ from reliamsg.wire.data import Frame, open_frame
 
 __all__ = ["MAX_CACHED_BYTES", "Committer", "unreserved"]
 
-log = logging.getLogger("reliamsg.consumer")
+log = Log("reliamsg.consumer")
 
 COMMIT_EVERY_S = 0.01
 """How long acknowledgements are gathered, unless a caller waits for the commit."""
@@ -268,7 +268,10 @@ class Committer:
             if not self._reported:
                 self._reported = True
                 shared.health.report(error)
-                log.error("%s; nothing is acknowledged until it can be", error)
+                log.error(
+                    "consumer.inbox_not_written", "%(reason)s; nothing is acknowledged until it can be",
+                    group=shared.group, inbox=str(shared.inbox.path), reason=str(error),
+                )  # fmt: skip
             shared.durability.write_failed(error, large=large)
 
     def _apply(self, plan: _Plan, kept: list[Frame], left: QuarantineChange) -> None:
@@ -298,7 +301,7 @@ class Committer:
             shared.numbers.reserved(plan.batch.states_until)
             shared.events.committed(plan.missed)
             self._committed_at = shared.clock()
-            shared.durability.committed(plan.sync, self._committed_at + COMMIT_EVERY_S)
+            shared.durability.committed(plan.sync, plan.pending, self._committed_at + COMMIT_EVERY_S)
             shared.events.handle()
             shared.changed.notify_all()
         for name, tokens in released.items():

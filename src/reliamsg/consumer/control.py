@@ -9,7 +9,6 @@ lost or repeated. :mod:`~reliamsg.consumer.standby` describes how the inboxes of
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
@@ -24,6 +23,7 @@ from reliamsg.consumer.shared import Shared
 from reliamsg.consumer.site import SiteReceiver
 from reliamsg.errors import FarEpoch
 from reliamsg.keys import KeyRing
+from reliamsg.logs import Log
 from reliamsg.message import Stream
 from reliamsg.protocol.announced import Announced
 from reliamsg.protocol.duplicate_filter import DuplicateFilter
@@ -53,7 +53,7 @@ from reliamsg.wire.limits import CHALLENGE_BYTES, MAX_SPANS
 
 __all__ = ["Control", "control_addresses"]
 
-log = logging.getLogger("reliamsg.consumer")
+log = Log("reliamsg.consumer")
 
 REPORT_EVERY_S = 0.25
 """Minimal time between two reports to producers; requests are sent at once."""
@@ -421,7 +421,10 @@ class Control:
                 " hours beyond all that is known of the time, and the producer does not answer. See `reliamsg inbox"
                 " quarantine list`, then replay or discard"
             )
-            log.warning("%s", error)
+            log.warning(
+                "consumer.epoch_too_far", "%(reason)s",
+                group=shared.group, stream=str(stream), epoch=shared.core.far.get(stream, 0), reason=str(error),
+            )  # fmt: skip
             shared.health.report(error)
 
     def _ask(self, asks: Sequence[RepairRequest]) -> None:

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from reliamsg import forks
 from reliamsg.consumer.buffer import BufferedBatch, StreamBuffer
 from reliamsg.consumer.shared import Shared
 from reliamsg.errors import FatalError, ForkedError
+from reliamsg.logs import Log
 from reliamsg.message import Message, digest
 from reliamsg.protocol.receiver.redelivery import Offer
 from reliamsg.store.inbox_rows import DeadLetter, HeldFrame
+from reliamsg.store.inbox_view import read_dead_letters
 from reliamsg.store.journal import Entry
 from reliamsg.wire.data import FrameError, Records, open_frame
 
 __all__ = ["DeadLetters", "LateItem", "ReplayItem"]
 
-log = logging.getLogger("reliamsg.consumer")
+log = Log("reliamsg.consumer")
 
 LETTER_BYTES = 1024
 """In memory, for a dead letter without body, key and headers."""
@@ -118,7 +119,11 @@ class DeadLetters:
             frame = open_frame(row.frame)
             records = frame.records(trusted=not row.stream.producer)
         except FrameError as error:
-            log.warning("late messages %d to %d of %s: %s", row.first, row.last, row.stream, error)
+            log.warning(
+                "consumer.late_messages_unreadable",
+                "late messages %(first)d to %(last)d of %(stream)s can't be read: %(reason)s",
+                group=self._shared.group, stream=str(row.stream), first=row.first, last=row.last, reason=str(error),
+            )  # fmt: skip
             return LateItem(row.id, messages)
         for seq in range(row.first, row.last + 1):
             body, key, headers = _record(records, seq - frame.envelope.seq)
@@ -163,7 +168,11 @@ class DeadLetters:
         )  # fmt: skip
         shared.buffers.prune(buffer, message.epoch)
         shared.events.handle()
-        log.warning("%s goes to the dead letters after %d deliveries: %s", message.id, attempts, reason)
+        log.warning(
+            "consumer.dead_letter",
+            "%(message_id)s goes to the dead letters after %(attempts)d deliveries: %(reason)s",
+            group=shared.group, message_id=str(message.id), attempts=attempts, reason=reason,
+        )  # fmt: skip
 
     def bury_spent(self, buffer: StreamBuffer, batch: BufferedBatch, offer: Offer, now: float) -> None:
         """The same for a message that had used up its deliveries before this process started."""
@@ -174,17 +183,28 @@ class DeadLetters:
         buffer.state.epochs.live[offer.epoch].advance(offer.first)
         self.bury(buffer, message, "used up its deliveries; the process ended during the last one", now)
 
-    def replay(self, letter: DeadLetter) -> bool:
-        """Deliver a dead letter again, out of order; False if it is being replayed already. Takes the lock."""
-        with self._shared.lock:
-            if letter.id in self._replaying:
-                return False
-            self._replaying[letter.id] = size = _size(letter)
-            self.replaying_bytes += size
-            self._replays.append(letter)
-            self.waiting = True
-            self._shared.changed.notify_all()
-            return True
+    def replay(self, ids: Collection[int]) -> tuple[int, int]:
+        """Deliver dead letters again, oldest first, but not those that are being replayed, or were acknowledged.
+        Returns how many are delivered, and how many `ids` are no dead letters. Reads the inbox, on any thread, and
+        takes the lock. Raises :class:`ReliamsgError` if the inbox can't be read."""
+        shared, found = self._shared, list[DeadLetter]()
+        with shared.lock:
+            # They are marked before they are read: what is read afterwards is not yet acknowledged, or durably.
+            new = dict.fromkeys(set(ids) - self._replaying.keys() - shared.durability.reviving, 0)
+            self._replaying |= new
+        try:
+            found = read_dead_letters(shared.inbox.path, new) if new else []
+        finally:
+            with shared.lock:
+                for number in new.keys() - {letter.id for letter in found}:
+                    del self._replaying[number]
+                for letter in found:
+                    self._replaying[letter.id] = size = _size(letter)
+                    self.replaying_bytes += size
+                self._replays += found
+                self.waiting |= bool(found)
+                shared.changed.notify_all()
+        return len(found), len(new) - len(found)
 
     def _replay_ended(self, number: int) -> None:
         with self._shared.lock:
@@ -255,7 +275,7 @@ class _Revival:
         with shared.lock:
             if not self._done:
                 self._done = True
-                shared.durability.pending.revived.append(self._number)
+                shared.durability.revive(self._number)
                 shared.agenda.due(shared.clock())
         self._ended(self._number)
 

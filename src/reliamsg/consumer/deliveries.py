@@ -104,12 +104,6 @@ class Deliveries:
             portion.abandon()
 
     @property
-    def may_deliver(self) -> bool:
-        """Whether there may be messages in order to take, under the lock."""
-        shared = self._shared
-        return bool(self._buffers.ready) and not shared.durability.blocked and shared.role.in_charge
-
-    @property
     def may_take(self) -> bool:
         """Whether :meth:`take` may return something, or raises an error."""
         shared = self._shared

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -14,13 +13,14 @@ from reliamsg.consumer.dead_letters import LateItem, ReplayItem
 from reliamsg.consumer.deliveries import Deliveries, GapItem
 from reliamsg.consumer.shared import Shared
 from reliamsg.errors import ConfigError
+from reliamsg.logs import Log
 from reliamsg.message import Gap, Message
 from reliamsg.runtime.environment import no_probe
 from reliamsg.runtime.wakeup import Uninterrupted, Waiters
 
 __all__ = ["Batch", "Decisions", "Dispatcher", "OnGap", "record_failure"]
 
-log = logging.getLogger("reliamsg.consumer")
+log = Log("reliamsg.consumer")
 
 TURN_MESSAGES = 256
 TURN_S = 0.05
@@ -276,7 +276,11 @@ class Dispatcher:
         try:
             result = self._handler(argument)
         except Exception as error:  # noqa: BLE001  (any of the application's own)
-            log.warning("handling %s failed: %s: %s", messages[0].id, type(error).__name__, error)
+            log.warning(
+                "consumer.handler_failed", "handling %(message_id)s failed: %(error)s: %(reason)s",
+                group=self._shared.group, message_id=str(messages[0].id), messages=len(messages),
+                error=type(error).__name__, reason=str(error),
+            )  # fmt: skip
             self._failed(messages, error)
             return False
         except BaseException as error:

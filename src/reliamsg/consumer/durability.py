@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from dataclasses import dataclass, field, fields
 from functools import partial
@@ -10,6 +9,7 @@ from functools import partial
 from reliamsg.consumer.agenda import Agenda
 from reliamsg.consumer.health import Health
 from reliamsg.errors import ClosedError, InboxWriteError
+from reliamsg.logs import Log
 from reliamsg.message import Stream
 from reliamsg.runtime.wakeup import Uninterrupted, Waiters
 from reliamsg.store.inbox import Inbox
@@ -18,7 +18,7 @@ from reliamsg.store.quarantine import QuarantinedDelivery
 
 __all__ = ["Durability", "Pending", "Quarantining"]
 
-log = logging.getLogger("reliamsg.consumer")
+log = Log("reliamsg.consumer")
 
 
 @dataclass(slots=True)
@@ -96,6 +96,8 @@ class Durability:
         self._agenda = agenda
         self._path = inbox.path
         self.pending = Pending()
+        self.reviving: set[int] = set()
+        """Ids of dead letters that the application has acknowledged, and that the inbox still has as dead letters."""
         self.standing = inbox.standing
         """How the inbox stands to others of its group, for the next commit to keep."""
         self.awaited = False
@@ -128,6 +130,11 @@ class Durability:
     def put_back(self, pending: Pending) -> None:
         """Its commit failed: it goes into the next one."""
         self.pending.put_back(pending)
+
+    def revive(self, dead_letter_id: int) -> None:
+        """The application has acknowledged a dead letter: it is none from the next commit on."""
+        self.pending.revived.append(dead_letter_id)
+        self.reviving.add(dead_letter_id)
 
     def stand(self, standing: Standing) -> None:
         """Keep how the inbox stands to others of its group."""
@@ -173,9 +180,10 @@ class Durability:
 
     # -- what became of commits ---------------------------------------------------------------------------
 
-    def committed(self, number: int, next_at: float) -> None:
+    def committed(self, number: int, contents: Pending, next_at: float) -> None:
         """The commit that was taken when `number` was the highest number wanted is durable. The next one is made at
         `next_at` at the earliest."""
+        self.reviving.difference_update(contents.revived)
         self.commits_at = next_at
         self.synced = max(self.synced, number)
         self.awaited = self.sync_wanted > self.synced
@@ -195,7 +203,7 @@ class Durability:
     def written_again(self) -> None:
         """The inbox can be written again."""
         self.write_error, self.blocked = None, self._journal_full
-        log.info("%s: written again", self._path)
+        log.info("consumer.inbox_written_again", "%(inbox)s: written again", inbox=str(self._path))
 
     def note_room(self, full: bool) -> None:
         """Whether the inbox has room only for what can be delivered at once."""

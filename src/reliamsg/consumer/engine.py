@@ -8,7 +8,6 @@ thread. Nothing here sleeps, and time comes from the two clocks that it is given
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -49,8 +48,6 @@ from reliamsg.version import VERSION
 from reliamsg.wire.address import topic_address
 
 __all__ = ["ConsumerEngine", "EngineSettings"]
-
-log = logging.getLogger("reliamsg.consumer")
 
 MOST_IDLE_S = 1.0
 """Steps are at most this far apart, if the engine is called at least that often."""

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from typing import Literal
 
 from reliamsg.consumer.shared import Shared
 from reliamsg.errors import InboxFull
+from reliamsg.logs import Log
 from reliamsg.message import Stream
 from reliamsg.protocol.receiver.stream import StreamReceiver
 
 __all__ = ["Fullness", "Stalled"]
 
-log = logging.getLogger("reliamsg.consumer")
+log = Log("reliamsg.consumer")
 
 REPORT_AFTER_S = 1.0
 """An inbox that is full for less is not reported."""
@@ -77,7 +77,10 @@ class Fullness:
                 self.since = now
         elif self.since is not None and now - self._short_at >= OVER_AFTER_S:
             if self._reported:
-                log.info("%s: there is room in the inbox again", self._shared.inbox.path)
+                log.info(
+                    "consumer.inbox_has_room", "%(inbox)s: there is room in the inbox again",
+                    group=self._shared.group, inbox=str(self._shared.inbox.path),
+                )  # fmt: skip
             self.since, self._reported = None, False
         if short and self.since is not None and not self._reported and now - self.since >= REPORT_AFTER_S:
             self._report(now)
@@ -128,7 +131,12 @@ class Fullness:
             first.stream,
             first.cause,
         )
-        log.warning("%s", error)
+        log.warning(
+            "consumer.inbox_full", "%(reason)s",
+            group=self._shared.group, inbox=str(self._shared.inbox.path),
+            held_bytes=self._shared.inbox.held_bytes, limit_bytes=self._limit,
+            stream=str(first.stream), cause=first.cause, reason=str(error),
+        )  # fmt: skip
         self._shared.health.report(error)
 
 

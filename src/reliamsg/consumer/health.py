@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import deque
 
 from reliamsg.errors import DeadLetterHalt, FatalError, GroupBusy, QuarantineFull
+from reliamsg.logs import Log
 from reliamsg.runtime.wakeup import Waiters
 
 __all__ = ["Health"]
 
-log = logging.getLogger("reliamsg.consumer")
+log = Log("reliamsg.consumer")
 
 _INBOX_UNAFFECTED = (GroupBusy, DeadLetterHalt, QuarantineFull)
 """Errors that terminate a consumer and do not concern its inbox."""
@@ -22,7 +22,8 @@ MAX_ERRORS_WAITING = 1_000
 class Health:
     """Records failures. Its attributes may be read without the consumer's lock."""
 
-    def __init__(self, lock: threading.RLock, changed: Waiters) -> None:
+    def __init__(self, group: str, lock: threading.RLock, changed: Waiters) -> None:
+        self._group = group
         self._lock = lock
         self._changed = changed
         self.fatal: FatalError | None = None
@@ -44,7 +45,10 @@ class Health:
             if self.fatal is None or (self.may_write and not isinstance(error, _INBOX_UNAFFECTED)):
                 self.fatal = error
                 self.errors.append(error)
-                log.error("%s", error)
+                log.error(
+                    "consumer.stopped", "%(reason)s",
+                    group=self._group, error=type(error).__name__, reason=str(error),
+                )  # fmt: skip
             self._changed.notify_all()
 
     def close(self) -> None:

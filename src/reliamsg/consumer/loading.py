@@ -5,20 +5,19 @@ On the thread that owns the inbox; one query serves all that came in a step.
 
 from __future__ import annotations
 
-import logging
-
 from reliamsg.consumer.control import Control
 from reliamsg.consumer.quarantine import HELD, TOO_MANY_STREAMS
 from reliamsg.consumer.restore import restored
 from reliamsg.consumer.shared import Shared
 from reliamsg.errors import FatalError, InboxWriteError
+from reliamsg.logs import Log
 from reliamsg.message import Stream
 from reliamsg.store.inbox_rows import SavedStream
 from reliamsg.store.quarantine import Selection
 
 __all__ = ["Loader"]
 
-log = logging.getLogger("reliamsg.consumer")
+log = Log("reliamsg.consumer")
 
 AT_ONCE = 1_000
 """Streams that are loaded, or looked at, in one step."""
@@ -102,7 +101,10 @@ class Loader:
             if shared.quarantine.held:
                 self._go_on(now)
         except InboxWriteError as error:
-            log.warning("%s: %s", shared.inbox.path, error)
+            log.warning(
+                "consumer.inbox_not_read", "%(inbox)s: %(reason)s",
+                group=shared.group, inbox=str(shared.inbox.path), reason=str(error),
+            )  # fmt: skip
             return
         except FatalError as error:
             with shared.lock:
@@ -134,7 +136,10 @@ class Loader:
         try:
             return shared.quarantine.keeps(stream, position)
         except InboxWriteError as error:
-            log.warning("%s: %s", shared.inbox.path, error)
+            log.warning(
+                "consumer.inbox_not_read", "%(inbox)s: %(reason)s",
+                group=shared.group, inbox=str(shared.inbox.path), reason=str(error),
+            )  # fmt: skip
         except FatalError as error:
             shared.health.fail(error)
         return True

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import logging
-
 from reliamsg.consumer.buffer import StreamBuffers
 from reliamsg.consumer.health import Health
 from reliamsg.consumer.journalling import ConsumerJournal
 from reliamsg.errors import GapError, GapHeld, ProducerConflict
+from reliamsg.logs import Log
 from reliamsg.message import Gap, Stream
 from reliamsg.protocol.receiver import events
 from reliamsg.protocol.receiver.events import Event, Note
@@ -16,7 +15,7 @@ from reliamsg.runtime.wakeup import Waiters
 
 __all__ = ["ProtocolEvents"]
 
-log = logging.getLogger("reliamsg.consumer")
+log = Log("reliamsg.consumer")
 
 
 class ProtocolEvents:
@@ -78,13 +77,22 @@ class ProtocolEvents:
                 f"{stream}, epoch {event.epoch}: {event.problem}. Producer {stream.producer!r} has two histories: was"
                 " its outbox restored from a backup, or copied?"
             )
-            log.error("%s", conflict)
+            log.error(
+                "consumer.producer_conflict", "%(reason)s",
+                group=self._journal.group, stream=str(stream), epoch=event.epoch, reason=str(conflict),
+            )  # fmt: skip
             self._health.report(conflict)
         elif isinstance(event, events.GapMissed):
             self._missed.append(event.gap)
         elif isinstance(event, events.GapHeld):
             held = GapHeld(event.gap)
-            log.error("%s: the stream waits; other streams go on", held)
+            gap = event.gap
+            log.error(
+                "consumer.gap_held",
+                "%(gap)s: the stream waits; other streams go on",
+                group=self._journal.group, stream=str(gap.stream), epoch=gap.epoch, first=gap.first, last=gap.last,
+                reason=gap.reason, gap=str(gap),
+            )  # fmt: skip
             self._health.report(held)
 
     def journal_all(self) -> None:
@@ -109,5 +117,10 @@ class ProtocolEvents:
     def committed(self, missed: list[Gap]) -> None:
         """The commit that declares these gaps is durable."""
         for gap in missed:
-            log.error("%s: it was not known when the stream was joined", gap)
+            log.error(
+                "consumer.gap_found_after_joining",
+                "%(gap)s: it was not known when the stream was joined",
+                group=self._journal.group, stream=str(gap.stream), epoch=gap.epoch, first=gap.first, last=gap.last,
+                reason=gap.reason, gap=str(gap),
+            )  # fmt: skip
             self._health.report(GapError(gap))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from itertools import groupby
 from operator import itemgetter
@@ -12,12 +11,13 @@ from reliamsg.consumer.quarantine import identified
 from reliamsg.consumer.shared import Shared
 from reliamsg.consumer.site import SiteReceiver
 from reliamsg.errors import FatalError, InboxWriteError
+from reliamsg.logs import Log
 from reliamsg.store.quarantine import LATER_VERSION, QuarantinedDelivery, Selection
 from reliamsg.wire.data import Frame, FrameError, open_frame
 
 __all__ = ["Replayer"]
 
-log = logging.getLogger("reliamsg.consumer")
+log = Log("reliamsg.consumer")
 
 PAGE_BYTES = 1024 * 1024
 MAX_BYTES = 4 * 1024 * 1024
@@ -51,7 +51,10 @@ class Replayer:
                 self._requalify([number for number, _ in some], reason)
             return self.more and self._feed(now)
         except InboxWriteError as error:
-            log.warning("%s: the quarantine is left for now: %s", shared.inbox.path, error)
+            log.warning(
+                "consumer.quarantine_put_off", "%(inbox)s: the quarantine is left for now: %(reason)s",
+                group=shared.group, inbox=str(shared.inbox.path), reason=str(error),
+            )  # fmt: skip
         except FatalError as error:
             with shared.lock:
                 shared.health.fail(error)
@@ -65,7 +68,10 @@ class Replayer:
             with shared.lock:
                 shared.quarantine.marks.popleft()
             if changed and replay:
-                log.info("%s: %d deliveries leave the quarantine", shared.inbox.path, changed)
+                log.info(
+                    "consumer.quarantine_replayed", "%(inbox)s: %(count)d deliveries leave the quarantine",
+                    group=shared.group, inbox=str(shared.inbox.path), count=changed,
+                )  # fmt: skip
 
     def _requalify(self, numbers: list[int], reason: str) -> None:
         shared = self._shared
@@ -87,7 +93,7 @@ class Replayer:
         if unopened:
             self._open(unopened)
             return True
-        found = [(row, _opened(row)) for row in rows]
+        found = [(row, _opened(row, shared.group)) for row in rows]
         left: list[int] = []
         with shared.lock:
             wall = shared.wall_us()
@@ -131,9 +137,12 @@ class Replayer:
                 shared.quarantine.leave(Selection(ids=tuple(unknown)))
 
 
-def _opened(row: QuarantinedDelivery) -> Frame | None:
+def _opened(row: QuarantinedDelivery, group: str) -> Frame | None:
     try:
         return open_frame(row.frame)
     except FrameError as error:
-        log.error("delivery %d in quarantine is damaged: %s", row.id, error)
+        log.error(
+            "consumer.quarantined_delivery_damaged", "delivery %(delivery)d in quarantine is damaged: %(reason)s",
+            group=group, delivery=row.id, reason=str(error),
+        )  # fmt: skip
         return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable
@@ -11,17 +10,17 @@ from dataclasses import replace
 from reliamsg.consumer.engine import MOST_IDLE_S, ConsumerEngine
 from reliamsg.consumer.forgetting import Forgetting
 from reliamsg.errors import FatalError, InboxLocked, ReliamsgError
+from reliamsg.logs import Log
 from reliamsg.message import Gap
 from reliamsg.runtime.callbacks import CallbackThread
 from reliamsg.runtime.wakeup import Waiters, Wakeup
 from reliamsg.runtime.worker import Worker
-from reliamsg.store.inbox_view import read_dead_letters
 from reliamsg.store.quarantine import LATER_VERSION, Selection
 from reliamsg.store.requests import Answer, Request, RequestBox
 
 __all__ = ["MOST_IDLE_S", "Opener", "Runner"]
 
-log = logging.getLogger("reliamsg.consumer")
+log = Log("reliamsg.consumer")
 
 LEAST_END_S = 0.1
 """The worker has this long for its last step, even if there is no time left."""
@@ -82,7 +81,7 @@ class Opener:
         try:
             self._attempt()
         except InboxLocked as error:
-            log.debug("%s", error)
+            log.debug("consumer.inbox_locked", "%(reason)s", reason=str(error))
             return
         except BaseException as error:  # noqa: BLE001  (raised by the next call that waits)
             self.error = error
@@ -109,9 +108,16 @@ class Operating:
             try:
                 answer = self._carry_out(request, now)
             except ReliamsgError as error:
-                log.warning("%s: %s", request.action, error)
+                log.warning(
+                    "consumer.request_failed",
+                    "operator: %(action)s is tried again: %(reason)s",
+                    group=self._engine.shared.group, action=request.action, reason=str(error),
+                )  # fmt: skip
                 return
-            log.info("operator: %s: %s", request.action, answer.text)
+            log.info(
+                "consumer.request_done", "operator: %(action)s: %(answer)s",
+                group=self._engine.shared.group, action=request.action, answer=answer.text,
+            )  # fmt: skip
             self._box.answer(name, answer)
 
     def _carry_out(self, request: Request, now: float) -> Answer:
@@ -150,7 +156,7 @@ class Operating:
         letters, queued, left = self._engine.dead_letters, 0, ids
         while left and letters.replaying_bytes < MAX_REPLAYING_BYTES:
             page, left = left[:REPLAY_PAGE], left[REPLAY_PAGE:]
-            queued += sum(map(letters.replay, read_dead_letters(self._engine.shared.inbox.path, page)))
+            queued += letters.replay(page)[0]
         text = f"{queued:,} of {len(ids):,} dead letters are delivered again"
         if left:
             text += "; ask for the others when these are handled"
@@ -283,7 +289,10 @@ class _Work:
             engine.flush(shared.clock(), closing=True)
             engine.finish_export(shared.clock() + deadline - time.monotonic())
         except ReliamsgError as error:
-            log.error("%s", error)
+            log.error(
+                "consumer.close_failed", "%(inbox)s: not closed cleanly: %(reason)s",
+                group=shared.group, inbox=str(shared.inbox.path), reason=str(error),
+            )  # fmt: skip
         self._report_errors()
         with shared.lock:
             clean = shared.health.may_write and shared.durability.write_error is None
@@ -333,6 +342,9 @@ class Runner:
             return self._work.close(deadline)
         if not self._worker.is_current:
             # It hangs in a write. The inbox can't be closed under it; the process's end will release it.
-            log.error("%s: still being written; not closed cleanly", self._engine.shared.inbox.path)
+            log.error(
+                "consumer.close_incomplete", "%(inbox)s: still being written; not closed cleanly",
+                group=self._engine.shared.group, inbox=str(self._engine.shared.inbox.path),
+            )  # fmt: skip
             self._engine.shared.health.close()
         return False

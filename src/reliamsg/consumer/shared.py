@@ -77,7 +77,7 @@ def share(
     ``max_quarantine_bytes``."""
     lock, changed = RLock(), Waiters()
     room, max_quarantine_bytes = limits
-    health = Health(lock, changed)
+    health = Health(group, lock, changed)
     agenda = Agenda(lock, environment.calls, environment.waker.wake)
     durability = Durability(inbox, lock, changed, health, agenda)
     journal = ConsumerJournal(group)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +22,7 @@ from reliamsg.consumer.latest_statuses import LatestStatuses
 from reliamsg.consumer.quarantine import FAR_EPOCH, HELD, TOO_MANY_STREAMS
 from reliamsg.consumer.shared import Shared
 from reliamsg.keys import KeyRing
+from reliamsg.logs import Log
 from reliamsg.message import Stream
 from reliamsg.protocol.ranges import Span
 from reliamsg.protocol.receiver.incoming import Incoming
@@ -38,7 +38,7 @@ from reliamsg.wire.limits import MAX_FRAME_BYTES
 
 __all__ = ["SILENT_S", "Accepted", "SilentQueues", "SiteReceiver", "SiteState"]
 
-log = logging.getLogger("reliamsg.consumer")
+log = Log("reliamsg.consumer")
 
 SiteState = Literal["connecting", "connected", "listening", "unreachable", "refused", "busy", "closed"]
 
@@ -281,13 +281,19 @@ class SiteReceiver:
         self._read_before = True
         self.shared.journal.note("connected", site=self.name, detail=detail)
         self._review()
-        log.info("site %s: connected to %s", self.name, endpoint)
+        log.info(
+            "consumer.site_connected", "site %(site)s: connected to %(endpoint)s",
+            group=self.shared.group, site=self.name, endpoint=endpoint,
+        )  # fmt: skip
 
     def listens(self, endpoint: str) -> None:
         """It is being listened to, and not read."""
         self._up("listening", endpoint)
         self._look()
-        log.info("site %s: listening to %s", self.name, endpoint)
+        log.info(
+            "consumer.site_listening", "site %(site)s: listening to %(endpoint)s",
+            group=self.shared.group, site=self.name, endpoint=endpoint,
+        )  # fmt: skip
 
     def listens_aside(self) -> None:
         """It is being listened to beside a connection that tries to read."""
@@ -330,8 +336,17 @@ class SiteReceiver:
             self.shared.absent.disconnected(self.name)
             self.shared.durability.pending.disconnected(self.name)
             self.shared.journal.note("disconnected", site=self.name, reason=reason)
-            level = logging.INFO if self.closing else logging.WARNING
-            log.log(level, "site %s: disconnected: %s", self.name, reason)
+            group, endpoint = self.shared.group, self.endpoint
+            if self.closing:
+                log.info(
+                    "consumer.site_closed", "site %(site)s: disconnected: %(reason)s",
+                    group=group, site=self.name, endpoint=endpoint, reason=reason,
+                )  # fmt: skip
+            else:
+                log.warning(
+                    "consumer.site_disconnected", "site %(site)s: disconnected: %(reason)s",
+                    group=group, site=self.name, endpoint=endpoint, reason=reason,
+                )  # fmt: skip
         self._review()
 
     def give_up(self, reason: str) -> None:
@@ -356,7 +371,10 @@ class SiteReceiver:
         self.endpoint, self.error = endpoint, reason
         self.shared.role.review()
         if changed:
-            log.warning("site %s: %s: %s", self.name, endpoint, reason)
+            log.warning(
+                "consumer.site_unreachable", "site %(site)s: %(endpoint)s is %(state)s: %(reason)s",
+                group=self.shared.group, site=self.name, endpoint=endpoint, state=self.state, reason=reason,
+            )  # fmt: skip
 
     def busy(self, holder: str) -> None:
         """Another client holds the group's lock there."""
@@ -364,7 +382,10 @@ class SiteReceiver:
         self._statuses.mark(self.name)
         if self.busy_since is None:
             self.busy_since = self.shared.clock()
-            log.warning("site %s: another consumer reads for this group: %s", self.name, holder)
+            log.warning(
+                "consumer.site_busy", "site %(site)s: another consumer reads for this group: %(holder)s",
+                group=self.shared.group, site=self.name, holder=holder,
+            )  # fmt: skip
         self._review()
 
     def drained(self) -> None:
@@ -464,7 +485,11 @@ class SiteReceiver:
         """Messages that a producer resends through this site should have arrived in its queue."""
         transport = self.connections.transport
         if transport is not None and self._silent.repaired(topic, now, self.drained_at):
-            log.info("site %s: of %s only repairs arrive: its queue is bound again", self.name, topic[0])
+            log.info(
+                "consumer.queue_bound_again",
+                "site %(site)s: of %(topic)s only repairs arrive: its queue is bound again",
+                group=self.shared.group, site=self.name, topic=topic[0], partition=topic[1],
+            )  # fmt: skip
             transport.renew(*topic)
 
     # -- LockedSite ---------------------------------------------------------------------------------------
@@ -763,7 +788,10 @@ class SiteReceiver:
             if everything or now - self._logged_at.get((what, reason), -LOG_EVERY_S) >= LOG_EVERY_S:
                 self._logged_at[what, reason] = now
                 del self._unlogged[what, reason]
-                log.warning("site %s: %s: %d (%s)", self.name, what, count, reason)
+                log.warning(
+                    "consumer.deliveries_rejected", "site %(site)s: %(problem)s: %(count)d (%(reason)s)",
+                    group=self.shared.group, site=self.name, problem=what, reason=reason, count=count,
+                )  # fmt: skip
         self.any_rejected = bool(self._unlogged)
 
 

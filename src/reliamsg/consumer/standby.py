@@ -21,7 +21,6 @@ locks it gives up its session, so as not to take it back from an inbox that may 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import Literal
 
@@ -31,12 +30,13 @@ from reliamsg.consumer.restore import restored
 from reliamsg.consumer.shared import Shared
 from reliamsg.consumer.site import SiteReceiver
 from reliamsg.errors import GroupBusy
+from reliamsg.logs import Log
 from reliamsg.message import Stream
 from reliamsg.wire.control import StreamState
 
 __all__ = ["Phase", "StandbyLease"]
 
-log = logging.getLogger("reliamsg.consumer")
+log = Log("reliamsg.consumer")
 
 Phase = Literal["starting", "probing", "active", "waiting"]
 
@@ -251,8 +251,17 @@ class StandbyLease:
             shared.journal.note(
                 "took_over", detail={"from": before, "streams": taken, "inbox": shared.inbox.id}
             )
-            level = logging.WARNING if inboxes or self._lease.another_read else logging.INFO
-            log.log(level, "group %s: taken over from inbox %s", shared.group, before or "unknown")
+            if inboxes or self._lease.another_read:
+                log.warning(
+                    "consumer.took_over", "group %(group)s: taken over from inbox %(from_inbox)s",
+                    group=shared.group, from_inbox=before or "unknown", streams=taken,
+                )  # fmt: skip
+            else:
+                log.info(
+                    "consumer.begins_to_read",
+                    "group %(group)s: this inbox reads now; no other one is known to have read",
+                    group=shared.group,
+                )
         shared.durability.stand("took_over" if shared.core.succeeds else "")
         shared.events.handle()
 
@@ -314,7 +323,11 @@ class StandbyLease:
         for site in lost:
             self._give_up(site)
         if lost and len(lost) == len(self._others) and not self._shared.role.holding:
-            log.warning("group %s: it is not known any more whether this inbox reads", self._shared.group)
+            log.warning(
+                "consumer.role_unknown",
+                "group %(group)s: no site is left that shows that this inbox reads; it delivers nothing until one does",
+                group=self._shared.group,
+            )
             self._find_out(now)
 
     def _find_out(self, now: float) -> None:
@@ -330,7 +343,11 @@ class StandbyLease:
         """Enter the phase ``waiting``: another inbox reads, or this one is a standby."""
         shared = self._shared
         if self.phase != "waiting":
-            log.info("group %s: waiting for another inbox to end", shared.group)
+            log.info(
+                "consumer.waits_for_inbox",
+                "group %(group)s: waiting for another inbox to end",
+                group=shared.group,
+            )
         self.phase, self._since = "waiting", now
         shared.role.stand_by()
         shared.durability.stand("waiting")

@@ -7,7 +7,6 @@ so that a slow or unavailable target never blocks the client.
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import time
@@ -30,13 +29,14 @@ from reliamsg.errors import FatalError, JournalTargetError, ReliamsgError
 from reliamsg.export.heads import HeadWriter
 from reliamsg.export.segments import JournalSource, check_client, make_segment
 from reliamsg.export.target import open_target
+from reliamsg.logs import Log
 from reliamsg.store.exported import Cut
 from reliamsg.store.journal import Entry
 from reliamsg.store.segment import Segment
 
 __all__ = ["Exporter", "JournalStatus", "Threads"]
 
-log = logging.getLogger("reliamsg.export")
+log = Log("reliamsg.export")
 
 BACKOFF_MIN_S = 0.5
 BACKOFF_MAX_S = 30.0
@@ -143,7 +143,10 @@ class Exporter:
         except FatalError:
             raise
         except ReliamsgError as error:
-            log.warning("%s; the journal's export is retried", error)
+            log.warning(
+                "export.retried", "%(reason)s; the journal's export is retried",
+                client=self._client, reason=str(error),
+            )  # fmt: skip
             self._retry_at = now + STORE_RETRY_S
         return self._deadline()
 
@@ -189,7 +192,10 @@ class Exporter:
             self.error, self._gave_up = str(error), True
             return
         if self.error:
-            log.info("journal of %s: %s accepts segments again", self._client, self._target.shown)
+            log.info(
+                "export.target_back", "journal of %(client)s: %(target)s accepts segments again",
+                client=self._client, target=self._target.shown,
+            )  # fmt: skip
         self.error = ""
         self._done = cut
 
@@ -231,11 +237,19 @@ class Exporter:
         if self._export.when_full == "block":
             if over != self.full:
                 self.full = over
-                log.log(
-                    logging.WARNING if over else logging.INFO,
-                    "journal of %s: %d rows wait for %s; the client %s",
-                    self._client, self._exported.backlog, self._target.shown, "stops" if over else "continues",
-                )  # fmt: skip
+                rows = self._exported.backlog
+                if over:
+                    log.warning(
+                        "export.backlog_full",
+                        "journal of %(client)s: %(rows)d rows wait for %(target)s; the client stops",
+                        client=self._client, rows=rows, target=self._target.shown, reason=self.error or None,
+                    )  # fmt: skip
+                else:
+                    log.info(
+                        "export.backlog_has_room",
+                        "journal of %(client)s: %(rows)d rows wait for %(target)s; the client continues",
+                        client=self._client, rows=rows, target=self._target.shown,
+                    )  # fmt: skip
         elif self._exported.backlog > most:
             # Some rows more than necessary, so that this does not happen for every new row.
             keep = most - max(1, most // 10) - 1
@@ -243,8 +257,10 @@ class Exporter:
             deleted = self._exported.truncate(max(0, keep), entry, wall_us, mono_us)
             if deleted:
                 log.error(
-                    "journal of %s: %d rows deleted because %s is unavailable: %s",
-                    self._client, deleted, self._target.shown, self.error or "it does not answer",
+                    "export.rows_deleted",
+                    "journal of %(client)s: %(rows)d rows deleted because %(target)s is unavailable: %(reason)s",
+                    client=self._client, rows=deleted, target=self._target.shown,
+                    reason=self.error or "it does not answer",
                 )  # fmt: skip
 
     def finish(self, deadline: float, clock: Callable[[], float] = time.monotonic) -> int:
@@ -268,9 +284,11 @@ class Exporter:
         left = self._exported.backlog
         if left:
             log.warning(
-                "journal of %s: %d rows stay in %s (%s): they are exported when it is opened again, or by 'reliamsg"
-                " journal export'", self._client, left, os.fspath(self._source.path),
-                self.error or "it can't be written",
+                "export.rows_left",
+                "journal of %(client)s: %(rows)d rows stay in %(file)s (%(reason)s): they are exported when it is"
+                " opened again, or by 'reliamsg journal export'",
+                client=self._client, rows=left, file=os.fspath(self._source.path),
+                reason=self.error or "it can't be written",
             )  # fmt: skip
         return left
 
@@ -321,7 +339,10 @@ class Exporter:
         assert state.outcome is not None  # of the attempt
         error = state.outcome.exception()
         if not self.error:
-            log.warning("journal of %s: %s; it is retried", self._client, error)
+            log.warning(
+                "export.target_failed", "journal of %(client)s: %(reason)s; it is retried",
+                client=self._client, target=self._target.shown, reason=str(error),
+            )  # fmt: skip
         self.error = str(error)
         self._request_step()
 

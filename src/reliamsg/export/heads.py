@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -11,12 +10,13 @@ from reliamsg.errors import ReliamsgError
 from reliamsg.export.segments import JournalSource
 from reliamsg.export.target import Target
 from reliamsg.keys import KeyRing
+from reliamsg.logs import Log
 from reliamsg.store.head import Head, encode_head, head_path
 from reliamsg.store.stamps import LIVENESS_S
 
 __all__ = ["HeadWriter"]
 
-log = logging.getLogger("reliamsg.export")
+log = Log("reliamsg.export")
 
 
 class HeadWriter:
@@ -63,7 +63,10 @@ class HeadWriter:
         outcome, self._writing = self._writing.exception(), None
         error = "" if outcome is None else str(outcome)
         if error and not self.error:
-            log.warning("journal of %s: %s; its head is written again later", self._source.client, error)
+            log.warning(
+                "export.head_not_written", "journal of %(client)s: %(reason)s; its head is written again later",
+                client=self._source.client, reason=error,
+            )  # fmt: skip
         self.error = error
         return True
 
@@ -109,4 +112,7 @@ class HeadWriter:
         try:
             self._target.remove(head_path(head.role, head.client, earlier))
         except ReliamsgError as error:  # it states nothing that later segments do not
-            log.info("journal of %s: the head of an earlier opening remains: %s", self._source.client, error)
+            log.info(
+                "export.head_remains", "journal of %(client)s: the head of an earlier opening remains: %(reason)s",
+                client=self._source.client, reason=str(error),
+            )  # fmt: skip

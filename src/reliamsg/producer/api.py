@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import time
 import warnings
@@ -32,6 +31,7 @@ from reliamsg.config import (
 from reliamsg.errors import ClosedError, ConfirmTimeout, FatalError, ForkedError
 from reliamsg.injection import injected
 from reliamsg.keys import KeyRing
+from reliamsg.logs import Log
 from reliamsg.message import MessageId
 from reliamsg.policy import Confirm
 from reliamsg.producer.commit import Content
@@ -60,7 +60,7 @@ from reliamsg.wire.application import check_body
 
 __all__ = ["NonBlocking", "Producer", "non_blocking"]
 
-log = logging.getLogger("reliamsg.producer")
+log = Log("reliamsg.producer")
 
 CLOSING_S = 5.0
 """How long disconnecting and storing what is left may take, however little time :meth:`Producer.close` was given."""
@@ -383,7 +383,10 @@ class Producer:
     ) -> None:
         remaining = self.close()
         if not remaining.nothing:
-            log.warning("producer %s: %s", self._engine.producer_id, remaining)
+            log.warning(
+                "producer.closed_unconfirmed", "producer %(producer)s: %(remaining)s",
+                producer=self._engine.producer_id, messages=remaining.messages, remaining=str(remaining),
+            )  # fmt: skip
 
     def _listen_to_journal(self, listener: JournalListener) -> None:
         self._journal_listeners.add(listener)
@@ -472,8 +475,9 @@ class _Threads:
             engine.callbacks.join(CALLBACKS_S)
         elif not self._worker.is_current:  # else it has garbage-collected a producer
             log.error(
-                "producer %s: the outbox is still being written; it is closed once the disk answers",
-                engine.producer_id,
+                "producer.close_incomplete",
+                "producer %(producer)s: the outbox is still being written; it is closed once the disk answers",
+                producer=engine.producer_id,
             )
 
     def _disconnect(self, by: float) -> None:
@@ -494,5 +498,7 @@ def _forgotten(threads: _Threads, engine: ProducerEngine) -> None:
             f"producer {engine.producer_id} was never closed: {messages_remain(left)} unconfirmed in its outbox until"
             " that is opened again. Use `with Producer(...)`, or close()"
         )
-        log.warning("%s", text)
+        log.warning(
+            "producer.never_closed", "%(advice)s", producer=engine.producer_id, messages=left, advice=text
+        )
         warnings.warn(text, ResourceWarning, stacklevel=2)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
-
+from reliamsg.logs import Log
 from reliamsg.transport.base import is_refusal
 
 __all__ = ["Connectivity"]
 
-log = logging.getLogger("reliamsg.producer")
+log = Log("reliamsg.producer")
 
 MAX_LOGGED = 50
 """With more different failures than this the oldest are forgotten, and logged again if they return."""
@@ -34,35 +33,61 @@ class Connectivity:
 
     def disconnected(self, reason: str, expected: bool) -> None:
         """The connection is gone. `expected`: since the producer is being closed."""
-        self._is_down("connecting", reason, "disconnected", logging.INFO if expected else logging.WARNING)
+        if not self._is_news("connecting", reason, "disconnected"):
+            return
+        if expected:
+            log.info(
+                "producer.site_closed",
+                "producer %(producer)s: site %(site)s is disconnected: %(reason)s (%(endpoint)s)",
+                producer=self._producer, site=self._site, endpoint=self.endpoint, reason=reason,
+            )  # fmt: skip
+        else:
+            log.warning(
+                "producer.site_disconnected",
+                "producer %(producer)s: site %(site)s is disconnected: %(reason)s (%(endpoint)s); messages wait in the"
+                " outbox",
+                producer=self._producer, site=self._site, endpoint=self.endpoint, reason=reason,
+            )  # fmt: skip
 
     def unreachable(self, endpoint: str, reason: str, credentials: bool) -> None:
         """An attempt to connect failed; `credentials`: the broker refused the login."""
         self.endpoint = endpoint
         state = "refused credentials" if credentials else "refused" if is_refusal(reason) else "unreachable"
-        self._is_down(state, reason, state)
+        if self._is_news(state, reason, state):
+            log.warning(
+                "producer.site_unreachable",
+                "producer %(producer)s: site %(site)s is %(state)s: %(reason)s (%(endpoint)s); messages wait in the"
+                " outbox",
+                producer=self._producer, site=self._site, endpoint=self.endpoint, state=state, reason=reason,
+            )  # fmt: skip
 
     def blocked(self, reason: str | None) -> None:
         """The broker asked to stop sending, or (None) to continue."""
         if reason is None:
             self._is_up()
-        else:
-            self._is_down("blocked", reason, "blocked")
+        elif self._is_news("blocked", reason, "blocked"):
+            log.warning(
+                "producer.site_blocked",
+                "producer %(producer)s: site %(site)s is blocked: %(reason)s (%(endpoint)s); messages wait in the"
+                " outbox",
+                producer=self._producer, site=self._site, endpoint=self.endpoint, reason=reason,
+            )  # fmt: skip
 
     def _is_up(self) -> None:
         self.state, self.error = "connected", ""
         self._logged.clear()
-        log.info("producer %s: site %s is connected: %s", self._producer, self._site, self.endpoint)
+        log.info(
+            "producer.site_connected", "producer %(producer)s: site %(site)s is connected: %(endpoint)s",
+            producer=self._producer, site=self._site, endpoint=self.endpoint,
+        )  # fmt: skip
 
-    def _is_down(self, state: str, reason: str, word: str, level: int = logging.WARNING) -> None:
+    def _is_news(self, state: str, reason: str, word: str) -> bool:
+        """It is down. Returns whether that is to be logged."""
         self.state, self.error = state, reason
         failure = word, self.endpoint, reason
         if failure in self._logged:
-            return
+            return False
         self._logged[failure] = None
         if len(self._logged) > MAX_LOGGED:
             del self._logged[next(iter(self._logged))]
-        log.log(
-            level, "producer %s: site %s is %s: %s (%s); messages wait in the outbox",
-            self._producer, self._site, word, reason, self.endpoint,
-        )  # fmt: skip
+        return True

@@ -6,12 +6,12 @@ Groups report their states: how far they are, what they lack, and what they want
 
 from __future__ import annotations
 
-import logging
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from reliamsg.errors import ProducerConflict
+from reliamsg.logs import Log
 from reliamsg.message import Stream
 from reliamsg.producer.announcements import Announcements
 from reliamsg.producer.control_queue import ControlQueue
@@ -29,7 +29,7 @@ from reliamsg.wire.limits import MAX_SEQ
 
 __all__ = ["ControlHandler"]
 
-log = logging.getLogger("reliamsg.producer")
+log = Log("reliamsg.producer")
 
 FRAMES_AT_ONCE = 100
 """Frames handled in one step, so that publishing is not held up."""
@@ -232,7 +232,10 @@ class ControlHandler:
             return
         who = f"group {conflict.group}, {conflict.stream}" if conflict.group else "another owner of its name"
         text = f"producer {self._shared.producer_id}: {who}: {conflict.reason}"
-        log.error("%s", text)
+        log.error(
+            "producer.conflict", "%(reason)s",
+            producer=self._shared.producer_id, group=conflict.group or None, reason=text,
+        )  # fmt: skip
         self._conflicts.append(ProducerConflict(text))
 
     def _held(self, info: StreamInfo, wanted: list[Span3]) -> Iterator[Span3]:

@@ -65,7 +65,7 @@ class Encoder:
         messages = encode_plain(open_frame(row.frame), self._keys)
         made = [
             Outgoing(
-                row.id, stream.topic, stream.partition, m.body, None, m.headers, m.message_id, m.timestamp_us,
+                row.id, stream.topic, stream.partition, m.body, m.content_type, m.headers, m.message_id, m.timestamp_us,
                 len(messages) - number,
             )
             for number, m in enumerate(messages, 1)

@@ -8,7 +8,6 @@ writer, which alone uses the outbox and calls :meth:`ProducerEngine.step`.
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 
@@ -22,6 +21,7 @@ from reliamsg.errors import (
     OutboxWriteError,
     ReliamsgError,
 )
+from reliamsg.logs import Log
 from reliamsg.message import MessageId, Stream
 from reliamsg.producer.accumulator import Accumulator, CommitBatch
 from reliamsg.producer.admission import QUEUE_BYTES, Admission
@@ -64,7 +64,7 @@ from reliamsg.version import VERSION
 
 __all__ = ["ProducerEngine"]
 
-log = logging.getLogger("reliamsg.producer")
+log = Log("reliamsg.producer")
 
 
 class ProducerEngine:
@@ -88,7 +88,7 @@ class ProducerEngine:
         self.shared = shared = self._open_shared(sites, settings, environment, stored)
         held = outbox.held()
         shared.core.opened(shared.top, held)
-        self._forget_sites({name: c.cursor for name, c in stored.items() if name not in shared.core.sites})
+        self._forget_sites({name: c for name, c in stored.items() if name not in shared.core.sites})
         self.admission = Admission(settings.max_bytes, self._room)
         self.callbacks = CallbackThread("reliamsg-callbacks", environment.on_error, log, shared.wake)
         watchers = Watchers(self.callbacks)
@@ -140,13 +140,15 @@ class ProducerEngine:
         shared.extend(top)
         return shared
 
-    def _forget_sites(self, gone: Mapping[str, int]) -> None:
+    def _forget_sites(self, gone: Mapping[str, Cursors]) -> None:
         """Sites that are no longer named: report what they never confirmed."""
-        for name, cursor in gone.items():
-            messages, _ = self._outbox.totals(cursor, self.shared.top)
+        for name, cursors in gone.items():
+            messages = self._outbox.unconfirmed(cursors)
             log.warning(
-                "producer %s: site %s is not named any more; it never confirmed %d messages that are still held",
-                self.producer_id, name, messages,
+                "producer.site_forgotten",
+                "producer %(producer)s: site %(site)s is not named any more; it never confirmed %(messages)d messages"
+                " that are still held",
+                producer=self.producer_id, site=name, messages=messages,
             )  # fmt: skip
             self.shared.journal.add(Entry("site_forgotten", site=name, detail={"unconfirmed": messages}))
         if gone:
@@ -428,8 +430,10 @@ class ProducerEngine:
             elif verdict is Verdict.RENUMBER:
                 self.renumber(self.gate.above)
                 log.warning(
-                    "producer %s: a group knows of a later epoch; what was not sent yet is in epoch %d now",
-                    self.producer_id, self._outbox.epoch,
+                    "producer.renumbered",
+                    "producer %(producer)s: a group knows of a later epoch; what was not sent yet is in epoch"
+                    " %(epoch)d now",
+                    producer=self.producer_id, epoch=self._outbox.epoch,
                 )  # fmt: skip
             elif verdict is Verdict.SEND:
                 epoch, streams = self._outbox.epoch, self.shared.streams.by_stream
@@ -509,7 +513,10 @@ class ProducerEngine:
             error = failure
         except Exception as failure:  # whatever it is, no thread may be left waiting
             if not isinstance(failure, FatalError):
-                log.exception("producer %s: storing failed", self.producer_id)
+                log.error(
+                    "producer.storing_failed", "producer %(producer)s: storing failed",
+                    producer=self.producer_id, error=type(failure).__name__, exc_info=True,
+                )  # fmt: skip
                 failure = FatalError(f"internal error: {failure!r}")
             error = failure
             self.fail(failure)
@@ -586,7 +593,10 @@ class ProducerEngine:
         if isinstance(error, FatalError):
             self.fail(error)
         else:
-            log.warning("producer %s: %s; trying again", self.producer_id, error)
+            log.warning(
+                "producer.outbox_retried", "producer %(producer)s: %(reason)s; trying again",
+                producer=self.producer_id, reason=str(error),
+            )  # fmt: skip
 
     def fail(self, error: FatalError) -> None:
         """Stop for good: nothing more is stored or sent. The writer's."""
@@ -596,7 +606,10 @@ class ProducerEngine:
             shared.changed.notify_all()
         shared.close()
         self.accumulator.refuse(error)
-        log.error("producer %s has stopped: %s", self.producer_id, error)
+        log.error(
+            "producer.stopped", "producer %(producer)s has stopped: %(reason)s",
+            producer=self.producer_id, error=type(error).__name__, reason=str(error),
+        )  # fmt: skip
         if first:
             shared.wake()  # the next step wakes all threads that wait
 

@@ -3,7 +3,6 @@ over; see :mod:`reliamsg.protocol.sender.fencing`."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from math import inf
 
@@ -17,8 +16,6 @@ from reliamsg.store.outbox import Outbox
 from reliamsg.wire.control import Status
 
 __all__ = ["EpochGate"]
-
-log = logging.getLogger("reliamsg.producer")
 
 RETRY_S = 1.0
 """How long after the disk refused a write it is tried again."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 
 from reliamsg.config import check_name
 from reliamsg.errors import ConfigError, ReliamsgError
+from reliamsg.logs import Log
 from reliamsg.message import Gap, Stream
 from reliamsg.producer.admission import Admission
 from reliamsg.producer.presence import advice
@@ -30,7 +30,7 @@ from reliamsg.wire.limits import MAX_NAMED_GROUPS
 
 __all__ = ["Groups"]
 
-log = logging.getLogger("reliamsg.producer")
+log = Log("reliamsg.producer")
 
 WALK_ROWS = 500
 """Batches examined at a time when a group has come further."""
@@ -98,9 +98,10 @@ class Groups:
                     self._drop(stream, group, entries)
                 else:
                     log.warning(
-                        "producer %s: the outbox still names group %s for topic %s and keeps messages for it, though"
-                        " it was opened without; remove_group() ends that",
-                        self._shared.producer_id, group, stream.topic,
+                        "producer.group_not_named",
+                        "producer %(producer)s: the outbox still names group %(group)s for topic %(topic)s and keeps"
+                        " messages for it, though it was opened without; remove_group() ends that",
+                        producer=self._shared.producer_id, group=group, topic=stream.topic, partition=stream.partition,
                     )  # fmt: skip
         return changes
 

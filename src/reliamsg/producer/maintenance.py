@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 
 from reliamsg.errors import ReliamsgError
+from reliamsg.logs import Log
 from reliamsg.message import Stream
 from reliamsg.producer.admission import Admission
 from reliamsg.producer.confirmations import ConfirmationTracker
@@ -21,7 +21,7 @@ from reliamsg.store.outbox import Cursors, Outbox, Parked
 
 __all__ = ["PROGRESS_ROWS", "Maintenance"]
 
-log = logging.getLogger("reliamsg.producer")
+log = Log("reliamsg.producer")
 
 PROGRESS_S = 0.1
 """Cursors are stored this often while there is something to store; what was confirmed since is sent again after a
@@ -175,8 +175,10 @@ class Maintenance:
             groups.left(left)
         for name, count in unsent.items():
             log.warning(
-                "producer %s: %d batches left the outbox although site %s never confirmed them: it is full",
-                shared.producer_id, count, name,
+                "producer.unconfirmed_released",
+                "producer %(producer)s: %(batches)d batches left the outbox although site %(site)s never confirmed"
+                " them: it is full",
+                producer=shared.producer_id, batches=count, site=name,
             )  # fmt: skip
 
     def _lacking(self, row: int) -> list[str]:

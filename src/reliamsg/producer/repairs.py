@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from math import inf
 
 from reliamsg.errors import StoreCorrupt
 from reliamsg.keys import KeyRing
+from reliamsg.logs import Log
 from reliamsg.message import Stream
 from reliamsg.producer.announcements import Announcements
 from reliamsg.producer.site import SiteSender
@@ -21,7 +21,7 @@ from reliamsg.wire.data import frames_of
 
 __all__ = ["RepairSender"]
 
-log = logging.getLogger("reliamsg.producer")
+log = Log("reliamsg.producer")
 
 PAGE_BYTES = 128 * 1024
 """Read from the outbox at a time, or what may be sent in PAGE_S, if that is less."""
@@ -96,7 +96,10 @@ class RepairSender:
         try:
             return self._outbox.numbered(info.row.id, piece.epoch, piece.first, piece.last, self._page)
         except StoreCorrupt as error:
-            log.error("producer %s: can't repair: %s", self._shared.producer_id, error)
+            log.error(
+                "producer.repair_failed", "producer %(producer)s: can't repair: %(reason)s",
+                producer=self._shared.producer_id, stream=str(piece.stream), epoch=piece.epoch, reason=str(error),
+            )  # fmt: skip
             return []
 
     def _lacking(self, piece: Piece, first: int, last: int, now: float) -> None:

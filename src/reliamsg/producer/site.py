@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from reliamsg.config import Site
+from reliamsg.logs import Log
 from reliamsg.message import Stream
 from reliamsg.producer.confirmations import ConfirmationTracker
 from reliamsg.producer.connectivity import Connectivity
@@ -28,7 +28,7 @@ from reliamsg.wire.control import State
 
 __all__ = ["SiteParts", "SiteSender"]
 
-log = logging.getLogger("reliamsg.producer")
+log = Log("reliamsg.producer")
 
 PULL_ROWS = 64
 """Most rows given to a transport at once."""
@@ -169,8 +169,10 @@ class SiteSender:
             elif binding not in self._missing:
                 self._missing.add(binding)
                 log.warning(
-                    "producer %s: %s; what is published is kept until then",
-                    self._shared.producer_id, advice({self.site.name: missing}, binding.topic),
+                    "producer.group_unseen", "producer %(producer)s: %(advice)s; what is published is kept until then",
+                    producer=self._shared.producer_id, site=self.site.name, topic=binding.topic,
+                    partition=binding.partition, group=binding.group,
+                    advice=advice({self.site.name: missing}, binding.topic),
                 )  # fmt: skip
 
     def control_received(self, address: str, body: bytes) -> None:
@@ -325,5 +327,9 @@ class SiteSender:
         self._parked.add(queue.stream_id)
         shared, name = self._shared, self.site.name
         stream = shared.streams.by_id[queue.stream_id].row.stream
-        log.warning("producer %s: %s is parked at site %s: %s", shared.producer_id, stream, name, reason)
+        log.warning(
+            "producer.stream_parked",
+            "producer %(producer)s: %(stream)s is parked at site %(site)s: %(reason)s",
+            producer=shared.producer_id, stream=str(stream), site=name, reason=reason,
+        )  # fmt: skip
         shared.journal.add(Entry("parked", stream, site=name, reason=reason[:200]))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Iterable
 
 from reliamsg import forks
 from reliamsg.errors import ClosedError, FatalError
+from reliamsg.logs import Log
 from reliamsg.message import Stream
 from reliamsg.producer.journalling import MAX_WAITING_ROWS, RULES
 from reliamsg.producer.presence import PresenceTracker
@@ -22,7 +22,7 @@ from reliamsg.transport.base import Binding
 
 __all__ = ["Shared"]
 
-log = logging.getLogger("reliamsg.producer")
+log = Log("reliamsg.producer")
 
 
 class Shared:
@@ -117,6 +117,8 @@ class Shared:
             elif marked and not unseen:
                 window.mark_proven(stream_id)
                 log.info(
-                    "producer %s: all groups of %s are known at site %s; what was sent before is sent there again",
-                    self.producer_id, stream, site,
+                    "producer.groups_seen",
+                    "producer %(producer)s: all groups of %(stream)s are known at site %(site)s; what was sent before"
+                    " is sent there again",
+                    producer=self.producer_id, stream=str(stream), site=site,
                 )  # fmt: skip

@@ -7,7 +7,6 @@ when there is a first call.
 from __future__ import annotations
 
 import contextlib
-import logging
 import queue
 import threading
 from _thread import start_new_thread
@@ -15,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 
 from reliamsg.arguments import unrun
+from reliamsg.logs import Log
 
 __all__ = ["CallbackThread", "OnError"]
 
@@ -31,9 +31,7 @@ class CallbackThread:
     reported to ``on_error``.
     """
 
-    def __init__(
-        self, name: str, on_error: OnError | None, log: logging.Logger, wake: Callable[[], None]
-    ) -> None:
+    def __init__(self, name: str, on_error: OnError | None, log: Log, wake: Callable[[], None]) -> None:
         """`wake` makes the worker call :meth:`start`; it is called on any thread."""
         self._name = name
         self._on_error = on_error
@@ -64,7 +62,10 @@ class CallbackThread:
         if self._on_error is None:
             return
         if len(self._errors) >= MAX_ERRORS_WAITING:
-            self._log.error("on_error is busy; not told of: %s", error)
+            self._log.error(
+                "client.on_error_busy", "on_error is busy; not told of: %(reason)s",
+                error=type(error).__name__, reason=str(error),
+            )  # fmt: skip
             return
         self._errors.append(error)
         self.put(self._tell)
@@ -76,7 +77,11 @@ class CallbackThread:
             try:
                 thread.start()
             except RuntimeError:  # the interpreter is shutting down
-                self._log.warning("%s: not called any more, since the interpreter ends", self._name)
+                self._log.warning(
+                    "client.callbacks_not_called",
+                    "%(thread_name)s: not called any more, since the interpreter ends",
+                    thread_name=self._name,
+                )
                 return
             self._thread = thread
             self.has_started = True
@@ -101,7 +106,10 @@ class CallbackThread:
                 try:
                     call()
                 except Exception as error:  # noqa: BLE001  (the application's own code, on our thread)
-                    self._log.exception("a callback of the application raised")
+                    self._log.error(
+                        "client.callback_failed", "a callback of the application raised",
+                        error=type(error).__name__, exc_info=True,
+                    )  # fmt: skip
                     self.report(error)
 
     def _next(self) -> Callable[[], object] | None:
@@ -122,8 +130,13 @@ class CallbackThread:
         assert self._on_error is not None  # else nothing would be queued
         try:
             mistake = unrun("on_error", self._on_error(error))
-        except Exception:  # noqa: BLE001  (the same)
-            self._log.exception("on_error raised")
+        except Exception as raised:  # noqa: BLE001  (the same)
+            self._log.error(
+                "client.on_error_failed", "on_error raised", error=type(raised).__name__, exc_info=True
+            )
             return
         if mistake is not None:
-            self._log.error("%s; not told of: %s", mistake, error)
+            self._log.error(
+                "client.on_error_not_run", "%(mistake)s; not told of: %(reason)s",
+                mistake=str(mistake), error=type(error).__name__, reason=str(error),
+            )  # fmt: skip

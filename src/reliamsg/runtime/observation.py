@@ -5,13 +5,13 @@ Each kind of client registers itself with :func:`observed`, so that who observes
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import singledispatch
 from typing import Any, Literal
 
 from reliamsg.errors import ConfigError
+from reliamsg.logs import Log
 from reliamsg.store.journal import Entry
 
 __all__ = ["JournalListener", "JournalListeners", "Observed", "State", "client_name", "observed"]
@@ -24,7 +24,7 @@ class JournalListeners:
     """Passes entries to any number of listeners; :meth:`Journal.listen <reliamsg.store.journal.Journal.listen>` takes
     one. A listener that raises is logged and removed: it must not stop the client."""
 
-    def __init__(self, log: logging.Logger) -> None:
+    def __init__(self, log: Log) -> None:
         self._log = log
         self._listeners: list[JournalListener] = []
 
@@ -39,8 +39,12 @@ class JournalListeners:
         for listener in tuple(self._listeners):
             try:
                 listener(entries)
-            except Exception:  # noqa: BLE001  (logged; the client must go on)
-                self._log.exception("a listener to the journal raised, and is not called any more")
+            except Exception as error:  # noqa: BLE001  (logged; the client must go on)
+                self._log.error(
+                    "client.journal_listener_failed",
+                    "a listener to the journal raised, and is not called any more",
+                    error=type(error).__name__, exc_info=True,
+                )  # fmt: skip
                 self._listeners.remove(listener)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 from typing import Protocol
 
 from reliamsg.errors import FatalError
+from reliamsg.logs import Log
 from reliamsg.runtime.wakeup import Wakeup
 
 __all__ = ["Work", "Worker"]
@@ -30,7 +30,7 @@ class Worker:
     """Calls ``step()`` at the time that the previous call returned, and whenever it is woken, until it is ended."""
 
     def __init__(
-        self, name: str, clock: Callable[[], float], log: logging.Logger, most_idle_s: float | None = None
+        self, name: str, clock: Callable[[], float], log: Log, most_idle_s: float | None = None
     ) -> None:
         """`most_idle_s`: the maximum number of seconds between two steps; None for no limit."""
         self._name = name
@@ -70,7 +70,10 @@ class Worker:
             try:
                 deadline = work.step()
             except Exception as error:  # noqa: BLE001  (no thread may be left waiting, whatever the error)
-                self._log.exception("%s: a step failed", self._name)
+                self._log.error(
+                    "client.step_failed", "%(thread_name)s: a step failed",
+                    thread_name=self._name, error=type(error).__name__, exc_info=True,
+                )  # fmt: skip
                 work.fail(
                     error if isinstance(error, FatalError) else FatalError(f"internal error: {error!r}")
                 )

@@ -88,8 +88,8 @@ class Announcements:
                 self._oracle.announced_missing(self._member.group, name, stream, one.missing)
 
     def delivered(self, message: Message) -> None:
-        """It delivers a message. It must not have announced the message as settled, and must certainly be the only
-        reader."""
+        """It delivers a message. It must not have announced the message as settled, except for dead letters, and must
+        certainly be the only reader."""
         now, name = self._scheduler.now, self._member.name
         position = self._positions.get(message.stream, (0, 0))
         if not message.replayed and (message.epoch, message.seq) < position:

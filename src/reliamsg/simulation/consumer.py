@@ -26,15 +26,17 @@ from reliamsg.protocol.receiver.rules import Rules
 from reliamsg.runtime.clock import Clock
 from reliamsg.runtime.environment import Environment
 from reliamsg.simulation.announcements import Announcements, Member
-from reliamsg.simulation.consumer_journal import NOT_READABLE, ConsumerJournal
+from reliamsg.simulation.consumer_journal import NOT_READABLE, ConsumerJournal, message_of
 from reliamsg.simulation.incidents import Incidents
 from reliamsg.simulation.installation import Installation
 from reliamsg.simulation.oracle import Oracle
 from reliamsg.simulation.process import RESTART_S, Machine, Process, ProcessJudge
+from reliamsg.simulation.replays import Replays
 from reliamsg.simulation.scenario import Scenario
 from reliamsg.simulation.settings import journal_export
 from reliamsg.simulation.stopwatch import Stopwatch
 from reliamsg.store.inbox import Inbox
+from reliamsg.store.inbox_view import read_dead_letters
 
 __all__ = ["ConsumerProcess"]
 
@@ -101,6 +103,7 @@ class ConsumerProcess(Process):
         """Acknowledged, not known to be durable."""
         self._awaited: tuple[int, list[MessageId]] | None = None
         """The message whose acknowledgement the application waits to be durable, and the number to ask with."""
+        self.replays = Replays(oracle.violate, self.name)
         self._stopwatch = Stopwatch(self.scheduler.now)
         oracle.consumer_added(self.name, self._stopwatch, self.journal)
 
@@ -223,6 +226,7 @@ class ConsumerProcess(Process):
         self._chunk, self._busy, self._awaited = None, False, None
         self._unacked.clear()
         self._acked.clear()
+        self.replays.terminated()
         self._stopwatch.update(self.scheduler.now, False)
         self._announcements.terminated()
         self.journal.process_terminated(self.may_lose_its_file)
@@ -230,6 +234,7 @@ class ConsumerProcess(Process):
     def after_file_replaced(self, since: float) -> None:
         """See :class:`Process`."""
         self.journal.file_replaced()
+        self.replays.file_replaced()
         self._announcements.inbox_replaced()
         self._oracle.inbox_replaced(self.group, self.name, since)
         self.journal.report()
@@ -247,6 +252,8 @@ class ConsumerProcess(Process):
             engine.standby.close_given_up()
         if engine.shared.health.may_write and self.faults.bites("streams_forgotten"):
             self._forget_streams(engine)
+        if engine.shared.inbox.dead_letter_count and self.faults.bites("dead_letters_replayed"):
+            self._replay_dead_letters(engine)
         if self._installation.is_outdated:
             self._count_unreadable(engine)
         errors = engine.shared.health.take_errors()
@@ -292,7 +299,7 @@ class ConsumerProcess(Process):
             self._reads_since = self.scheduler.now
         if self._awaited is not None:
             self._check_durable(engine)
-        if not self._busy and (engine.deliveries.may_deliver or self._chunk is not None):
+        if not self._busy and (engine.deliveries.may_take or self._chunk is not None):
             self._handle_after(self.executor.uniform(0.0, self.settings["handling_s"]))
 
     def _check_durable(self, engine: ConsumerEngine) -> None:
@@ -303,11 +310,12 @@ class ConsumerProcess(Process):
             if not engine.shared.durability.is_durable(number):
                 return
         except InboxWriteError:
-            self._awaited = None
+            self._awaited = None  # what it waited for is awaited with the next one
             return
         except ReliamsgError:
             return
         self._oracle.acknowledged_durably(self.group, self.name, messages)
+        self.replays.committed()
         self._awaited = None
 
     def status(self) -> ConsumerStatus | None:
@@ -318,6 +326,11 @@ class ConsumerProcess(Process):
     def may_read(self) -> bool:
         """Whether there is a client, and nothing keeps it from reading."""
         return self.engine is not None and not self.engine.shared.role.barred
+
+    def check_replays(self) -> None:
+        """The run is about to end: unless another consumer reads, everything that was asked for has been delivered."""
+        if self.engine is not None and self.engine.shared.role.in_charge:
+            self.replays.check_delivered()
 
     @property
     def known_producers(self) -> Set[str]:
@@ -346,7 +359,9 @@ class ConsumerProcess(Process):
             elif isinstance(item, LateItem):
                 engine.dead_letters.late_seen(item.number)
             elif isinstance(item, ReplayItem):
-                item.message.ack()
+                self._handle_one(engine, item.message)
+                if self._crashes_in_handler():
+                    return
             self._chunk = item if isinstance(item, DeliverySlice) else None
         if self._chunk is not None:
             most = self.settings["batch"]
@@ -378,9 +393,7 @@ class ConsumerProcess(Process):
             self._handler_fails(message)
         elif self.faults.bites("rejected"):
             self.faults.strikes("rejected")
-            message.reject("as simulated")
-            self._oracle.rejected(self.group, self.name, message.id)
-            self._acked.append(message.id)
+            self._reject(message)
         elif self._application.random() < 0.05:
             self._unacked.append(message)
             self.executor.after(self._application.uniform(*SLOW_S), self._acknowledge_later)
@@ -408,9 +421,14 @@ class ConsumerProcess(Process):
 
     def _receive(self, message: Message) -> None:
         self._announcements.delivered(message)
-        self._oracle.delivered(self.group, self.name, message)
+        if message.replayed:
+            self._oracle.replayed(self.group, self.name, message)
+            self.replays.delivered(message.id)
+        else:
+            self._oracle.delivered(self.group, self.name, message)
         if self.traced:
-            self.note(f"delivers {message.id}" + (" again" if message.redelivered else ""))
+            how = " as a dead letter" if message.replayed else " again" if message.redelivered else ""
+            self.note(f"delivers {message.id}{how}")
 
     def _crashes_in_handler(self) -> bool:
         if self.faults.bites("crash_inside"):
@@ -421,18 +439,37 @@ class ConsumerProcess(Process):
 
     def _handler_fails(self, message: Message) -> None:
         fail(message, RuntimeError("as simulated"))
-        self._oracle.handler_failed(self.group, self.name, message.id, self.journal.max_attempts)
+        self._failed(message, self.journal.max_attempts)
+
+    def _failed(self, message: Message, tries: float) -> None:
+        if message.replayed:
+            self.replays.failed(message.id)
+        else:
+            self._oracle.handler_failed(self.group, self.name, message.id, tries)
+
+    def _reject(self, message: Message) -> None:
+        message.reject("as simulated")
+        if message.replayed:
+            self.replays.failed(message.id)
+        else:
+            self._oracle.rejected(self.group, self.name, message.id)
+            self._acked.append(message.id)
 
     def _acknowledge(self, engine: ConsumerEngine, message: Message) -> None:
         message.ack()
         self._acknowledged(engine, message)
 
     def _acknowledged(self, engine: ConsumerEngine, message: Message) -> None:
-        self._oracle.acknowledged(self.group, self.name, message.id)
-        self._acked.append(message.id)
+        if message.replayed:
+            self._oracle.revived(self.group, message.id)
+            self.replays.acknowledged(message.id)
+        else:
+            self._oracle.acknowledged(self.group, self.name, message.id)
+            self._acked.append(message.id)
         if self._awaited is None and self._application.random() < 0.3:
             self._awaited = engine.shared.durability.want_soon(), self._acked
             self._acked = []
+            self.replays.await_commit()
 
     def _acknowledge_later(self) -> None:
         if self._unacked and self.engine is not None:
@@ -491,3 +528,20 @@ class ConsumerProcess(Process):
             self.faults.strikes("streams_forgotten")
         if count:
             self.note(f"forgets {count} of {len(some)} streams")
+
+    def _replay_dead_letters(self, engine: ConsumerEngine) -> None:
+        """An operator has some dead letters delivered again; perhaps some that are being delivered again."""
+        chance = self.faults.random("dead_letters_replayed")
+        try:
+            letters = read_dead_letters(self.drive.path)
+            some = chance.sample(letters, chance.randint(1, len(letters))) if letters else []
+            self.replays.ask(map(message_of, some))
+            count, unknown = engine.dead_letters.replay([letter.id for letter in some])
+        except ReliamsgError as error:
+            self.note(f"can't replay: {error}")
+            return
+        if unknown:
+            self._oracle.violate("lost", f"{unknown} dead letters of {self.name} are gone")
+        if count:
+            self.faults.strikes("dead_letters_replayed")
+            self.note(f"has {count} of {len(letters)} dead letters delivered again")

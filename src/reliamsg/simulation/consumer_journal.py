@@ -17,12 +17,13 @@ from reliamsg.simulation.journal_copy import JournalCopy
 from reliamsg.simulation.oracle import Oracle
 from reliamsg.simulation.readers import NEVER
 from reliamsg.simulation.settings import ClientSettings
-from reliamsg.simulation.stored import quarantine
+from reliamsg.simulation.stored import dropped_unverified, quarantine
+from reliamsg.store.inbox_rows import DeadLetter
 from reliamsg.store.inbox_view import read_dead_letters
 from reliamsg.store.journal import JournalRow, read_journal
 from reliamsg.store.quarantine import LATER_VERSION
 
-__all__ = ["NOT_READABLE", "ConsumerJournal"]
+__all__ = ["NOT_READABLE", "ConsumerJournal", "message_of"]
 
 NOT_READABLE = (UNREADABLE, LATER_VERSION)
 """Why deliveries are in quarantine that an installation can't read."""
@@ -79,6 +80,14 @@ class ConsumerJournal:
             found = quarantine(connection)
         return any(
             each.stream == stream and each.epoch == epoch and each.first <= seq <= each.last for each in found
+        )
+
+    def was_dropped_unverified(self, stream: Stream, epoch: int, seq: int) -> bool:
+        """See :class:`~reliamsg.simulation.oracle.ConsumerFiles`."""
+        with self._drive.reading() as connection:
+            found = list(dropped_unverified(connection))
+        return any(
+            each.stream == stream and each.epoch == epoch and each.seq <= seq <= each.last for each in found
         )
 
     def came_before_join(self, stream: Stream, epoch: int, seq: int) -> bool:
@@ -227,6 +236,9 @@ class ConsumerJournal:
             return
         with self._drive.reading() as connection:
             kept = [row for row in quarantine(connection) if row.reason == LATER_VERSION]
+            dropped = list(dropped_unverified(connection))
+        for one in dropped:
+            self._oracle.kept_unreadable(self._group, one.stream, one.epoch, one.seq, one.last)
         for row in kept:
             self._oracle.kept_unreadable(self._group, row.stream, row.epoch, row.first, row.last)
             self._kept |= {(row.stream, row.epoch, seq) for seq in range(row.first, row.last + 1)}
@@ -249,12 +261,19 @@ class ConsumerJournal:
         for number in sorted(self._kept - found):
             self._oracle.violate("lost", f"{number} was in the quarantine of {self._name}")
 
-    def report_dead_letters(self) -> None:
-        """The run has ended: report all dead letters."""
-        for letter in read_dead_letters(self._drive.path):
-            stream = letter.stream
-            message = MessageId(stream.producer, letter.epoch, stream.topic, stream.partition, letter.seq)
+    def report_dead_letters(self) -> list[MessageId]:
+        """The run has ended: report all dead letters, and return them."""
+        messages = [message_of(letter) for letter in read_dead_letters(self._drive.path)]
+        for message in messages:
             self._oracle.dead_letter_found(self._group, message)
+        return messages
+
+
+def message_of(letter: DeadLetter) -> MessageId:
+    """The message that a dead letter is."""
+    return MessageId(
+        letter.stream.producer, letter.epoch, letter.stream.topic, letter.stream.partition, letter.seq
+    )
 
 
 def _stream_of(row: JournalRow) -> Stream:

@@ -17,6 +17,8 @@ class DeadLetters:
         self._all: set[MessageId] = set()
         self._awaited: set[MessageId] = set()
         """Messages that were not delivered again since: at the end they must be in an inbox."""
+        self._revived: set[MessageId] = set()
+        """Messages that were acknowledged after they had been dead letters."""
         self._found: set[MessageId] = set()
         self._early: Counter[Stream] = Counter()
 
@@ -26,7 +28,8 @@ class DeadLetters:
     def add(self, message: MessageId) -> None:
         """A message became a dead letter."""
         self._all.add(message)
-        self._awaited.add(message)
+        if message not in self._revived:  # else this was learned only afterwards
+            self._awaited.add(message)
 
     def count_early(self, message: MessageId) -> int:
         """A message becomes a dead letter after fewer attempts than configured. Returns how many did in its stream:
@@ -36,6 +39,11 @@ class DeadLetters:
 
     def delivered_again(self, message: MessageId) -> None:
         """A message is delivered, though it may be a dead letter: it need not be one at the end."""
+        self._awaited.discard(message)
+
+    def revived(self, message: MessageId) -> None:
+        """A dead letter was delivered again and acknowledged: it need not be one at the end."""
+        self._revived.add(message)
         self._awaited.discard(message)
 
     def inbox_replaced(self) -> None:

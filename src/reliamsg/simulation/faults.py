@@ -83,6 +83,7 @@ FAULTS: dict[str, tuple[float, str]] = {
     "rejected": (0.01, "the application rejects a message"),
     # Operators
     "streams_forgotten": (0.02, "an operator has a group forget settled streams"),
+    "dead_letters_replayed": (0.05, "an operator has a consumer deliver some of its dead letters again"),
     # Malice
     "forged": (0.05, "someone without the key publishes or announces in another's name"),
     "replayed": (0.05, "someone replays captured frames"),
@@ -115,7 +116,8 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     ),
     "disks": ("disk_full", "fsync_error", "target_down", "wal_lost", *_PROCESSES),
     "applications": (
-        "handler_failed", "rejected", "streams_forgotten", "outdated", "crash_inside", "restored_inbox", *_PROCESSES,
+        "handler_failed", "rejected", "streams_forgotten", "dead_letters_replayed", "outdated", "crash_inside",
+        "restored_inbox", *_PROCESSES,
     ),
     "malice": (
         "forged", "replayed", "flood", "far_epoch", "damage", "control_lost", "control_twice", "control_late",

@@ -38,6 +38,10 @@ class ConsumerFiles(Protocol):
     def is_quarantined(self, stream: Stream, epoch: int, seq: int) -> bool:
         """Whether a message is in the inbox's quarantine, as committed."""
 
+    def was_dropped_unverified(self, stream: Stream, epoch: int, seq: int) -> bool:
+        """Whether the consumer, which has keys, dropped a message in a format in which it can verify no signature, for
+        want of room in the quarantine."""
+
     def came_before_join(self, stream: Stream, epoch: int, seq: int) -> bool:
         """Whether a message was published before the consumer joined its stream, according to the journal."""
 
@@ -525,6 +529,9 @@ class Oracle:
                 if message.epoch == epoch and first <= message.seq <= last and stream_of(message) == stream:
                     if self._files[consumer].is_quarantined(stream, epoch, message.seq):
                         continue  # it is safe there, and will be read from there
+                    if self._files[consumer].was_dropped_unverified(stream, epoch, message.seq):
+                        self._unreadable[group].add(message)
+                        continue
                     if not self._left_messages.was_left(group, message):
                         self._files[consumer].report_left_messages()
                     if self._left_messages.was_left(group, message):
@@ -540,28 +547,23 @@ class Oracle:
     def delivered(self, group: str, consumer: str, message: Message) -> None:
         """An application received a message."""
         identity, now = message.id, self._scheduler.now
-        operation = self.operations.get(message.body)
+        operation = self._recognize(group, consumer, message)
         if operation is None:
-            self.violate("phantom", f"{identity} at {consumer}: {message.body[:40]!r}", (group, identity))
             return
-        if operation.outcome == "failed":
-            self.violate("delivered_after_failed", f"{identity} at {consumer}")
-        self._identify(operation, identity)
         self._starts.joined(group, operation.stream, consumer, self._scheduler.now)
         self._note_start(group, operation)
         received = self._received.setdefault((group, operation.stream), _Received())
         self._attempts[group][identity] += 1
         if identity in self.deliveries[group]:
             self._check_redelivery(group, consumer, message, identity)
-        elif not (message.redelivered or message.replayed):
+        elif not message.redelivered:
             self._check_order(group, consumer, operation, identity, received)
         announced = self.readers.knows_settled(consumer, identity)
-        if not message.replayed and self.declarations[group].was_known(consumer, identity, announced):
+        if self.declarations[group].was_known(consumer, identity, announced):
             self.violate("delivered_after_gap", f"{identity} at {consumer}")
         self._check_failed(group, consumer, received, message, identity)
         self._dead_letters[group].delivered_again(identity)
-        if not message.replayed:
-            self.first_deliveries[group].delivered(consumer, identity, now, message.redelivered)
+        self.first_deliveries[group].delivered(consumer, identity, now, message.redelivered)
         self.deliveries[group][identity] = consumer
         self._delivered_at[group][identity] = now
         place = (identity.epoch, identity.seq)
@@ -572,14 +574,31 @@ class Oracle:
         received.note_reached(consumer, place)
         self._restart_clock(consumer, received)
 
+    def replayed(self, group: str, consumer: str, message: Message) -> None:
+        """An application received a dead letter again."""
+        self._recognize(group, consumer, message)
+
+    def revived(self, group: str, message: MessageId) -> None:
+        """An application acknowledged a dead letter that it had received again."""
+        self._dead_letters[group].revived(message)
+
+    def _recognize(self, group: str, consumer: str, message: Message) -> Operation | None:
+        """What published a message that an application received."""
+        operation = self.operations.get(message.body)
+        if operation is None:
+            self.violate("phantom", f"{message.id} at {consumer}: {message.body[:40]!r}", (group, message.id))
+            return None
+        if operation.outcome == "failed":
+            self.violate("delivered_after_failed", f"{message.id} at {consumer}")
+        self._identify(operation, message.id)
+        return operation
+
     def _restart_clock(self, consumer: str, received: _Received) -> None:
         """The clock of the consumer's next gap starts now."""
         received.moved_at[consumer] = self._stopwatches[consumer].read(self._scheduler.now)
 
     def _check_redelivery(self, group: str, consumer: str, message: Message, identity: MessageId) -> None:
         """A redelivered message must be flagged if the consumer could know that it is one, and must not be settled."""
-        if message.replayed:
-            return
         before = self.deliveries[group][identity]
         at = self._delivered_at[group][identity]
         knew = before == consumer or self.readers.knows_delivered(consumer, identity, at)
@@ -642,7 +661,7 @@ class Oracle:
         if another inbox had settled it.
         """
         failed = received.failed.get(consumer)
-        if not failed or message.replayed:
+        if not failed:
             return
         overtaken_by = failed.pop(identity, None)
         if overtaken_by is not None and not self._settled_elsewhere(group, identity):

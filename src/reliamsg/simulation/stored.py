@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from collections.abc import Iterator
 
@@ -11,9 +12,9 @@ from reliamsg.message import MessageId
 from reliamsg.simulation.attacker import INCARNATION
 from reliamsg.simulation.disk import Drive
 from reliamsg.store.quarantine import LATER_VERSION, QuarantinedDelivery, Selection, read_quarantined
-from reliamsg.wire.data import FrameError, open_frame
+from reliamsg.wire.data import Envelope, FrameError, open_frame
 
-__all__ = ["quarantine", "stored_in_inbox", "stored_in_outbox"]
+__all__ = ["dropped_unverified", "quarantine", "stored_in_inbox", "stored_in_outbox"]
 
 ALL = 1_000_000
 
@@ -49,6 +50,16 @@ def quarantine(connection: sqlite3.Connection) -> list[QuarantinedDelivery]:
     rows = read_quarantined(connection, Selection(), ALL)
     opened = [_opened(connection, row) if row.reason == LATER_VERSION else row for row in rows]
     return [row for row in opened if row is not None]
+
+
+def dropped_unverified(connection: sqlite3.Connection) -> Iterator[Envelope]:
+    """Signed batches that count as unsigned, since their consumer could not verify them, and its quarantine had no room
+    for them. Samples of them are in the inbox."""
+    for (data,) in connection.execute("SELECT frame FROM quarantine WHERE reason = 'unsigned'"):
+        with contextlib.suppress(FrameError):
+            envelope = open_frame(data).envelope
+            if envelope.key_id is not None:
+                yield envelope
 
 
 def _opened(connection: sqlite3.Connection, row: QuarantinedDelivery) -> QuarantinedDelivery | None:

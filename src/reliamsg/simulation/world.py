@@ -205,11 +205,13 @@ class World:
         self.scheduler.run(self.scheduler.now + LINGER_S + announced_in)
         if not stalled:
             self._finish_late(liveness, end)
+        for consumer in () if stalled else self.consumers:
+            consumer.check_replays()
         for process in (*self.consumers, *self.producers):
             process.close()
         for consumer in self.consumers:
             consumer.journal.report()
-            consumer.journal.report_dead_letters()
+            consumer.replays.check_stored(consumer.journal.report_dead_letters())
             consumer.journal.report_unreadable()
         self._report_excuses()
         waiting = {

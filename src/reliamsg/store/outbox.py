@@ -490,6 +490,18 @@ class Outbox:
             ).fetchone()
             return int(count), int(size)
 
+    def unconfirmed(self, cursors: Cursors) -> int:
+        """The number of messages that a site has not confirmed."""
+        count, _ = self.totals(cursors.cursor)
+        with self._db.reading() as connection:
+            for parked in cursors.parked:
+                (more,) = connection.execute(
+                    "SELECT coalesce(sum(count), 0) FROM batch WHERE stream_id = ? AND id >= ? AND id < ?",
+                    (parked.stream_id, parked.cursor, cursors.cursor),
+                ).fetchone()
+                count += int(more)
+        return count
+
     def _rows(self, found: Iterable[tuple[Any, ...]]) -> list[Row]:
         """Rows with :data:`COLUMNS` and a frame."""
         return [

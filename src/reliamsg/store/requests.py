@@ -9,7 +9,6 @@ that it is never read in part. Requests are idempotent.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import secrets
 import stat
@@ -19,11 +18,12 @@ from typing import Literal
 
 import msgspec
 
+from reliamsg.logs import Log
 from reliamsg.message import Stream
 
 __all__ = ["Answer", "Request", "RequestBox", "ask"]
 
-log = logging.getLogger("reliamsg.store")
+log = Log("reliamsg.store")
 
 MAX_REQUEST_BYTES = 1024 * 1024
 MAX_AT_ONCE = 100
@@ -71,7 +71,10 @@ class RequestBox:
             try:
                 found.append((name, msgspec.json.decode(_read(self._path / name), type=Request)))
             except (OSError, ValueError, msgspec.MsgspecError) as error:
-                log.warning("%s: not a request: %s", self._path / name, error)
+                log.warning(
+                    "store.request_unreadable", "%(file)s: not a request: %(reason)s",
+                    file=str(self._path / name), reason=str(error),
+                )  # fmt: skip
                 self._remove(name)
         return found
 
@@ -85,7 +88,10 @@ class RequestBox:
         try:
             os.unlink(self._path / name)
         except OSError as error:
-            log.warning("%s: %s", self._path / name, error)
+            log.warning(
+                "store.request_not_removed", "%(file)s: the request can't be removed: %(reason)s",
+                file=str(self._path / name), reason=str(error),
+            )  # fmt: skip
 
 
 def ask(inbox: Path, request: Request, timeout: float) -> Answer | None:

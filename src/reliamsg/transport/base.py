@@ -82,7 +82,7 @@ class Outgoing(msgspec.Struct, frozen=True):
     partition: int
     body: bytes
     content_type: str | None
-    """``application/vnd.reliamsg.batch`` for a data frame; None for the plain form."""
+    """``application/vnd.reliamsg.batch`` for a data frame; for the plain form that of the application, or None."""
     headers: Mapping[str, str] | None
     """The plain form's identity and the application's headers; None for a data frame."""
     message_id: str

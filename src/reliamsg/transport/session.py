@@ -7,7 +7,6 @@ exponentially longer and with jitter; ``close()`` cuts every pause short.
 
 from __future__ import annotations
 
-import logging
 import random
 import threading
 import time
@@ -26,6 +25,7 @@ from tenacity import (
 )
 
 from reliamsg.config import Credentials, Endpoint, Site
+from reliamsg.logs import Log
 from reliamsg.transport.base import ReceiverEvents, SenderEvents
 
 __all__ = [
@@ -38,7 +38,7 @@ __all__ = [
     "shortest_pause",
 ]
 
-log = logging.getLogger(__name__)
+log = Log(__name__)
 
 STEADY_SECONDS = 1.0
 """A connection that lasted this long resets the backoff."""
@@ -183,7 +183,11 @@ class SiteSession(ABC, Generic[E]):
         if self._thread.is_alive():
             # A thread that hangs in the operating system (a name look-up, for example) is left to terminate by itself.
             self.gate.silence()
-            log.warning("site %s: the I/O thread did not terminate within %.1f s", self.site.name, timeout)
+            log.warning(
+                "transport.thread_left_behind",
+                "site %(site)s: the I/O thread did not terminate within %(timeout_s).1f s",
+                site=self.site.name, timeout_s=timeout,
+            )  # fmt: skip
 
     def _run(self) -> None:
         retry = retry_until_steady(self.site, self.stopping)
@@ -219,19 +223,31 @@ class SiteSession(ABC, Generic[E]):
             return self.attempt(endpoint, login, time.monotonic() + self.site.connect_timeout)
         except Exception as error:
             # If the thread terminated here, the site would be dead without anyone knowing.
-            log.exception("site %s: the connection failed unexpectedly", self.site.name)
+            log.error(
+                "transport.connection_crashed", "site %(site)s: the connection failed unexpectedly",
+                site=self.site.name, error=type(error).__name__, exc_info=True,
+            )  # fmt: skip
             return Ended(f"internal error: {type(error).__name__}")
 
     def _report(self, endpoint: Endpoint, ended: Ended, was_up: bool) -> None:
         try:
             if was_up:
-                log.info("site %s: disconnected from %s: %s", self.site.name, endpoint, ended.reason)
+                log.info(
+                    "transport.disconnected", "site %(site)s: disconnected from %(endpoint)s: %(reason)s",
+                    site=self.site.name, endpoint=str(endpoint), reason=ended.reason,
+                )  # fmt: skip
                 self._report_disconnected(ended)
             elif not ended.reported and not self.stopping.is_set():
-                log.info("site %s: %s is unreachable: %s", self.site.name, endpoint, ended.reason)
+                log.info(
+                    "transport.unreachable", "site %(site)s: %(endpoint)s is unreachable: %(reason)s",
+                    site=self.site.name, endpoint=str(endpoint), reason=ended.reason,
+                )  # fmt: skip
                 self.gate.events.unreachable(str(endpoint), ended.reason, ended.credentials)
-        except Exception:
-            log.exception("site %s: an event handler failed", self.site.name)
+        except Exception as error:
+            log.error(
+                "transport.event_handler_failed", "site %(site)s: an event handler failed",
+                site=self.site.name, error=type(error).__name__, exc_info=True,
+            )  # fmt: skip
 
     def _report_disconnected(self, ended: Ended) -> None:
         """Report that a connection that was up is gone."""

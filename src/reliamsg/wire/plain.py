@@ -21,8 +21,10 @@ rm-sum       CRC-32 of all of these, the application's headers and the body
 rm-sig       ``key id:signature`` in hexadecimal, if signed
 ============ ==================================================================
 
-The application's headers keep their names. A signature (:mod:`reliamsg.keys`) covers the topic's address, the key id
-and everything that the checksum covers.
+The application's headers keep their names. The value of ``content-type`` is the message's content type at the broker as
+well, for clients that look there, if it has at most 255 bytes. A consumer ignores that copy.
+
+A signature (:mod:`reliamsg.keys`) covers the topic's address, the key id and everything that the checksum covers.
 """
 
 from __future__ import annotations
@@ -31,13 +33,13 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from reliamsg.config import MAX_MESSAGE_BYTES, check_name
+from reliamsg.config import MAX_HEADER_BYTES, MAX_MESSAGE_BYTES, check_name
 from reliamsg.errors import ConfigError, MessageTooLarge
 from reliamsg.keys import KeyRing
 from reliamsg.message import MessageId, Prev, Stream
 from reliamsg.wire.address import topic_address
 from reliamsg.wire.application import RESERVED_PREFIX, check_headers, check_key
-from reliamsg.wire.data import Frame, FrameError, Origin, encode, make_records, open_frame
+from reliamsg.wire.data import CONTENT_TYPE, Frame, FrameError, Origin, encode, make_records, open_frame
 from reliamsg.wire.limits import MAX_FRAME_BYTES, MAX_INCARNATION, MAX_PLAIN_HEADERS
 
 __all__ = ["PlainMessage", "decode_plain", "encode_plain", "is_plain"]
@@ -58,6 +60,8 @@ class PlainMessage(NamedTuple):
     message_id: str
     seq: int
     timestamp_us: int
+    content_type: str | None
+    """The application's header of this name, where brokers can carry it."""
 
 
 def is_plain(headers: Mapping[str, str]) -> bool:
@@ -108,8 +112,15 @@ def encode_plain(frame: Frame, ring: KeyRing | None = None) -> list[PlainMessage
         if ring is not None:
             own["rm-sig"] = _signature(own, application, body, envelope.topic, envelope.partition, ring)
         headers = application | own if application else own
-        messages.append(PlainMessage(body, headers, prefix + number, seq, timestamp_us))
+        kind = _content_type(application) if application else None
+        messages.append(PlainMessage(body, headers, prefix + number, seq, timestamp_us, kind))
     return messages
+
+
+def _content_type(headers: Mapping[str, str]) -> str | None:
+    """In AMQP it is a short string, and consumers tell batches by theirs."""
+    found = headers.get("content-type")
+    return None if found is None or found == CONTENT_TYPE or len(found.encode()) > MAX_HEADER_BYTES else found
 
 
 def decode_plain(

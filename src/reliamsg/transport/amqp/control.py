@@ -15,7 +15,6 @@ is dropped, and the next one goes to another node (S10).
 
 from __future__ import annotations
 
-import logging
 import random
 import secrets
 import time
@@ -23,6 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from reliamsg.config import Site
+from reliamsg.logs import Log
 from reliamsg.transport.amqp.codec import control_frames, text
 from reliamsg.transport.amqp.connection import AmqpConnection
 from reliamsg.transport.amqp.pika_connection import DamagedProperties, InputListener
@@ -33,7 +33,7 @@ from reliamsg.wire.address import EXCHANGE, control_queue, is_for_one
 
 __all__ = ["REOPEN_SECONDS", "ControlChannel", "ControlState"]
 
-log = logging.getLogger(__name__)
+log = Log(__name__)
 
 BUFFER_BYTES = 2 * 1024 * 1024
 """Nothing is written while this much waits to be taken by the operating system: more than messages may fill, so that
@@ -97,7 +97,10 @@ class ControlState:
         """Log, once, that the site does not carry all control frames."""
         if not self._warned:
             self._warned = True
-            log.warning("site %s: control frames: %s", self.site.name, problem)
+            log.warning(
+                "transport.control_incomplete", "site %(site)s: control frames: %(reason)s",
+                site=self.site.name, reason=problem,
+            )  # fmt: skip
 
     def returned(self, address: str) -> bool:
         """Report a frame that no queue was bound for. Returns whether another connection has to be tried."""
@@ -273,7 +276,10 @@ class ControlChannel(InputListener):
         self._ready()
 
     def _on_cancelled(self, _: object) -> None:
-        log.info("site %s: the queue for control frames is gone", self._state.site.name)
+        log.info(
+            "transport.control_queue_gone", "site %(site)s: the queue for control frames is gone",
+            site=self._state.site.name,
+        )  # fmt: skip
         self._queue = ""
         self._declare_later()
 
@@ -308,7 +314,10 @@ class ControlChannel(InputListener):
             reason = (
                 f"frames for {address} are returned although it is listened at: another node may reach it"
             )
-            log.warning("site %s: %s", self._state.site.name, reason)
+            log.warning(
+                "transport.control_returned", "site %(site)s: %(reason)s",
+                site=self._state.site.name, address=address, reason=reason,
+            )  # fmt: skip
             self._connection.drop(Ended(reason, renewing=True))
 
     # Listening
@@ -340,7 +349,10 @@ class ControlChannel(InputListener):
     def _on_not_bound(self, refused: Refused) -> None:
         """Most likely the queue is gone; then the consumer is cancelled too."""
         self._binding = False
-        log.info("site %s: control frames: %s", self._state.site.name, refused)
+        log.info(
+            "transport.control_not_bound", "site %(site)s: control frames: %(reason)s",
+            site=self._state.site.name, reason=str(refused),
+        )  # fmt: skip
 
     # Checking that frames arrive
 
@@ -381,7 +393,10 @@ class ControlChannel(InputListener):
         ):
             self._connection.drop(Ended(f"nothing arrives at {name}, however it is bound"))
             return
-        log.info("site %s: nothing arrives at %s: bound once more", self._state.site.name, name)
+        log.info(
+            "transport.control_bound_again", "site %(site)s: nothing arrives at %(address)s: bound once more",
+            site=self._state.site.name, address=name,
+        )  # fmt: skip
         for address in unreached:
             for counted in (self._renewed, self._vain):
                 counted[address] = counted.get(address, 0) + 1

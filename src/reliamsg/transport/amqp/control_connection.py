@@ -6,16 +6,16 @@ group are what frees both, so it must not publish on the connection that it read
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 
+from reliamsg.logs import Log
 from reliamsg.transport.amqp.connection import AmqpConnection
 from reliamsg.transport.amqp.control import REOPEN_SECONDS, ControlChannel, ControlState
 from reliamsg.transport.session import Ended
 
 __all__ = ["ControlConnection"]
 
-log = logging.getLogger(__name__)
+log = Log(__name__)
 
 
 class ControlConnection:
@@ -77,7 +77,10 @@ class ControlConnection:
     def _on_over(self, ended: Ended) -> None:
         self._connection = self._control = None
         if not self._closing:
-            log.info("site %s: control frames cannot be sent: %s", self._state.site.name, ended.reason)
+            log.info(
+                "transport.control_connection_retried", "site %(site)s: control frames cannot be sent: %(reason)s",
+                site=self._state.site.name, reason=ended.reason,
+            )  # fmt: skip
             if ended.renewing or self._ahead:
                 self._ahead += 1
             wait, self._wait = self._wait, min(2 * self._wait, REOPEN_SECONDS[1])

@@ -7,7 +7,6 @@ that are used here.
 
 from __future__ import annotations
 
-import logging
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from pika import spec
 from pika.adapters.select_connection import IOLoop, SelectConnection
 
 from reliamsg.config import Credentials, Endpoint, Site
+from reliamsg.logs import Log
 from reliamsg.transport.amqp.codec import (
     BASIC_ACK,
     BASIC_NACK,
@@ -43,7 +43,7 @@ __all__ = [
     "properties", "refusal", "why_ended",
 ]  # fmt: skip
 
-log = logging.getLogger(__name__)
+log = Log(__name__)
 
 RECEIVE_BYTES = 65_536
 """How much to read from the socket at once; pika's default of 4,096 makes large messages slow."""
@@ -181,7 +181,10 @@ class PikaConnection(_Pika):
             self._on_event(Violated(Ended(str(error))))
         except Exception as error:
             self._broken = True
-            log.exception("the AMQP connection failed on what it received")
+            log.error(
+                "transport.amqp_failed", "the AMQP connection failed on what it received",
+                error=type(error).__name__, exc_info=True,
+            )  # fmt: skip
             self._on_event(Violated(Ended(f"internal error: {type(error).__name__}")))
 
     def _take(self, data: bytes) -> None:

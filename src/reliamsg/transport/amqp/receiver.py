@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -11,6 +10,7 @@ from functools import partial
 from typing import Any, cast
 
 from reliamsg.config import Site
+from reliamsg.logs import Log
 from reliamsg.transport.amqp.codec import ack_frame, readable_headers, text
 from reliamsg.transport.amqp.connection import AmqpConnection
 from reliamsg.transport.amqp.control import ControlChannel, ControlState
@@ -34,7 +34,7 @@ from reliamsg.wire.address import group_queue
 
 __all__ = ["AmqpReceiver"]
 
-log = logging.getLogger(__name__)
+log = Log(__name__)
 
 IDLE_SECONDS = 1.0
 """How long nothing must have been delivered before the queues are asked whether they are empty."""
@@ -163,7 +163,12 @@ class _Consuming(ActiveConnection):
         self.connection.perform(
             renew(self.connection, self._queues.site, bindings),
             lambda _: None,
-            lambda refused: log.info("site %s: binding: %s", self._queues.site.name, refused),
+            lambda refused: log.info(
+                "transport.binding_refused",
+                "site %(site)s: binding: %(reason)s",
+                site=self._queues.site.name,
+                reason=str(refused),
+            ),
         )
 
     def _on_channel(self, channel: Any) -> None:
@@ -190,7 +195,10 @@ class _Consuming(ActiveConnection):
             connection, known.site, known.bindings, look_first=True, stuck=known.stuck, streams=known.streams
         )
         for binding in known.stuck - before:
-            log.warning(STUCK, known.site.name, binding.topic, binding.group)
+            log.warning(
+                "transport.queue_unreachable", STUCK,
+                site=known.site.name, topic=binding.topic, partition=binding.partition, group=binding.group,
+            )  # fmt: skip
         self._existed = None if known.stuck else existed
         self._readable = [b for b in known.bindings if b not in known.stuck]
         queues = [group_queue(b.topic, b.partition, b.group) for b in self._readable]
@@ -223,7 +231,12 @@ class _Consuming(ActiveConnection):
             self.connection.perform(
                 declare(self.connection, queues.site, set(queues.stuck), stuck=still),
                 declared,
-                lambda refused: log.info("site %s: declaring: %s", queues.site.name, refused),
+                lambda refused: log.info(
+                    "transport.still_not_declared",
+                    "site %(site)s: declaring: %(reason)s",
+                    site=queues.site.name,
+                    reason=str(refused),
+                ),
                 self._patience,
             )
 
@@ -364,7 +377,10 @@ class _Consuming(ActiveConnection):
                 self.connection.drop(Ended("messages wait, and the broker does not deliver them"))
 
     def _on_not_counted(self, refused: Refused) -> None:
-        log.info("site %s: queues could not be counted: %s", self._queues.site.name, refused)
+        log.info(
+            "transport.queues_not_counted", "site %(site)s: queues could not be counted: %(reason)s",
+            site=self._queues.site.name, reason=str(refused),
+        )  # fmt: skip
         self.connection.later(IDLE_SECONDS, self._check)
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import time
 from collections.abc import Sequence
 from typing import Any
 
 from reliamsg.config import Site
+from reliamsg.logs import Log
 from reliamsg.transport.amqp.codec import PublishEncoder, text
 from reliamsg.transport.amqp.connection import AmqpConnection
 from reliamsg.transport.amqp.control import ControlChannel, ControlState
@@ -21,7 +21,7 @@ from reliamsg.wire.address import EXCHANGE, topic_address
 
 __all__ = ["AmqpSender"]
 
-log = logging.getLogger(__name__)
+log = Log(__name__)
 
 BUFFER_BYTES = 1024 * 1024
 """Nothing more is pulled while this much waits to be taken by the operating system."""
@@ -181,7 +181,10 @@ class _Publishing(ActiveConnection):
         before = set(queues.stuck)
         yield from declare(self.connection, queues.site, queues.bindings, stuck=queues.stuck)
         for binding in queues.stuck - before:
-            log.warning(STUCK, queues.site.name, binding.topic, binding.group)
+            log.warning(
+                "transport.queue_unreachable", STUCK,
+                site=queues.site.name, topic=binding.topic, partition=binding.partition, group=binding.group,
+            )  # fmt: skip
 
     def _on_declare_failed(self, refused: Refused) -> None:
         self.connection.drop(Ended(f"the broker refused to declare: {refused}"))
@@ -211,7 +214,12 @@ class _Publishing(ActiveConnection):
         self.connection.perform(
             declare(self.connection, queues.site, set(queues.stuck), stuck=still),
             lambda _: queues.stuck.intersection_update(still),
-            lambda refused: log.info("site %s: declaring: %s", queues.site.name, refused),
+            lambda refused: log.info(
+                "transport.still_not_declared",
+                "site %(site)s: declaring: %(reason)s",
+                site=queues.site.name,
+                reason=str(refused),
+            ),
             self._patience,
         )
 
@@ -299,7 +307,12 @@ class _Publishing(ActiveConnection):
             self.connection.perform(
                 self._repair_topology(text(method.routing_key)),
                 lambda _: None,
-                lambda refused: log.warning("site %s: declaring: %s", self._queues.site.name, refused),
+                lambda refused: log.warning(
+                    "transport.not_declared",
+                    "site %(site)s: a message had no queue, and the broker refuses to declare one: %(reason)s",
+                    site=self._queues.site.name,
+                    reason=str(refused),
+                ),
                 self._patience,
             )
 

@@ -7,12 +7,12 @@ but the script continues with a new one.
 
 from __future__ import annotations
 
-import logging
 import random
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from reliamsg.config import Site
+from reliamsg.logs import Log
 from reliamsg.transport.base import Binding
 from reliamsg.wire.address import EXCHANGE, group_queue, lock_queue, topic_address
 
@@ -22,7 +22,7 @@ __all__ = [
     "listen_queue", "queue_arguments", "ready_count", "renew", "take_locks",
 ]  # fmt: skip
 
-log = logging.getLogger(__name__)
+log = Log(__name__)
 
 ACCESS_REFUSED = 403
 NOT_FOUND = 404
@@ -44,7 +44,7 @@ MAX_RENEWALS = 1_000
 """How many bindings may be added to a queue's first one: they last as long as the queue. At most one is added for each
 partition of a cluster that breaks the queue's path, so there are few."""
 
-STUCK = "site %s: the queue of %s for group %s can't be reached at the broker: it is left out for now"
+STUCK = "site %(site)s: the queue of %(topic)s for group %(group)s can't be reached at the broker: left out for now"
 """A log message."""
 
 STUCK_SECONDS = (5.0, 60.0)
@@ -222,7 +222,11 @@ def _declare_exchange(connection: ScriptConnection, site: Site) -> Script[None]:
         except Refused as refused:
             if refused.code != PRECONDITION_FAILED:
                 raise
-            log.warning("site %s: exchange %s exists, but differs: %s", site.name, EXCHANGE, refused.reason)
+            log.warning(
+                "transport.exchange_differs",
+                "site %(site)s: exchange %(exchange)s exists, but differs; it is used as it is: %(reason)s",
+                site=site.name, exchange=EXCHANGE, reason=refused.reason,
+            )  # fmt: skip
         else:
             return
     yield ask_exchange(connection, passive=True)
@@ -240,8 +244,9 @@ def _declare_queue(
         if streams is not None and "current is 'stream'" in refused.reason:
             streams.add(queue)
         log.warning(
-            "site %s: a queue exists, but differs; it is used as it is: %s", site.name, refused.reason
-        )
+            "transport.queue_differs", "site %(site)s: a queue exists, but differs; it is used as it is: %(reason)s",
+            site=site.name, queue=queue, reason=refused.reason,
+        )  # fmt: skip
         yield ask_queue(connection, queue, passive=True)
 
 

@@ -7,19 +7,19 @@ A broker is created when its name is used first, and lives as long as the proces
 from __future__ import annotations
 
 import itertools
-import logging
 import re
 from collections.abc import Sequence
 from urllib.parse import quote
 
 from reliamsg.config import Site
 from reliamsg.errors import ConfigError
+from reliamsg.logs import Log
 from reliamsg.transport.memory.broker import LocalBroker, NoFaults
 from reliamsg.transport.memory.host import MemoryHost
 
 __all__ = ["find_host", "network_names", "register", "unregister"]
 
-log = logging.getLogger("reliamsg.transport")
+log = Log("reliamsg.transport")
 
 _hosts: dict[str, MemoryHost] = {}
 _networks = itertools.count(1)
@@ -59,7 +59,11 @@ def find_host(site: Site) -> MemoryHost:
             )
         # Several threads may get here with the same name: all of them take what the first one put there.
         host = _hosts.setdefault(name, MemoryHost(LocalBroker(name, site.protocol, NoFaults())))
-        log.info("site %s: a broker in memory, which keeps nothing when the process exits", site.name)
+        log.info(
+            "transport.memory_broker_created",
+            "site %(site)s: a broker in memory, which keeps nothing when the process exits",
+            site=site.name,
+        )
     if host.broker.protocol != site.protocol:
         raise ConfigError(
             f"site {site.name}: the broker {name} in memory speaks {host.broker.protocol}, not {site.protocol}"

@@ -7,7 +7,6 @@ on that one thread.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import socket
 import ssl
@@ -15,6 +14,7 @@ import time
 from collections.abc import Sequence
 
 from reliamsg.config import Credentials, Endpoint
+from reliamsg.logs import Log
 from reliamsg.transport.mqtt.codec import Publish
 from reliamsg.transport.mqtt.paho_client import PACKET_OVERHEAD, ConnAck, PahoClient, PubAck, SubAck, Version
 from reliamsg.transport.network import Waker, acknowledge_segments
@@ -23,7 +23,7 @@ from reliamsg.wire.limits import MAX_FRAME_BYTES
 
 __all__ = ["MqttConnection"]
 
-log = logging.getLogger(__name__)
+log = Log(__name__)
 
 _GOODBYE_SECONDS = 0.5
 """How long a broker may take to close the connection after a DISCONNECT."""
@@ -111,7 +111,10 @@ class MqttConnection:
             client.loop_misc()
         except Exception as error:
             # paho raises whatever its decoders happen to raise. The connection is lost then, the thread is not.
-            log.warning("MQTT connection given up: %s", type(error).__name__, exc_info=True)
+            log.warning(
+                "transport.mqtt_failed", "MQTT connection given up: %(error)s",
+                error=type(error).__name__, exc_info=True,
+            )  # fmt: skip
             self._fault = f"paho-mqtt: {type(error).__name__}"
         for suback in client.take_subacks():
             self._on_suback(suback)

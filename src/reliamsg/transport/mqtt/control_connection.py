@@ -8,12 +8,12 @@ connection.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from dataclasses import replace
 
 from reliamsg.config import Endpoint, Site
+from reliamsg.logs import Log
 from reliamsg.transport.mqtt.codec import forbidden
 from reliamsg.transport.mqtt.connection import MqttConnection
 from reliamsg.transport.mqtt.connector import Connector
@@ -23,7 +23,7 @@ from reliamsg.transport.session import Ended, log_in, retry_until_steady, shorte
 
 __all__ = ["ControlConnection"]
 
-log = logging.getLogger(__name__)
+log = Log(__name__)
 
 _PACKET_OVERHEAD = 512
 """More than header, address and properties add to a body."""
@@ -117,7 +117,11 @@ class ControlConnection:
             ended = self._attempt(endpoint)
         except Exception as error:
             # If the thread terminated here, the site would be without control frames, and nobody would know.
-            log.exception("site %s: the connection for control frames failed unexpectedly", self._site.name)
+            log.error(
+                "transport.control_connection_crashed",
+                "site %(site)s: the connection for control frames failed unexpectedly",
+                site=self._site.name, error=type(error).__name__, exc_info=True,
+            )  # fmt: skip
             ended = Ended(f"internal error: {type(error).__name__}")
         if self._endpoint != endpoint:
             return replace(ended, steady=True)
@@ -145,9 +149,10 @@ class ControlConnection:
                 if not connection.turn(1.0):
                     progress = self._sender.connection_ended(sent, connection.reason) or progress
                     log.info(
-                        "site %s: the connection for control frames ended: %s",
-                        self._site.name,
-                        connection.reason,
+                        "transport.control_connection_ended",
+                        "site %(site)s: the connection for control frames ended: %(reason)s",
+                        site=self._site.name,
+                        reason=connection.reason,
                     )
                     return Ended(connection.reason, steady=progress)
                 progress = self._sender.settle(sent) or progress
@@ -161,7 +166,10 @@ class ControlConnection:
         if self._stopping.is_set() or self._endpoint is None or self._logged == reason:
             return
         self._logged = reason
-        log.warning("site %s: control frames can't be sent: %s", self._site.name, reason)
+        log.warning(
+            "transport.control_connection_failed", "site %(site)s: control frames can't be sent: %(reason)s",
+            site=self._site.name, reason=reason,
+        )  # fmt: skip
 
     def _finish(self, sent: SentFrames, connection: MqttConnection) -> None:
         """Write the last frames, and wait until the broker has processed them."""

@@ -12,18 +12,18 @@ the connection. There are two such ids, since a broker may come to withhold one 
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Sequence
 
 from reliamsg.config import Endpoint, Site
+from reliamsg.logs import Log
 from reliamsg.transport.mqtt.connection import MqttConnection
 from reliamsg.transport.mqtt.connector import Connector
 from reliamsg.transport.session import Ended
 
 __all__ = ["FallbackSession"]
 
-log = logging.getLogger(__name__)
+log = Log(__name__)
 
 REFUSALS = 3
 """After how many refusals in a row the fallback is used."""
@@ -77,9 +77,11 @@ class FallbackSession:
         if not self._logged:
             self._logged = True
             log.warning(
-                "site %s: the group's session can't be read (%s): only what is published from now on is, until it can",
-                self._site.name,
-                self._reason,
+                "transport.session_unavailable",
+                "site %(site)s: the group's session can't be read (%(reason)s): only what is published from now on is,"
+                " until it can",
+                site=self._site.name,
+                reason=self._reason,
             )
 
     def over(self) -> None:

@@ -10,13 +10,13 @@ for a while.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 
 from reliamsg.config import Site
+from reliamsg.logs import Log
 from reliamsg.transport.base import Binding, Evidence, Mark
 from reliamsg.transport.mqtt.codec import Publish
 from reliamsg.transport.mqtt.connection import MqttConnection
@@ -26,7 +26,7 @@ from reliamsg.wire.address import created_address, is_created, proof_address, un
 
 __all__ = ["GroupProber"]
 
-log = logging.getLogger(__name__)
+log = Log(__name__)
 
 HOLD_SECONDS = 3.0
 """How long, at most, a new connection publishes nothing while it waits for the first answers."""
@@ -286,4 +286,7 @@ class GroupProber:
     def _warn(self, problem: str) -> None:
         if problem not in self._logged:
             self._logged.add(problem)
-            log.warning("site %s: groups can't be looked for: %s", self._site.name, problem)
+            log.warning(
+                "transport.groups_not_checked", "site %(site)s: groups can't be looked for: %(reason)s",
+                site=self._site.name, reason=problem,
+            )  # fmt: skip

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 
 from reliamsg.config import Endpoint, Site
 from reliamsg.errors import ConfigError, TransientError
 from reliamsg.keys import KeyRing
+from reliamsg.logs import Log
 from reliamsg.transport.base import Binding
 from reliamsg.transport.mqtt.connection import MqttConnection
 from reliamsg.transport.mqtt.connector import Connector
@@ -21,7 +21,7 @@ from reliamsg.wire.control import encode_mark
 
 __all__ = ["create_group", "delete_group", "turn_until"]
 
-log = logging.getLogger(__name__)
+log = Log(__name__)
 
 Work = Callable[[MqttConnection, Sequence[Binding], float], str | None]
 """What to do for one group by a deadline; returns the problem, if there is one."""
@@ -54,7 +54,9 @@ def create_group(
                 or asked in connection.denied
             ):
                 log.warning(
-                    "site %s: the broker refuses the subscription to the group's proof address", site.name
+                    "transport.proof_refused",
+                    "site %(site)s: the broker refuses the subscription to the group's proof address",
+                    site=site.name,
                 )
         return wrong
 
@@ -139,9 +141,10 @@ def _leave_marks(connection: MqttConnection, site: Site, marks: Mapping[str, byt
 
     if not turn_until(connection, deadline, answered) or refusals:
         log.warning(
-            "site %s: the group's mark could not be changed (%s)",
-            site.name,
-            "; ".join(refusals) or connection.reason,
+            "transport.mark_not_changed",
+            "site %(site)s: the group's mark could not be changed (%(reason)s)",
+            site=site.name,
+            reason="; ".join(refusals) or connection.reason,
         )
 
 

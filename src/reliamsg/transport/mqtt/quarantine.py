@@ -7,13 +7,14 @@ ends over it each time, it is *quarantined*: not used for a while, longer each t
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from reliamsg.logs import Log
+
 __all__ = ["MAX_ISOLATED", "QUARANTINE_SECONDS", "AddressQuarantine"]
 
-log = logging.getLogger(__name__)
+log = Log(__name__)
 
 STRIKES = 2
 """A connection that ends this often in a row over one address alone is no coincidence."""
@@ -84,8 +85,9 @@ class AddressQuarantine:
             if len(self._logged) < MAX_ISOLATED:
                 self._logged.add(address)
             log.warning(
-                "site %s: control frames can't be %s %r: %s; others are not affected",
-                self._site, self._purpose, address, reason,
+                "transport.control_address_refused",
+                "site %(site)s: control frames can't be %(purpose)s %(address)r: %(reason)s; others are not affected",
+                site=self._site, purpose=self._purpose, address=address, reason=reason,
             )  # fmt: skip
         self._update_refused()
 
@@ -93,7 +95,11 @@ class AddressQuarantine:
         """The broker accepted this address."""
         isolated = self._isolated.pop(address, None)
         if isolated is not None and isolated.wait:
-            log.info("site %s: control frames can be %s %r again", self._site, self._purpose, address)
+            log.info(
+                "transport.control_address_accepted",
+                "site %(site)s: control frames can be %(purpose)s %(address)r again",
+                site=self._site, purpose=self._purpose, address=address,
+            )  # fmt: skip
             self._logged.discard(address)
             self._update_refused()
 

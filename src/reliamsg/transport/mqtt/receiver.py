@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import secrets
 import time
 from collections import deque
@@ -10,6 +9,7 @@ from collections.abc import Sequence
 
 from reliamsg.config import Credentials, Endpoint, Site
 from reliamsg.errors import ConfigError
+from reliamsg.logs import Log
 from reliamsg.transport.base import Binding, Delivery, ReceiverEvents, Token
 from reliamsg.transport.mqtt.connection import MqttConnection
 from reliamsg.transport.mqtt.connector import Connector
@@ -22,7 +22,7 @@ from reliamsg.wire.address import client_id, control_id, is_control, substitute_
 
 __all__ = ["MqttReceiver"]
 
-log = logging.getLogger(__name__)
+log = Log(__name__)
 
 STRIKES = 3
 """If this many connections end over the subscription to proof addresses, it is left out."""
@@ -240,10 +240,12 @@ class MqttReceiver(MqttSession[ReceiverEvents]):
         if not self._logged_dropped:
             self._logged_dropped = True
             log.warning(
-                "site %s: the broker sends more than can be kept while %d messages are not acknowledged: the rest is"
-                " read again later. Limit what it sends ahead of acknowledgements (Mosquitto: max_inflight_messages)",
-                self.site.name,
-                len(self._window),
+                "transport.window_exceeded",
+                "site %(site)s: the broker sends more than can be kept while %(unacknowledged)d messages are not"
+                " acknowledged: the rest is read again later. Limit what it sends ahead of acknowledgements"
+                " (Mosquitto: max_inflight_messages)",
+                site=self.site.name,
+                unacknowledged=len(self._window),
             )
 
     def _send_acks(self, connection: MqttConnection) -> None:
