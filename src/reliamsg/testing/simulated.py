@@ -402,12 +402,15 @@ class ApplicationProcess(ConsumerProcess):
             self.faults.strikes("handler_failed")  # whoever made it fail
             self._app.witness.failed(shown)
             fail(message, why)
-            self._oracle.handler_failed(self.group, self.name, message.id, self.journal.max_attempts)
+            self._failed(message, self.journal.max_attempts)
         elif what == "reject":
             self._app.witness.settled(shown, "rejected")
             message.reject(why)
-            self._oracle.rejected(self.group, self.name, message.id)
-            self._acked.append(message.id)
+            if message.replayed:
+                self.replays.failed(message.id)
+            else:
+                self._oracle.rejected(self.group, self.name, message.id)
+                self._acked.append(message.id)
         else:
             self._app.witness.settled(shown, "acknowledged")
             self._acknowledge(self.engine, message)
