@@ -65,7 +65,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "otel": BASE
     | {"metrics", "runtime.observation", "aio", "consumer.api", "producer.api", "producer.receipt"},
     "cloudevents": {"arguments", "config", "errors", "message", "wire"},
-    "testing": BASE | MIDDLE | UPPER | {"aio", "injection"},
+    "testing": BASE | MIDDLE | UPPER | {"aio", "injection", "simulation"},
     "lab": {"config", "errors"},
     # Subjects whole clients to faults, and has their files judged.
     "lab/chaos": BASE | {"store", "producer", "consumer", "checker", "lab", "injection"},
