@@ -49,7 +49,7 @@ from reliamsg.simulation.disk import Crash
 from reliamsg.simulation.executor import SLOW_THREAD_S, THREAD_S, Executor
 from reliamsg.simulation.oracle import Operation
 from reliamsg.simulation.process import Process
-from reliamsg.simulation.producer import BURSTS, RETRY_S, ProducerProcess
+from reliamsg.simulation.producer import BURSTS, RETRY_S, ProducerProcess, body_of
 from reliamsg.simulation.runner import Outcome, run
 from reliamsg.simulation.scenario import draw
 from reliamsg.simulation.world import World
@@ -352,7 +352,7 @@ class AioProducer(_WithTasks, ProducerProcess):
         chance = self._application
         topic = chance.choice(self._scenario.read_topics)
         self._published += 1
-        body = f"{self.name}/{topic}/{self._published}/".encode() + bytes(chance.choice([0, 10, 200]))
+        body = body_of(f"{self.name}/{topic}", self._published, chance.choice([0, 10, 200]))
         key = chance.choice([None, None, "k"])
         headers = {"account": "A"} if chance.random() < 0.2 else None
         operation = self._oracle.invoked(Stream(self.name, topic, 0), body, self._certain[topic])

@@ -18,7 +18,8 @@ from reliamsg.message import Prev, Stream
 from reliamsg.store.quarantine import Selection
 from reliamsg.testing import MemoryNetwork
 from reliamsg.transport.base import Delivery
-from reliamsg.wire.data import CONTENT_TYPE, Frame
+from reliamsg.wire.data import CONTENT_TYPE, Frame, Origin, encode, make_records, open_frame
+from reliamsg.wire.plain import encode_plain
 from tests.consumer.tools import TOPIC, Bench, frame, send, seqs
 
 
@@ -405,6 +406,15 @@ def test_later_formats_that_find_no_room(bench: Bench, signed: bool) -> None:
         assert isinstance(fatal, QuarantineFull)
         assert "Install a later version of reliamsg" in str(fatal)
         assert bench.queued()["dc1"] > 0
+
+
+@pytest.mark.parametrize("body", [b"RMB", b"RMB1 is a product", b"RMB9 as well", b"RMC1"])
+def test_a_plain_message_may_begin_like_a_batch(body: bytes) -> None:
+    records = make_records([body], [None], [{}])
+    (message,) = encode_plain(open_frame(encode(Origin(Stream("p", TOPIC), 7, 9), 1, (5, 5), records)))
+    found = examine(Delivery(1, TOPIC, body, None, message.headers), {TOPIC: (TOPIC, 0)}, 1_000_000)
+    assert isinstance(found, Frame)
+    assert found.records().bodies == [body]
 
 
 def test_a_later_format_at_a_foreign_address_is_rejected(bench: Bench) -> None:

@@ -104,16 +104,18 @@ def examine(
     place = topics.get(delivery.address)
     if len(delivery.body) > limit:
         return Rejected("oversized")
-    if forms.precede(delivery.body):
+    # The body of a plain message is the application's: it may begin like a batch. Not all protocols have content types.
+    in_plain = delivery.content_type != CONTENT_TYPE and plain.is_plain(delivery.headers)
+    if not in_plain and forms.precede(delivery.body):
         return Rejected("wrong-topic") if place is None else LaterVersion(*place)
     try:
-        if delivery.content_type == CONTENT_TYPE or delivery.body[:3] == MAGIC[:3]:
+        if not in_plain and (delivery.content_type == CONTENT_TYPE or delivery.body[:3] == MAGIC[:3]):
             frame = open_frame(delivery.body, limit)
             if ring is not None:
                 _verify(frame, ring)
         elif delivery.damaged is not None:
             return Rejected("damaged")
-        elif plain.is_plain(delivery.headers):
+        elif in_plain:
             frame = plain.decode_plain(delivery.body, delivery.headers, limit, ring)
         elif delivery.retained:
             return Rejected("retained")

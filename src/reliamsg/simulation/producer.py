@@ -35,7 +35,7 @@ from reliamsg.simulation.settings import journal_export
 from reliamsg.store.journal import JournalRow, read_journal
 from reliamsg.store.outbox import Outbox
 
-__all__ = ["ProducerProcess"]
+__all__ = ["LIKE_A_BATCH", "ProducerProcess", "body_of"]
 
 RETRY_S = 0.2
 """When a publish is retried that was refused for lack of room."""
@@ -47,6 +47,8 @@ JUDGED_BYTES = 64 * 1024
 """No run publishes more, so limits above this need no check."""
 LATEST = 10
 """How many messages can be taken back."""
+LIKE_A_BATCH = {3: b"RMB1", 5: b"RMB9", 7: b"RMC1"}
+"""How some bodies begin: like a batch, one in a later format, and a control frame."""
 BURSTS = (1, 1, 1, 2, 6, 20)
 """How many messages are published at a time."""
 
@@ -89,6 +91,11 @@ class _Journalled:
     removed: set[MessageId] = field(default_factory=set)
     rows: set[tuple[int, int, int]] = field(default_factory=set)
     """Incarnation of the opening, epoch, number."""
+
+
+def body_of(stream: str, number: int, size: int) -> bytes:
+    """The body of an application's message, which is unique. `size`: about how large it is."""
+    return LIKE_A_BATCH.get(number % 8, b"") + f"{stream}/{number}/".encode() + bytes(size)
 
 
 class ProducerProcess(Process):
@@ -318,7 +325,7 @@ class ProducerProcess(Process):
         chance = self._application
         topic = chance.choice(self._scenario.read_topics)
         self._published += 1
-        body = f"{self.name}/{topic}/{self._published}/".encode() + bytes(chance.choice([0, 10, 200]))
+        body = body_of(f"{self.name}/{topic}", self._published, chance.choice([0, 10, 200]))
         key = chance.choice([None, None, "k"])
         headers = {"account": "A"} if chance.random() < 0.2 else None
         operation = self._oracle.invoked(Stream(self.name, topic, 0), body, self._certain[topic])

@@ -13,6 +13,7 @@ from typing import Any
 from reliamsg.arguments import check_callback, check_count
 from reliamsg.errors import ConfigError
 from reliamsg.message import Message
+from reliamsg.simulation.producer import LIKE_A_BATCH
 from reliamsg.simulation.runner import MEMORY, quiet, run
 from reliamsg.testing.application import Handler, Start, copy_message, starter
 from reliamsg.testing.durable import DurableDatabase, DurableDict, DurableList
@@ -230,6 +231,8 @@ class _Presentation:
 
     def __call__(self, message: Message) -> Message:
         name = message.body.rstrip(b"\0").rstrip(b"/")
+        for begin in LIKE_A_BATCH.values():
+            name = name.removeprefix(begin)
         if self._make is None:
             return copy_message(message, body=name)
         made = self._make(random.Random(f"{self._seed}/{name!r}"), int(name.rpartition(b"/")[2]))
