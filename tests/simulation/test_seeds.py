@@ -81,6 +81,7 @@ def test_several_processes_find_the_same_as_one() -> None:
 
 TAKES = {
     "two_sessions": ("two_sessions", "reset"),
+    "dead_letters_replayed": ("dead_letters_replayed", "rejected"),
     **{name: (name, "crash") for name in ("restored", "restored_inbox", "wal_lost")},
 }
 """Faults that can't change anything unless something else happens."""
