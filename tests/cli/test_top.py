@@ -292,6 +292,12 @@ def screen() -> Iterator[Screen]:
     screen.close()
 
 
+def on_its_own_terminal() -> dict[str, str]:
+    """Variables that say nothing about the size of a terminal: workers of pytest-xdist have some."""
+    kept = environment(TERM="xterm")
+    return {name: value for name, value in kept.items() if name not in ("LINES", "COLUMNS")}
+
+
 @pytest.mark.integrations
 def test_a_live_view(network: MemoryNetwork, tmp_path: Path, screen: Screen) -> None:
     """It follows a producer, fits the terminal whatever its size, shows no control characters, and ends with q."""
@@ -306,11 +312,13 @@ def test_a_live_view(network: MemoryNetwork, tmp_path: Path, screen: Screen) -> 
         arguments = ["top", "--interval", "0.1", "web-1.db", "later.db", "spoiled.db"]
         viewer = subprocess.Popen(
             [*RELIAMSG, *arguments], cwd=tmp_path, stdin=screen.theirs, stdout=screen.theirs, stderr=screen.theirs,
-            env=environment(TERM="xterm"),
+            env=on_its_own_terminal(),
         )  # fmt: skip
         try:
             wait_for(
-                lambda: any("no such file" in line for f in screen.frames() for line in f), "it is drawn"
+                lambda: any("no such file" in line for f in screen.frames() for line in f),
+                lambda: f"it is drawn ({viewer.poll()}): {screen.written[-2_000:]!r}",
+                poll=0.1,
             )
             producer.publish_many("t", [b"x"] * 5)
             rates = re.compile(r"producer web-1 +[1-9]")
@@ -321,7 +329,9 @@ def test_a_live_view(network: MemoryNetwork, tmp_path: Path, screen: Screen) -> 
             )
             (tmp_path / "later.db").write_bytes(seeds.inbox_file())
             wait_for(
-                lambda: any("group billing" in line for f in screen.frames() for line in f), "it appears"
+                lambda: any("group billing" in line for f in screen.frames() for line in f),
+                "it appears",
+                poll=0.1,
             )
             assert all(len(line) <= 80 for frame in screen.frames() for line in frame)
             set_size(screen.mine, 6, 40)

@@ -96,7 +96,7 @@ def test_the_wheel_contains_the_package_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         assert set(archive.namelist()) == package | {f"reliamsg-{VERSION}.dist-info/{name}" for name in about}
     suffixes = {Path(name).suffix for name in package}
-    assert suffixes == {".css", ".html", ".js", ".py", ".sql", ".typed"}
+    assert suffixes == {".css", ".html", ".js", ".json", ".py", ".sql", ".typed", ".yml"}
 
 
 def test_the_source_distribution_is_complete(sources: set[str]) -> None:
