@@ -316,7 +316,7 @@ def test_a_live_view(network: MemoryNetwork, tmp_path: Path, screen: Screen) -> 
         )  # fmt: skip
         try:
             wait_for(
-                lambda: any("no such file" in line for f in screen.frames() for line in f),
+                lambda: any(line == "later.db" for f in screen.frames() for line in f),
                 lambda: f"it is drawn ({viewer.poll()}): {screen.written[-2_000:]!r}",
                 poll=0.1,
             )
