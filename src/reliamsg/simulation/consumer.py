@@ -343,15 +343,20 @@ class ConsumerProcess(Process):
         self._busy = True
         self.executor.after(seconds, self._handle)
 
+    @property
+    def _portion(self) -> tuple[int, int]:
+        """The number of messages to take at once, at least and at most."""
+        batch = self.settings["batch"]
+        return batch or 1, batch or CHUNK_MESSAGES
+
     def _handle(self) -> None:
-        """Take a message, and handle it."""
+        """Take what is next, and handle it."""
         engine, self._busy = self.engine, False
         if engine is None:
             return
         if self._chunk is None:
             try:
-                most = self.settings["batch"]
-                item = engine.deliveries.take(most or 1, most or CHUNK_MESSAGES)
+                item = engine.deliveries.take(*self._portion)
             except ReliamsgError:
                 return  # the next step notices fatal errors
             if isinstance(item, GapItem):
@@ -359,16 +364,24 @@ class ConsumerProcess(Process):
             elif isinstance(item, LateItem):
                 engine.dead_letters.late_seen(item.number)
             elif isinstance(item, ReplayItem):
-                self._handle_one(engine, item.message)
-                if self._crashes_in_handler():
-                    return
-            self._chunk = item if isinstance(item, DeliverySlice) else None
-        if self._chunk is not None:
-            most = self.settings["batch"]
-            if most is None:
-                self._handle_some(engine, self._chunk)
+                self._handle_replayed(engine, item.message)
             else:
-                self._handle_batch(engine, self._chunk, most)
+                self._chunk = item
+        if self._chunk is not None:
+            self._handle_slice(engine, self._chunk)
+
+    def _handle_replayed(self, engine: ConsumerEngine, message: Message) -> None:
+        """Handle a dead letter that is delivered again."""
+        self._handle_one(engine, message)
+        self._crashes_in_handler()
+
+    def _handle_slice(self, engine: ConsumerEngine, chunk: DeliverySlice) -> None:
+        """Handle some messages of a slice, or all."""
+        batch = self.settings["batch"]
+        if batch is None:
+            self._handle_some(engine, chunk)
+        else:
+            self._handle_batch(engine, chunk, batch)
 
     def _handle_some(self, engine: ConsumerEngine, chunk: DeliverySlice) -> None:
         chance, shared = self._application, engine.shared

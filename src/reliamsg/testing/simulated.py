@@ -15,8 +15,6 @@ from typing import Any, ClassVar, Literal
 from unittest import mock
 
 from reliamsg.consumer.buffer import DeliverySlice, fail
-from reliamsg.consumer.dead_letters import LateItem, ReplayItem
-from reliamsg.consumer.deliveries import GapItem
 from reliamsg.consumer.engine import ConsumerEngine
 from reliamsg.errors import ReliamsgError
 from reliamsg.message import Message
@@ -310,25 +308,13 @@ class ApplicationProcess(ConsumerProcess):
 
     # -- the application ------------------------------------------------------------------------------------
 
-    def _handle(self) -> None:
-        engine, self._busy = self.engine, False
-        if engine is None:
-            return
-        if self._chunk is None:
-            most = self._app.batch or 1
-            try:
-                item = engine.deliveries.take(most, most)
-            except ReliamsgError:
-                return  # the next step notices fatal errors
-            if isinstance(item, GapItem):
-                self._decide(engine, item.gap)
-            elif isinstance(item, LateItem):
-                engine.dead_letters.late_seen(item.number)
-            elif isinstance(item, ReplayItem):
-                self._call(engine, [item.message])
-            self._chunk = item if isinstance(item, DeliverySlice) else None
-        if self._chunk is not None:
-            self._handle_slice(engine, self._chunk)
+    @property
+    def _portion(self) -> tuple[int, int]:
+        most = self._app.batch or 1
+        return most, most
+
+    def _handle_replayed(self, engine: ConsumerEngine, message: Message) -> None:
+        self._call(engine, [message])
 
     def _handle_slice(self, engine: ConsumerEngine, portion: DeliverySlice) -> None:
         shared = engine.shared
