@@ -28,6 +28,8 @@ __all__ = [
 
 StreamName = tuple[str, str, int]
 """Producer, topic and partition."""
+_Tip = tuple[str, str, str, int, str, str, str]
+"""Of rows that may continue each other: kind, producer, topic, partition, site, group and reason."""
 
 JOINED = frozenset(
     {
@@ -216,8 +218,9 @@ class Folder:
 
     def __init__(self) -> None:
         self.streams: dict[StreamName, list[Fact]] = {}
-        self._tips: dict[StreamName, dict[tuple[str, str, str, str], Fact]] = {}
-        """By stream, the facts that may be extended, by kind, site, group and reason."""
+        self._tips: dict[_Tip, Fact] = {}
+        """The facts that may be extended."""
+        self._tips_of: dict[StreamName, list[_Tip]] = {}
         self._openings: list[Opening] = []
         self._rows: list[tuple[StreamName, Fact]] = []
         self._newest: list[tuple[int, int]] = []
@@ -256,7 +259,7 @@ class Folder:
         self._digests.append(digest)
         opening = self._openings[-1] if self._openings else None
         if opening is None or opening.boot != header.boot:
-            self._tips.clear()
+            self._forget_tips()
             opening = None
         producer = header.role == "producer"
         last = None
@@ -284,34 +287,40 @@ class Folder:
         )  # fmt: skip
 
     def _add(self, line: Line, opening: Opening, producer: bool) -> None:
-        kind, epoch = line.kind, line.epoch
+        kind = line.kind
         self._keep_time(line, opening)
         if line.latency is not None and kind in _HOPS:
             counts = self._latencies[kind, line.site if kind == "confirmed" else ""]
             for bucket, count in line.latency.items():
                 counts[int(bucket)] += count
-        name = (line.producer, line.topic, line.part)
-        key = (kind, line.site, line.group, line.reason)
-        if kind == "consumed" and producer and line.detail is not None:
+        if line.detail is not None and producer and kind == "consumed":
             boot, lsn = settled_by(line.detail)
             if boot:
                 self._settled[line.group, boot] = max(lsn, self._settled.get((line.group, boot), lsn))
-        tips = self._tips.get(name)
-        tip = None if tips is None else tips.get(key)
+        key = (kind, line.producer, line.topic, line.part, line.site, line.group, line.reason)
+        tip = self._tips.get(key)
         if tip is not None and self._continues(tip, line):
             self._extend(tip, line)
             return
+        name = (line.producer, line.topic, line.part)
         fact = Fact(
-            kind, epoch, line.first, line.last, line.lsn, line.boot, _padded(line.incarnation), line.site, line.group,
-            line.reason, line.wall_us, line.wall_last_us, line.mono_us,
+            kind, line.epoch, line.first, line.last, line.lsn, line.boot, _padded(line.incarnation), line.site,
+            line.group, line.reason, line.wall_us, line.wall_last_us, line.mono_us,
             None if line.digest is None else int(line.digest, 16), None, line.detail,
         )  # fmt: skip
         self._remember(line, fact, name, opening, producer)
         if kind in JOINED and is_plain(line) and line.first <= line.last:
-            self._tips.setdefault(name, {})[key] = fact
-        elif name in self._tips:
+            if key not in self._tips:
+                self._tips_of.setdefault(name, []).append(key)
+            self._tips[key] = fact
+        else:
             # Something else happened to the stream: what follows is in order after it.
-            del self._tips[name]
+            for own in self._tips_of.pop(name, ()):
+                del self._tips[own]
+
+    def _forget_tips(self) -> None:
+        self._tips.clear()
+        self._tips_of.clear()
 
     def _keep_time(self, line: Line, opening: Opening) -> None:
         began, ended = line.wall_us, line.wall_last_us
@@ -341,12 +350,11 @@ class Folder:
     def _continues(tip: Fact, line: Line) -> bool:
         """Whether the client could have extended the fact by the row."""
         return (
-            tip.last + 1 == line.first
-            and line.last >= line.first
+            tip.last + 1 == line.first <= line.last
             and tip.epoch == line.epoch
-            and (tip.detail is line.detail is None or same_opening(tip.detail, line.detail))
-            and (tip.digest is None) == (line.digest is None)
             and (line.incarnation == tip.incarnation or _padded(line.incarnation) == tip.incarnation)
+            and (tip.digest is None) == (line.digest is None)
+            and (tip.detail is line.detail is None or same_opening(tip.detail, line.detail))
         )
 
     @staticmethod
@@ -378,7 +386,7 @@ class Folder:
         elif kind == "opened":
             self._opened.add(fact.incarnation)
         elif kind == "fenced":  # the order of everything after it is evidence
-            self._tips.clear()
+            self._forget_tips()
         identity = (line.producer, epoch, fact.incarnation)
         if producer:
             if kind == "renumbered" and line.detail is not None and isinstance(line.detail.get("epoch"), int):

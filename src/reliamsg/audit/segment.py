@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 from urllib.parse import unquote
@@ -31,12 +32,12 @@ _ROLES = ("producer", "group")
 
 _Long = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _Int = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
-_Bucket = Annotated[str, msgspec.Meta(pattern="^[0-9]{1,9}$")]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
-_Hex = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{1,16}$")]
 _Boot = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}$")]
 _Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 _Natural = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_is_hex = re.compile("[0-9a-f]{1,16}").fullmatch
+_is_bucket = re.compile("[0-9]{1,9}").fullmatch
 
 
 class Line(msgspec.Struct, gc=False):
@@ -52,14 +53,17 @@ class Line(msgspec.Struct, gc=False):
     topic: str = ""
     part: _Int = 0
     epoch: _Long = 0
-    incarnation: _Hex = "0"
+    incarnation: str = "0"
+    """1 to 16 hex digits."""
     first: _Long = 0
     last: _Long = 0
     site: str = ""
     group: str = ""
     reason: str = ""
-    digest: _Hex | None = None
-    latency: dict[_Bucket, _Count] | None = None
+    digest: str | None = None
+    """1 to 16 hex digits."""
+    latency: dict[str, _Count] | None = None
+    """Counts by bucket, of 1 to 9 digits."""
     detail: dict[str, Any] | None = None
 
 
@@ -216,8 +220,7 @@ def _content(
         lines = _decoder.decode_lines(body)
     except _UNREADABLE:
         return "a row can't be read", header, None, False
-    if len(lines) != header.rows or any(line.detail is not None and not _fits(line.detail) for line in lines):
-        # An empty line is no row.
+    if len(lines) != header.rows or not _are_readable(lines):  # an empty line is no row
         return "a row can't be read", header, None, False
     lsn, boot = header.first_lsn, header.boot
     for line in lines:
@@ -225,6 +228,20 @@ def _content(
             return _OTHER_ROWS, header, None, False
         lsn += 1
     return None, header, lines, False
+
+
+def _are_readable(lines: Sequence[Line]) -> bool:
+    """Whether the values that decoding has not checked are valid. Most of them occur in many rows, so that matching
+    each of them once takes much less time than patterns in :class:`Line`."""
+    incarnations = {line.incarnation for line in lines}
+    digests = (line.digest for line in lines if line.digest is not None)
+    buckets = {bucket for line in lines if line.latency is not None for bucket in line.latency}
+    return (
+        all(map(_is_hex, incarnations))
+        and all(map(_is_hex, digests))
+        and all(map(_is_bucket, buckets))
+        and all(_fits(line.detail) for line in lines if line.detail is not None)
+    )
 
 
 def _fits(value: Any) -> bool:

@@ -76,12 +76,10 @@ def stretches(
     # Marks as bits: those of the stretch from `start` on, and those from `at` on.
     start = at = before = now = 0
 
-    def applying(bits: int) -> frozenset[_Hashable]:
-        found = sets.get(bits)
-        if found is None:
-            if len(sets) >= _MAX_SETS:
-                sets.clear()
-            found = sets[bits] = frozenset(marks[number] for number in _ones(bits))
+    def marks_of(bits: int) -> frozenset[_Hashable]:
+        if len(sets) >= _MAX_SETS:
+            sets.clear()
+        found = sets[bits] = frozenset(marks[number] for number in _ones(bits))
         return found
 
     for event in events:
@@ -89,7 +87,7 @@ def stretches(
         if place != at:
             if now != before:
                 if before:
-                    yield start, at - 1, applying(before)
+                    yield start, at - 1, sets.get(before) or marks_of(before)
                 start, before = at, now
             at = place
         number = (event & mask) >> 1
@@ -102,7 +100,7 @@ def stretches(
             if not depths[number]:
                 now ^= 1 << number
     if before:
-        yield start, at - 1, applying(before)
+        yield start, at - 1, sets.get(before) or marks_of(before)
 
 
 def cut_at(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import add
@@ -311,19 +313,33 @@ def judge_streams(
     """Judge all streams of sorted records. Ends with a summary. With `tables`, every finding and every range come
     before it, and it has an overview."""
     summary = Summary()
-    for stream, facts in _streams(records, numbers):
-        found = judge(stream, facts, context)
-        if tables:
-            yield from found.findings
-            for (group, epoch), fates in found.fates.items():
-                for fate in fates:
-                    yield stream, group, epoch, fate
-        own = summarize(found)
-        own.days = days_of(facts, context.journals)
-        if tables:
-            own.overview = overview_of(found, facts, context)
-        summary.add(own)
+    with _cycles_uncollected():
+        for stream, facts in _streams(records, numbers):
+            found = judge(stream, facts, context)
+            if tables:
+                yield from found.findings
+                for (group, epoch), fates in found.fates.items():
+                    for fate in fates:
+                        yield stream, group, epoch, fate
+            own = summarize(found)
+            own.days = days_of(facts, context.journals)
+            if tables:
+                own.overview = overview_of(found, facts, context)
+            summary.add(own)
     yield summary
+
+
+@contextmanager
+def _cycles_uncollected() -> Iterator[None]:
+    """Without Python's collector of reference cycles. A stream's judgement has none; but it has millions of objects if
+    the stream has millions of ranges, and the collector would go through them again and again."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def count_enqueued(
@@ -334,12 +350,9 @@ def count_enqueued(
 ) -> Iterator[list[int]]:
     """The numbers of messages in sorted records that were enqueued by these times: one list."""
     total = [0] * len(times)
-    for stream, facts in _streams(records, numbers):
-        histories = [
-            read_history(journal, stream, rows)
-            for name, rows in facts.items()
-            if (journal := context.journals[name]).role == "producer"
-        ]
+    producers = {name: own for name, own in numbers.items() if context.journals[name].role == "producer"}
+    for stream, facts in _streams(records, producers):
+        histories = [read_history(context.journals[name], stream, rows) for name, rows in facts.items()]
         total = list(map(add, total, enqueued_by(times, histories, context.until_us)))
     yield total
 
