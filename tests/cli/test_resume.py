@@ -46,7 +46,7 @@ class Runs:
             with StopRequest() as stop:
                 lines = [line for some in resumable.begin(stop) for line in some][:at_most]
             if until == "begun":
-                return resumable.lines, 0
+                return resumable.result["resumed_after"], 0
             stream = outbox.stream("t", 0)
             if lines:
                 frame = encode(
@@ -55,7 +55,7 @@ class Runs:
                 outbox.append([NewBatch(stream, stream.next_seq, len(lines), frame)], [], 0, 0)
             if until != "stored":
                 resumable.finish(len(lines), at_most is None)
-            return resumable.lines, len(lines)
+            return resumable.result["resumed_after"], len(lines)
         finally:
             os.close(descriptor)
             outbox.close()

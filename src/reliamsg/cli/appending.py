@@ -11,17 +11,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import msgspec
 
+from reliamsg.cli.resume_file import ResumeFile
 from reliamsg.cli.status import Failure, Status
-from reliamsg.files import read_regular, replace_file
 from reliamsg.message import Message
 
 __all__ = ["AppendedFile"]
-
-_VERSION = 1
 
 _Stream = tuple[str, str, int]
 _Place = tuple[str, str, int, int, int]
@@ -29,7 +26,6 @@ _Place = tuple[str, str, int, int, int]
 
 
 class _Written(msgspec.Struct, frozen=True):
-    version: int
     group: str
     size: int
     """Of the output, before the lines of `next` were written."""
@@ -47,7 +43,7 @@ class AppendedFile:
 
     def __init__(self, path: str, group: str, line: Callable[[Message], bytes]) -> None:
         self._path, self._group, self._line = path, group, line
-        self._beside = Path(f"{os.path.realpath(path)}.resume")
+        self._beside = ResumeFile(path, _Written)
         self._latest: dict[_Stream, tuple[int, int]] = {}
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
@@ -95,14 +91,9 @@ class AppendedFile:
     def _recover(self) -> int:
         """Read what was written, and remove an incomplete line. Returns the size of the output."""
         size = os.fstat(self._descriptor).st_size
-        try:
-            found = msgspec.json.decode(read_regular(self._beside), type=_Written)
-        except FileNotFoundError:
+        found = self._beside.load()
+        if found is None:
             return size
-        except msgspec.DecodeError as error:
-            raise Failure(Status.DATA, f"{self._beside}: damaged: {error}") from None
-        if found.version != _VERSION:
-            raise Failure(Status.DATA, f"{self._beside}: written by a later version: upgrade reliamsg")
         if found.group != self._group:
             raise Failure(
                 Status.DATA, f"{self._path}: has the messages of group {found.group}: use another file"
@@ -110,7 +101,8 @@ class AppendedFile:
         if not found.size <= size <= found.size + sum(length for _, length in found.next):
             raise Failure(
                 Status.DATA,
-                f"{self._path}: was changed since the latest run; to begin a new file, move it and {self._beside} away",
+                f"{self._path}: was changed since the latest run; to begin a new file, move it and"
+                f" {self._beside.path} away",
             )
         for place in found.latest:
             self._add(place)
@@ -125,8 +117,7 @@ class AppendedFile:
 
     def _save(self, following: list[tuple[_Place, int]]) -> None:
         latest = [(*stream, *position) for stream, position in self._latest.items()]
-        written = _Written(_VERSION, self._group, self._size, latest, following)
-        replace_file(self._beside, msgspec.json.encode(written) + b"\n")
+        self._beside.save(_Written(self._group, self._size, latest, following))
 
 
 def _place(message: Message) -> _Place:

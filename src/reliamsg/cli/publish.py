@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import click
 
@@ -128,7 +128,7 @@ def pub(
     named = {**more.pop("other_groups", {}), **({topic: list(groups)} if groups else {})}
     sites = build_sites(site, tls)
     with open_input(file) as descriptor, StopRequest() as stop, Progress() as progress:
-        resumable = Resumable(descriptor, str(file), outbox, topic) if resume else None
+        source = Resumable(descriptor, str(file), outbox, topic) if resume else _Input(descriptor)
         producer = Producer(
             name,
             sites,
@@ -144,10 +144,9 @@ def pub(
         )
         pending = 0
         try:
-            lines = LineReader(descriptor, stop) if resumable is None else resumable.begin(stop)
-            accepted, failure = _publish(producer, topic, lines, stop, progress)
-            if resumable is not None and failure is None:
-                resumable.finish(accepted, not stop)
+            accepted, failure = _publish(producer, topic, source.begin(stop), stop, progress)
+            if failure is None:
+                source.finish(accepted, not stop)
             patience = _CLOSE_SECONDS if stop or failure else timeout
             consumed = release == "consumed"
             pending = drain(producer, patience, stop, progress, counted(accepted, "line"), consumed)
@@ -160,8 +159,7 @@ def pub(
     done = "acknowledged" if consumed else "confirmed"
     remaining = _remaining(accepted, pending, waiting, done)
     if as_json:
-        more_keys = {} if resumable is None else {"resumed_after": resumable.lines}
-        say_json({"lines": accepted, "pending": pending, "interrupted": bool(stop), **more_keys})
+        say_json({"lines": accepted, "pending": pending, "interrupted": bool(stop), **source.result})
     if failure is not None:
         raise Failure(failure.status, f"{failure}; {remaining}")
     if stop:
@@ -169,6 +167,21 @@ def pub(
     if pending:
         raise Failure(status, remaining)
     return Status.OK
+
+
+class _Input:
+    """Everything that comes from where the input is. Like :class:`Resumable`, without knowing of other runs."""
+
+    result: ClassVar[dict[str, int]] = {}
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def begin(self, stop: StopRequest) -> LineReader:
+        return LineReader(self._descriptor, stop)
+
+    def finish(self, accepted: int, everything: bool) -> None:
+        """Nothing is noted."""
 
 
 def _publish(

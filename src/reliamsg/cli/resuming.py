@@ -16,19 +16,17 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from pathlib import Path
 
 import msgspec
 
 from reliamsg.cli.lines import LineReader
+from reliamsg.cli.resume_file import ResumeFile
 from reliamsg.cli.signals import StopRequest
 from reliamsg.cli.status import Failure, Status, counted
-from reliamsg.files import read_regular, replace_file
 
 __all__ = ["Resumable"]
 
 _CHUNK = 1024 * 1024
-_VERSION = 1
 
 
 class _Start(msgspec.Struct, frozen=True):
@@ -53,7 +51,6 @@ class _Start(msgspec.Struct, frozen=True):
 
 
 class _Starts(msgspec.Struct, frozen=True):
-    version: int
     inputs: list[_Start]
 
 
@@ -74,8 +71,7 @@ class Resumable:
     """
 
     def __init__(self, descriptor: int, path: str, outbox: str, topic: str) -> None:
-        self.lines = 0
-        """The number of lines that earlier runs have published; known from :meth:`begin` on."""
+        self._lines = 0
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise Failure(
                 Status.USAGE,
@@ -83,8 +79,13 @@ class Resumable:
             )
         self._descriptor, self._path, self._topic = descriptor, path, topic
         self._outbox = outbox
-        self._file = Path(f"{os.path.realpath(outbox)}.resume")
+        self._file = ResumeFile(outbox, _Starts)
         self._start = _Start(topic, os.path.realpath(path), 0, hashlib.sha256().hexdigest(), 0, 0)
+
+    @property
+    def result(self) -> dict[str, int]:
+        """What to report: the number of lines that earlier runs have published, known from :meth:`begin` on."""
+        return {"resumed_after": self._lines}
 
     def begin(self, stop: StopRequest) -> LineReader:
         """The lines that are not published yet, of what is in the input now. Call this once the producer is open, and
@@ -113,7 +114,7 @@ class Resumable:
             self._topic, before.file, size, sha256, lines, offset, found.incarnation, found.epoch, found.lsn
         )
         self._save()
-        self.lines = lines
+        self._lines = lines
         os.lseek(self._descriptor, offset, os.SEEK_SET)
         return LineReader(self._descriptor, stop, size - offset, lines)
 
@@ -232,16 +233,9 @@ class Resumable:
         return (start.topic, start.file) == (self._topic, self._start.file)
 
     def _load(self) -> list[_Start]:
-        try:
-            found = msgspec.json.decode(read_regular(self._file), type=_Starts)
-        except FileNotFoundError:
-            return []
-        except msgspec.DecodeError as error:
-            raise Failure(Status.DATA, f"{self._file}: damaged: {error}") from None
-        if found.version != _VERSION:
-            raise Failure(Status.DATA, f"{self._file}: written by a later version: upgrade reliamsg")
-        return found.inputs
+        found = self._file.load()
+        return [] if found is None else found.inputs
 
     def _save(self) -> None:
         others = [one for one in self._load() if not self._is_mine(one)]
-        replace_file(self._file, msgspec.json.encode(_Starts(_VERSION, [*others, self._start])) + b"\n")
+        self._file.save(_Starts([*others, self._start]))
