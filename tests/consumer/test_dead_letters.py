@@ -49,6 +49,24 @@ def test_one_is_not_replayed_twice_at_a_time(bench: Bench, letter: DeadLetter) -
     assert replayed(bench).id == message.id
 
 
+def test_the_first_outcome_counts(bench: Bench, letter: DeadLetter) -> None:
+    bench.engine.dead_letters.replay([letter.id])
+    message = replayed(bench)
+    message.reject("still none")
+    message.ack()  # as run() does when a handler returns
+    bench.settle()
+    assert read_dead_letters(bench.path) == [letter]
+    assert bench.engine.dead_letters.replay([letter.id]) == (1, 0)
+    again = replayed(bench)
+    message.ack()
+    message.reject("of an earlier delivery")
+    assert bench.engine.dead_letters.replay([letter.id]) == (0, 0), "it is still being delivered"
+    again.ack()
+    again.reject("too late")
+    bench.settle()
+    assert read_dead_letters(bench.path) == []
+
+
 def test_one_that_was_acknowledged_is_not_replayed_before_the_commit(
     bench: Bench, letter: DeadLetter
 ) -> None:

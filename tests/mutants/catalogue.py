@@ -4556,6 +4556,17 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "replayed-rejected-and-acknowledged",
+        "consumer/dead_letters.py",
+        "            if self._done:\n                return\n            self._done = True\n            if revive:\n",
+        "            self._done = True\n            if revive:\n",
+        "P5: a dead letter that is delivered again and rejected is acknowledged when its handler returns",
+        ByTest(
+            "consumer/test_dead_letters.py::test_the_first_outcome_counts",
+            "assert read_dead_letters(bench.path)",
+        ),
+    ),
+    Mutant(
         "replayed-after-its-acknowledgement",
         "consumer/dead_letters.py",
         "set(ids) - self._replaying.keys() - shared.durability.reviving",

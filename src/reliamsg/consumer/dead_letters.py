@@ -251,7 +251,8 @@ class _Settled:
 
 
 class _Revival:
-    """Receives the outcome of a replayed message."""
+    """Receives the outcome of a replayed message: the first one counts, as with any message. So one that a handler
+    rejects is not acknowledged when the handler returns."""
 
     def __init__(self, shared: Shared, number: int, ended: Callable[[int], object]) -> None:
         """`ended`: called when the application is done with the message, for good or bad."""
@@ -266,23 +267,25 @@ class _Revival:
             raise ForkedError(
                 f"{message.id} was delivered before fork(): acknowledge it in the parent process"
             )
-        self._shared.uninterrupted(self._revive)
+        self._shared.uninterrupted(lambda: self._end(revive=True))
         if durable:
             self._shared.durability.wait(self._shared.calls)
 
-    def _revive(self) -> None:
-        shared = self._shared
-        with shared.lock:
-            if not self._done:
-                self._done = True
-                shared.durability.revive(self._number)
-                shared.agenda.due(shared.clock())
-        self._ended(self._number)
-
     def reject(self, message: Message, reason: str) -> None:
         """It stays among the dead letters."""
-        self._shared.uninterrupted(lambda: self._ended(self._number))
+        self._shared.uninterrupted(lambda: self._end(revive=False))
 
     def failed(self, message: Message, error: BaseException) -> None:
         """It stays among the dead letters."""
-        self._shared.uninterrupted(lambda: self._ended(self._number))
+        self._shared.uninterrupted(lambda: self._end(revive=False))
+
+    def _end(self, revive: bool) -> None:
+        shared = self._shared
+        with shared.lock:
+            if self._done:
+                return
+            self._done = True
+            if revive:
+                shared.durability.revive(self._number)
+                shared.agenda.due(shared.clock())
+        self._ended(self._number)

@@ -47,6 +47,8 @@ OPERATOR_S = 0.1
 """The minimum time until an operator looks at a held stream, and between two looks."""
 SLOW_S = (0.05, 1.0)
 """The time to handle some messages."""
+REJECTED_AGAIN = 0.2
+"""The share of replayed dead letters that the application rejects."""
 READS_QUARANTINE_S = 5.0
 """How long it takes at most until a client that reads has taken in what is readable in its quarantine."""
 HALTED_S = 1.0
@@ -372,7 +374,11 @@ class ConsumerProcess(Process):
 
     def _handle_replayed(self, engine: ConsumerEngine, message: Message) -> None:
         """Handle a dead letter that is delivered again."""
-        self._handle_one(engine, message)
+        if self._application.random() < REJECTED_AGAIN:
+            self._receive(message)
+            self._reject(message)
+        else:
+            self._handle_one(engine, message)
         self._crashes_in_handler()
 
     def _handle_slice(self, engine: ConsumerEngine, chunk: DeliverySlice) -> None:
@@ -462,6 +468,7 @@ class ConsumerProcess(Process):
 
     def _reject(self, message: Message) -> None:
         message.reject("as simulated")
+        message.ack()  # as run() does when a handler returns
         if message.replayed:
             self.replays.failed(message.id)
         else:
@@ -548,6 +555,7 @@ class ConsumerProcess(Process):
         try:
             letters = read_dead_letters(self.drive.path)
             some = chance.sample(letters, chance.randint(1, len(letters))) if letters else []
+            self.replays.check_stored(map(message_of, letters))
             self.replays.ask(map(message_of, some))
             count, unknown = engine.dead_letters.replay([letter.id for letter in some])
         except ReliamsgError as error:

@@ -25,19 +25,25 @@ class Replays:
         self._awaited: set[MessageId] = set()
         """Acknowledged before a commit that is awaited."""
         self._durable: set[MessageId] = set()
+        self._kept: set[MessageId] = set()
+        """Dead letters that the inbox had, and that were not acknowledged since."""
 
     def ask(self, letters: Iterable[MessageId]) -> None:
         """An operator asks for these, which are dead letters in the inbox."""
-        letters = set(letters)
-        self.check_stored(letters)
-        self._asked |= letters - self._given - self._acknowledged - self._awaited
+        self._asked |= set(letters) - self._given - self._acknowledged - self._awaited
 
     def check_stored(self, letters: Iterable[MessageId]) -> None:
-        """The inbox has these dead letters."""
-        for letter in sorted(self._durable.intersection(letters)):
+        """The inbox has these dead letters, and no others."""
+        letters = set(letters)
+        for letter in sorted(self._durable & letters):
             self._violate(
                 "redelivered_after_ack", f"{letter} at {self._consumer}: acknowledged, and a dead letter"
             )
+        for letter in sorted(self._kept - letters):
+            self._violate(
+                "lost", f"{letter} at {self._consumer}: not acknowledged, and no dead letter any more"
+            )
+        self._kept = letters - self._acknowledged - self._awaited
 
     def delivered(self, letter: MessageId) -> None:
         """The application received one."""
@@ -53,6 +59,7 @@ class Replays:
     def acknowledged(self, letter: MessageId) -> None:
         """The application acknowledged one."""
         self._given.discard(letter)
+        self._kept.discard(letter)
         self._acknowledged.add(letter)
 
     def await_commit(self) -> None:
@@ -73,6 +80,7 @@ class Replays:
     def file_replaced(self) -> None:
         """The inbox was replaced by an older copy."""
         self._durable.clear()
+        self._kept.clear()
 
     def check_delivered(self) -> None:
         """A consumer that reads has had time to deliver all."""

@@ -34,20 +34,20 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Delivery": "testing.handlers",
-    "DurableDatabase": "testing.durable",
-    "DurableDict": "testing.durable",
-    "DurableList": "testing.durable",
-    "HandlerTest": "testing.handlers",
-    "MemoryBroker": "testing.memory_broker",
-    "MemoryNetwork": "testing.memory_network",
-    "RecordingMessage": "testing.recording",
-    "Replay": "testing.simulation",
-    "SimulatedFailure": "testing.durable",
-    "Simulation": "testing.simulation",
-    "SimulationFailed": "testing.simulation",
-    "inject": "injection",
-    "simulate": "testing.simulation",
+    "Delivery": "reliamsg.testing.handlers",
+    "DurableDatabase": "reliamsg.testing.durable",
+    "DurableDict": "reliamsg.testing.durable",
+    "DurableList": "reliamsg.testing.durable",
+    "HandlerTest": "reliamsg.testing.handlers",
+    "MemoryBroker": "reliamsg.testing.memory_broker",
+    "MemoryNetwork": "reliamsg.testing.memory_network",
+    "RecordingMessage": "reliamsg.testing.recording",
+    "Replay": "reliamsg.testing.simulation",
+    "SimulatedFailure": "reliamsg.testing.durable",
+    "Simulation": "reliamsg.testing.simulation",
+    "SimulationFailed": "reliamsg.testing.simulation",
+    "inject": "reliamsg.injection",
+    "simulate": "reliamsg.testing.simulation",
 }
 
 
@@ -55,7 +55,7 @@ def __getattr__(name: str) -> Any:
     # On demand: pytest loads this package in every run, and the simulator takes a second to import.
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(importlib.import_module(f"reliamsg.{_MODULES[name]}"), name)
+    found = getattr(importlib.import_module(_MODULES[name]), name)
     globals()[name] = found
     return found
 
