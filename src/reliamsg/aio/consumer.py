@@ -58,7 +58,7 @@ class Consumer:
         on_gap: OnGap = "hold",
         on_late: Callable[[Message], object] | None = None,
         on_error: Callable[[BaseException], object] | None = None,
-        max_deliveries: int = 5,
+        max_deliveries: int = 20,
         max_unacknowledged: int = 1_000,
         max_inbox_bytes: int = 256 * 1024 * 1024,
         max_streams: int = 10_000,

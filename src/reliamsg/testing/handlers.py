@@ -92,7 +92,7 @@ class HandlerTest:
         *,
         batch: int | None = None,
         errors: type[Exception] | tuple[type[Exception], ...] = (),
-        max_deliveries: int = 5,
+        max_deliveries: int = 20,
         on_gap: Callable[[Gap], str] | None = None,
         on_late: Callable[[Message], object] | None = None,
     ) -> None:

@@ -29,7 +29,7 @@ class DeliveryRules:
     """Limits on deliveries."""
 
     max_unacknowledged: int = 1_000
-    max_deliveries: int = 5
+    max_deliveries: int = 20
     halt: bool = False
     """A message that has used up its deliveries halts its stream instead of becoming a dead letter."""
 
