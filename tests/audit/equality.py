@@ -301,6 +301,7 @@ def _counts(streams: Iterable[Judged]) -> dict[tuple[str, str], int]:
                 "phantom",
                 "late",
                 "before_join",
+                "dead_lettered",
                 "duplicates",
                 "out_of_order",
             ):

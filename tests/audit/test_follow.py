@@ -122,7 +122,7 @@ def test_a_line_names_what_is_wrong() -> None:
         "held_by": [{"role": "group", "client": "billing", "why": "…", "through": "…"}],
         "messages": {
             "enqueued": 20_000, "proven": 5, "lost": 0, "declared_gaps": 3, "duplicates": 0, "out_of_order": 0,
-            "phantom": 0, "pending": 7,
+            "phantom": 0, "pending": 7, "dead_lettered": 0,
         },
         "evidence": {"missing": ["x"], "broken": ["y"]}, "window": {"since": None, "accepted": 0},
     }  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from reliamsg.checker import Chain
@@ -298,9 +298,9 @@ def _leapt(extent_known: bool) -> list[Chain]:
     ]  # fmt: skip
 
 
-def _replays(lacks: str = "") -> list[Chain]:
+def _replays(lacks: str = "", then: Iterable[Entry] = ()) -> list[Chain]:
     """A group gives up a message, and its operator replays it. `lacks`: the kind of the row that is missing in its
-    journal."""
+    journal. `then`: its last rows."""
     given_up = [
         given("received", E1, 5, 5, site="dc1"),
         given("delivered", E1, 5, 5),
@@ -308,7 +308,7 @@ def _replays(lacks: str = "") -> list[Chain]:
     ]
     return [
         producer([opened(E1), entered(E1), *published(E1, 1, 5)]),
-        _truncated(lacks, [reading(), *taken(E1, 1, 4), *given_up, given("replayed", E1, 5, 5)]),
+        _truncated(lacks, [reading(), *taken(E1, 1, 4), *given_up, given("replayed", E1, 5, 5), *then]),
     ]
 
 
@@ -681,7 +681,10 @@ SCENARIOS = {
         lambda: _begins_late("joined"), "lost", _found("declared_gap", E1, (2, 8)) | _found("broken", 0),
         {"declared_gaps": 7, "before_join": 1},
     ),
-    "a replayed message was given up": Scenario(_replays),
+    "a replayed message was given up": Scenario(_replays, counts={"dead_lettered": 1}),
+    "a replayed message was acknowledged": Scenario(
+        lambda: _replays(then=[given("acknowledged", E1, 5, 5)])
+    ),
     "the same, and the row that says so is truncated": Scenario(
         lambda: _replays("dead_lettered"), "unknown", _found("broken", 0),
     ),

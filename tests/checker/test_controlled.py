@@ -14,7 +14,7 @@ from tests.checker.controlled import E1, E2, E9, SCENARIOS, S
 from tests.checker.histories import body_of
 
 _ALSO_COUNTED = (
-    "lost", "declared_gaps", "duplicates", "out_of_order", "phantom", "pending", "late", "before_join",
+    "lost", "declared_gaps", "duplicates", "out_of_order", "phantom", "pending", "late", "before_join", "dead_lettered",
     "saved_by_repair", "saved_by_second_site",
 )  # fmt: skip
 

@@ -63,7 +63,7 @@ def test_directory(run: Path) -> None:
     assert json.loads(json.dumps(shape)) == shape
     assert set(shape["messages"]) == {
         "enqueued", "proven", "delivered", "lost", "declared_gaps", "duplicates", "out_of_order", "phantom", "pending",
-        "late", "before_join", "saved_by_repair", "saved_by_second_site",
+        "late", "before_join", "dead_lettered", "saved_by_repair", "saved_by_second_site",
     }  # fmt: skip
     assert set(shape["sites"]["dc1"]) == {"confirmed", "received", "lost_after_confirm", "saved_alone"}
     assert "verdict: complete" in report.text()

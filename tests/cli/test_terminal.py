@@ -329,7 +329,7 @@ def test_reports_of_the_checker_and_the_audit() -> None:
     assert len(report.text().splitlines()) == 11
     counts = dict.fromkeys(
         ("enqueued", "proven", "lost", "declared_gaps", "duplicates", "out_of_order", "phantom", "pending", "late",
-         "before_join", "saved_by_repair", "saved_by_second_site"), 0
+         "before_join", "dead_lettered", "saved_by_repair", "saved_by_second_site"), 0
     )  # fmt: skip
     site = {"confirmed": 0, "received": 0, "lost_after_confirm": 0, "saved_alone": 0}
     verdict = {

@@ -141,6 +141,7 @@ def expected_of(journals: Journals, effect: Effect, now_us: int, drained: bool) 
         "proven": len(proven),
         "delivered": {name: number - effect.delivered[name] for name, number in counts["delivered"].items()},
         **{name: fates[name] for name in _FATES},
+        "dead_lettered": counts["dead_lettered"],
         "pending": len(open_messages | effect.open if effect.unjudged else open_messages),
         "saved_by_repair": effect.counts["saved_by_repair"],
         "saved_by_second_site": effect.counts["saved_by_second_site"],

@@ -189,13 +189,20 @@ class Journals:
         return self.about("received", "duplicate", name=group, site=site, repairs=False)
 
     def counts(self) -> dict[str, Any]:
-        """What the rows say by themselves: messages enqueued, delivered and not published, and those at sites."""
+        """What the rows say by themselves: messages enqueued, delivered, set aside, and those at sites."""
         enqueued = self.about("enqueued", role="producer")
         return {
             "enqueued": len(enqueued),
             "delivered": {
                 each.name: len(self.about("delivered", "redelivered", name=each.name)) for each in self.groups
             },
+            "dead_lettered": sum(
+                len(
+                    self.about("dead_lettered", name=each.name)
+                    & enqueued - self.about("acknowledged", name=each.name)
+                )
+                for each in self.groups
+            ),
             "sites": self._sites(),
         }
 

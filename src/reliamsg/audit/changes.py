@@ -16,7 +16,7 @@ __all__ = ["Earlier", "compare", "read_earlier"]
 
 _COUNTS = (
     "enqueued", "proven", "lost", "declared_gaps", "duplicates", "out_of_order", "phantom", "pending", "late",
-    "before_join", "saved_by_repair", "saved_by_second_site",
+    "before_join", "dead_lettered", "saved_by_repair", "saved_by_second_site",
 )  # fmt: skip
 
 

@@ -44,6 +44,8 @@ class Fate:
     handed: bool = False
     pending: bool = False
     late: bool = False
+    dead: bool = False
+    """Among the dead letters, and not acknowledged since."""
     unverifiable: bool = False
     """Its content can't be verified, which is no fault."""
     claims: tuple[str, ...] = ()
@@ -273,6 +275,7 @@ class _Judge:
             handed="handed" in has and not beyond,
             pending=piece.pending,
             late="late" in has and "handed" not in has and not beyond,
+            dead=piece.accounted and "dead" in has and "acknowledged" not in has,
             unverifiable=self._unverifiable,
             claims=tuple(self._claims(piece, beyond, stray_gap)),
         )  # fmt: skip

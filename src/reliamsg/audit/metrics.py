@@ -19,7 +19,7 @@ __all__ = ["as_openmetrics", "write_metrics"]
 _VERDICTS = ("complete", "accepted", "unknown", "lost", "violated")
 _FATES = (
     "enqueued", "proven", "lost", "declared_gaps", "duplicates", "out_of_order", "phantom", "pending", "late",
-    "before_join", "saved_by_repair", "saved_by_second_site",
+    "before_join", "dead_lettered", "saved_by_repair", "saved_by_second_site",
 )  # fmt: skip
 _QUANTILES = {"p50": "0.5", "p95": "0.95", "p99": "0.99", "max": "1"}
 

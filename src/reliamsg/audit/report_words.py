@@ -19,6 +19,7 @@ _COUNTS = (
     ("pending", "pending", "still in flight, according to the journals", "unknown"),
     ("late", "late", "arrived after their gap was closed, and not delivered", ""),
     ("before_join", "before join", "older than the position where the group joined", ""),
+    ("dead_lettered", "dead letters", "given up after failures of the handler, or rejected by it", "unknown"),
     ("saved_by_repair", "saved by repair", "received only because their producer resent them", ""),
     ("saved_by_second_site", "saved by a second site", "lost by a site that had confirmed them", ""),
 )

@@ -72,6 +72,7 @@ class Account:
     phantom: int = 0
     late: int = 0
     before_join: int = 0
+    dead_lettered: int = 0
     duplicates: int = 0
     out_of_order: int = 0
 
@@ -587,6 +588,8 @@ class _Stream:
                 account.delivered += messages
             if fate.late:
                 account.late += messages
+            if fate.dead:
+                account.dead_lettered += messages
             if name in ("lost", "joined_unheard"):
                 account.lost += messages
             elif name in ("declared_gap", "removed", "discarded"):

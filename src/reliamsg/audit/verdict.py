@@ -231,7 +231,7 @@ def messages(total: Summary, groups: Iterable[str], proven: int) -> dict[str, An
         "delivered": delivered,
         **{name: sum_of(name) for name in ("lost", "declared_gaps", "duplicates", "out_of_order", "phantom")},
         "pending": total.pending,
-        **{name: sum_of(name) for name in ("late", "before_join")},
+        **{name: sum_of(name) for name in ("late", "before_join", "dead_lettered")},
         "saved_by_repair": total.by_repair,
         "saved_by_second_site": total.by_second_site,
     }
@@ -305,8 +305,8 @@ def table(verdict: Mapping[str, Any], limit: int = 20) -> str:
     lines.append(
         f"  lost {m['lost']:,}, declared gaps {m['declared_gaps']:,}, duplicates {m['duplicates']:,},"
         f" out of order {m['out_of_order']:,}, phantom {m['phantom']:,}, pending {m['pending']:,},"
-        f" late {m['late']:,}, before join {m['before_join']:,}, saved by repair {m['saved_by_repair']:,},"
-        f" by a second site {m['saved_by_second_site']:,}"
+        f" late {m['late']:,}, before join {m['before_join']:,}, dead letters {m['dead_lettered']:,}, saved by repair"
+        f" {m['saved_by_repair']:,}, by a second site {m['saved_by_second_site']:,}"
     )
     lines += [
         f"  site {name}: confirmed {s['confirmed']:,}, received {s['received']:,}, lost after confirming"
@@ -375,8 +375,10 @@ def line(verdict: Mapping[str, Any]) -> str:
     found += f": {m['enqueued']:,} messages, {m['proven']:,} proven"
     counts = {
         name: m[name]
-        for name in ("lost", "declared_gaps", "duplicates", "out_of_order", "phantom", "pending")
-    }
+        for name in (
+            "lost", "declared_gaps", "duplicates", "out_of_order", "phantom", "pending", "dead_lettered",
+        )
+    }  # fmt: skip
     found += "".join(f", {name.replace('_', ' ')} {count:,}" for name, count in counts.items() if count)
     lines = len(verdict["evidence"]["missing"]) + len(verdict["evidence"]["broken"])
     found += f", {lines:,} lines of missing or damaged evidence" if lines else ""

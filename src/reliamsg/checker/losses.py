@@ -150,6 +150,7 @@ class _GroupAccount:
         self._lost: dict[str, SpanMap] = {}
         """By place in the stream."""
         self._before_join = SpanMap()
+        self._dead_letters = 0
         self._unremarkable: dict[Stream, Counter[str]] = {}
         """By stream and fate, numbers of messages with fates that are no findings of the group."""
         self._consumed: dict[bool, SpanMap] = {True: SpanMap(), False: SpanMap()}
@@ -185,6 +186,7 @@ class _GroupAccount:
         self._put("declared_gap", key, gap - removable)
         self._excuse(key, declared | group.dead[key] | pending)
         missing = enqueued - group.delivered[key] - group.dead[key] - declared - pending
+        self._dead_letters += ((enqueued & group.dead[key]) - group.acknowledged[key]).count
         self._count_fates(
             key,
             delivered=(enqueued & group.delivered[key]).count,
@@ -417,6 +419,7 @@ class _GroupAccount:
             out_of_order=self.group.out_of_order,
             late=total(late),
             before_join=total(self._before_join.values()),
+            dead_lettered=self._dead_letters,
         )
 
     def _delivered(self, key: Key) -> Spans:

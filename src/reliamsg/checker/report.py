@@ -190,6 +190,8 @@ class Counts:
     pending: int = 0
     late: int = 0
     before_join: int = 0
+    dead_lettered: int = 0
+    """Given up after failures of the handler, or rejected by it, and not acknowledged since."""
     saved_by_repair: int = 0
     """Confirmed and delivered, but received only because the producer resent it on request."""
     saved_by_second_site: int = 0
@@ -430,8 +432,8 @@ class Report:
         lines.append(
             f"  lost {m.lost:,}, declared gaps {m.declared_gaps:,}, duplicates {m.duplicates:,},"
             f" out of order {m.out_of_order:,}, phantom {m.phantom:,}, pending {m.pending:,}, late {m.late:,},"
-            f" before join {m.before_join:,}, saved by repair {m.saved_by_repair:,}, by a second site"
-            f" {m.saved_by_second_site:,}"
+            f" before join {m.before_join:,}, dead letters {m.dead_lettered:,}, saved by repair"
+            f" {m.saved_by_repair:,}, by a second site {m.saved_by_second_site:,}"
         )
         lines += [
             f"  site {name}: confirmed {s.confirmed:,}, received {s.received:,}, lost after confirming"
