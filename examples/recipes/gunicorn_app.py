@@ -4,6 +4,8 @@
     $ SITES="dc1=amqp://localhost dc2=mqtt://localhost" gunicorn --config gunicorn.conf.py gunicorn_app:app
     $ curl --data '42 widgets' localhost:8000/orders
 
+Order is per worker: two requests that different workers take may be consumed in either order.
+
 Environment: SITES; PRODUCER, this instance's permanent name; STATE_DIRECTORY, where the outboxes are.
 """
 

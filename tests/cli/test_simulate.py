@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -62,3 +63,8 @@ def _failed(output: str) -> list[tuple[str, str]]:
     """The line that reproduces each failing run, and its first violation."""
     found = re.findall(r"^seed \d+: .*\n  (\S+: .*)\n(?:  .*\n)*?  again: (.*)$", output, re.MULTILINE)
     return [(line, violation) for violation, line in found]
+
+
+def test_what_the_simulator_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    refused(reliamsg_here("lab", "simulate", "--seeds", "0:1"), Status.USAGE, "pip install 'reliamsg[zstd]'")

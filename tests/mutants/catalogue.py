@@ -4074,9 +4074,20 @@ MUTANTS = (
     Mutant(
         "latency-counts-of-any-size",
         "audit/segment.py",
-        "    latency: dict[_Bucket, _Count] | None = None\n",
-        "    latency: dict[_Bucket, _Long] | None = None\n",
+        "    latency: dict[str, _Count] | None = None\n",
+        "    latency: dict[str, _Long] | None = None\n",
         "P8: an audit with a state crashes over the sum of absurd latencies in a journal",
+        ByTest(
+            "audit/test_hostile_files.py::test_whatever_numbers_a_file_and_its_name_claim",
+            "assert (found.problem, len(found.lines or ())) == expected",
+        ),
+    ),
+    Mutant(
+        "buckets-of-latencies-unchecked",
+        "audit/segment.py",
+        "        and all(map(_is_bucket, buckets))\n",
+        "",
+        "P8: an audit crashes over a latency whose bucket is no number",
         ByTest(
             "audit/test_hostile_files.py::test_whatever_numbers_a_file_and_its_name_claim",
             "assert (found.problem, len(found.lines or ())) == expected",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -180,6 +181,45 @@ def test_a_crash_at_any_point_of_a_correct_handler_leaves_one_effect() -> None:
             (again,) = test.deliver()
             assert (again.message.redelivered, again.outcome) == (True, "acknowledged")
         assert entries(database) == [b"0", b"1", b"2", b"3"] == test.acknowledged
+
+
+def test_only_what_the_handler_does_counts_as_a_point() -> None:
+    with HandlerTest() as test:
+        database = test.database()
+
+        def start() -> Callable[[Message], None]:
+            handle = ledger(database)()
+            with contextlib.closing(database.connect()) as connection, connection:
+                connection.execute("CREATE TABLE IF NOT EXISTS starts (at INTEGER)")
+                connection.execute("INSERT INTO starts VALUES (1)")
+            return handle
+
+        test.start(start)
+        assert test.deliver(b"one", crash_at=2)[0].outcome == "crashed"
+        assert entries(database) == [b"one"]
+        with contextlib.closing(database.connect()) as connection, connection:
+            connection.execute("INSERT INTO starts VALUES (2)")  # the test itself
+        assert test.deliver()[0].points == 3, "those of the handler, not those of the start"
+
+
+@pytest.mark.parametrize("which", ["crash_at", "fail_at"])
+def test_a_point_that_the_handler_does_not_reach(which: str) -> None:
+    with HandlerTest() as test:
+        test.start(ledger(test.database()))
+        with pytest.raises(ConfigError, match=f"{which}=4: the handler returned after 3 points"):
+            test.deliver(b"one", **{which: 4})
+        assert test.acknowledged == [b"one"]
+
+
+def test_wrong_arguments_are_explained() -> None:
+    test = HandlerTest(lambda message: None)
+    test.deliver(b"one")
+    with pytest.raises(ConfigError, match="2 acknowledgements can't be lost: there are 1"):
+        test.redeliver(2)
+    with pytest.raises(ConfigError, match="there is no dead letter 0: there are 0"):
+        test.replay()
+    with pytest.raises(ConfigError, match="a body must be bytes, not str; encode it first"):
+        test.deliver("two")  # type: ignore[arg-type]
 
 
 def test_the_open_transaction_of_a_crash_is_rolled_back() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import threading
 import time
@@ -63,6 +64,66 @@ def test_a_failing_seed_is_reduced_and_can_be_replayed() -> None:
     with pytest.raises(SimulationFailed) as again:
         replay_one(does_nothing, Replay.parse(str(found.replay)))
     assert again.value.kinds == found.kinds
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("xx", "'xx' is not SEED/MESSAGES/FAULTS"),
+        ("1/2/crash/3", "is not SEED/MESSAGES/FAULTS"),
+        ("1/2/handler_filed", "there is no fault handler_filed"),
+    ],
+)
+def test_a_run_that_does_not_exist(text: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        Replay.parse(text)
+
+
+def test_an_application_that_commits_when_it_starts() -> None:
+    def program(simulation: Simulation) -> None:
+        database = simulation.database()
+
+        def start() -> Callable[[Message], None]:
+            connection = database.connect()
+            with connection:
+                connection.execute("CREATE TABLE IF NOT EXISTS effects (id TEXT PRIMARY KEY, body BLOB)")
+                connection.execute("CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY)")
+                connection.execute("INSERT OR IGNORE INTO settings VALUES ('opened')")
+
+            def handle(message: Message) -> None:
+                with connection:
+                    values = (str(message.id), message.body)
+                    connection.execute("INSERT OR IGNORE INTO effects VALUES (?, ?)", values)
+
+            return handle
+
+        def effects() -> list[bytes]:
+            with contextlib.closing(database.connect()) as connection:
+                return [body for (body,) in connection.execute("SELECT body FROM effects ORDER BY rowid")]
+
+        simulation.run(start=start, effects=effects)
+
+    simulate(program, seeds=range(5, 11), messages=20)
+
+
+def test_the_numbers_of_made_messages_do_not_repeat() -> None:
+    numbers: dict[bytes, int] = {}
+
+    def program(simulation: Simulation) -> None:
+        received = simulation.durable_dict()
+        numbers.clear()
+
+        def make(dice: random.Random, number: int) -> bytes:
+            numbers[b"%d" % number] = number
+            return b"%d" % number
+
+        def handle(message: Message) -> None:
+            received[message.body] = True
+
+        simulation.run(handle, effects=lambda: set(received), messages=make)
+        assert {message.body for message in simulation.handled} <= numbers.keys()
+
+    simulate(program, seeds=4, messages=FEW)
 
 
 @pytest.mark.integrations

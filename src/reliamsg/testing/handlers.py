@@ -35,18 +35,25 @@ class Delivery:
 
 
 class _Points:
-    """Counts the points that a handler passes, and has it crash or fail at one of them."""
+    """Counts the points that a handler passes, and has it crash or fail at one of them. Outside of a call, as in the
+    test itself and when the process starts, nothing counts."""
 
     def __init__(self) -> None:
+        self._counting = False
         self.passed = 0
         self.dead = self.failed = False
         """The process has crashed; an operation has failed."""
         self._crash_at = self._fail_at = 0
 
     def begin(self, crash_at: int = 0, fail_at: int = 0) -> None:
-        """Count anew."""
+        """A call begins: count anew."""
+        self._counting = True
         self.passed, self.dead, self.failed = 0, False, False
         self._crash_at, self._fail_at = crash_at, fail_at
+
+    def end(self) -> None:
+        """The call has ended."""
+        self._counting = False
 
     def before(self, what: str, error: Exception) -> None:
         """See :class:`~reliamsg.testing.durable.Hazards`."""
@@ -54,6 +61,8 @@ class _Points:
 
     def after(self, what: str, error: Exception | None = None) -> None:
         """See :class:`~reliamsg.testing.durable.Hazards`."""
+        if not self._counting:
+            return
         self.passed += 1
         if self.dead or self.passed == self._crash_at:
             self.dead = True
@@ -160,21 +169,28 @@ class HandlerTest:
 
         `crash_at`: crash at this point, counted from 1, of the first call of the handler. Points are before and after
         each change of a :meth:`database`, :meth:`durable_list` or :meth:`durable_dict`, and each call of
-        :meth:`point`; the last one is when the handler has returned, and its message is not acknowledged yet. The
-        messages that are not settled wait for the next call of this method; the one that was being handled is flagged.
+        :meth:`point`; the last one is when the handler has returned, and its message is not acknowledged yet. This
+        method returns after the crash. Call it again, without messages, to start the process anew: it delivers what is
+        not settled, first the message that was being handled, flagged.
 
         `fail_at`: what the handler does at this point fails, and raises an error in the handler; nothing happens if it
         can't. The handler may raise that error, or another one: the message is delivered again.
 
-        Returns the calls of the handler that were made.
+        Returns the calls of the handler that were made. Raises :class:`ConfigError` if the first one did not reach that
+        point.
         """
         check_count("crash_at", crash_at, least=0)
         check_count("fail_at", fail_at, least=0)
         self._waiting += [self._next(each) for each in messages]
         begin = len(self.deliveries)
         while self._waiting:
-            self._points.begin(crash_at, fail_at)
-            if not self._handle_next():
+            alive = self._handle_next(crash_at, fail_at)
+            if alive and self._points.passed < max(crash_at, fail_at):
+                name = "crash_at" if crash_at else "fail_at"
+                raise ConfigError(
+                    f"{name}={max(crash_at, fail_at)}: the handler returned after {self._points.passed} points"
+                )
+            if not alive:
                 break
             crash_at = fail_at = 0
         return self.deliveries[begin:]
@@ -190,7 +206,9 @@ class HandlerTest:
         `unacked`: how many of the latest acknowledgements are lost with it. :meth:`deliver` delivers these
         messages again, flagged.
         """
-        check_count("unacked", unacked, least=0, most=len(self._settled))
+        check_count("unacked", unacked, least=0)
+        if unacked > len(self._settled):
+            raise ConfigError(f"{unacked} acknowledgements can't be lost: there are {len(self._settled)}")
         kept = len(self._settled) - unacked
         self._waiting[:0] = [copy_message(each, redelivered=True) for each in self._settled[kept:]]
         del self._settled[kept:]
@@ -199,9 +217,10 @@ class HandlerTest:
     def replay(self, dead_letter: int = 0) -> Delivery:
         """Deliver a dead letter again, out of order and flagged ``replayed``. Once it is acknowledged, it is no dead
         letter any more."""
-        check_count("dead_letter", dead_letter, least=0, most=len(self.dead_letters) - 1)
+        check_count("dead_letter", dead_letter, least=0)
+        if dead_letter >= len(self.dead_letters):
+            raise ConfigError(f"there is no dead letter {dead_letter}: there are {len(self.dead_letters)}")
         message = copy_message(self.dead_letters[dead_letter], replayed=True)
-        self._points.begin()
         found = self._call([message])
         if found == "acknowledged":
             del self.dead_letters[dead_letter]
@@ -257,6 +276,8 @@ class HandlerTest:
         if isinstance(given, bytes):
             epoch, last = self._latest.get(Message().stream, (1, 0))
             given = Message(epoch=epoch, seq=last + 1, body=given)
+        elif not isinstance(given, Message):
+            raise ConfigError(f"a body must be bytes, not {type(given).__name__}; encode it first")
         place, latest = (given.epoch, given.seq), self._latest.get(given.stream, (0, 0))
         if place <= latest:
             raise ConfigError(
@@ -266,7 +287,7 @@ class HandlerTest:
         self._latest[given.stream] = place
         return copy_message(given)
 
-    def _handle_next(self) -> bool:
+    def _handle_next(self, crash_at: int, fail_at: int) -> bool:
         """Call the handler once; returns whether the process is still there."""
         first = self._waiting[0]
         count = 1
@@ -276,7 +297,7 @@ class HandlerTest:
             count += 1
         messages = self._waiting[:count]
         try:
-            outcome = self._call(messages)
+            outcome = self._call(messages, crash_at, fail_at)
         except Exception:
             self._waiting[:count] = [copy_message(each, redelivered=True) for each in messages]
             raise
@@ -294,12 +315,13 @@ class HandlerTest:
         self._waiting[:count] = left
         return outcome != "crashed"
 
-    def _call(self, messages: list[Message]) -> str:
+    def _call(self, messages: list[Message], crash_at: int = 0, fail_at: int = 0) -> str:
         """Call the handler, and record what becomes of the messages; returns what became of the last one."""
         fields: list[Any] = [each.content() for each in messages]
         given = [RecordingMessage(*each) for each in fields]
         process = self._process = self._process or HandlerProcess(self._started())
         crashed, raised = False, None
+        self._points.begin(crash_at, fail_at)
         try:
             process.handle(given if self._batch is not None else given[0])
             self._points.after("the end of the handler")
@@ -307,6 +329,8 @@ class HandlerTest:
             crashed = True
         except Exception as error:  # noqa: BLE001  (any of the application's own)
             raised = error
+        finally:
+            self._points.end()
         crashed |= self._points.dead  # also where the handler has caught it
         for message, recorded in zip(messages, given, strict=True):
             outcome = _outcome(recorded, crashed, raised)

@@ -108,6 +108,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         return None
     test = _with_fixtures(pyfuncitem)
     seeds, messages = _arguments(marker, pyfuncitem)
+    from reliamsg.errors import ConfigError
     from reliamsg.testing.simulation import Replay, SimulationFailed, replay_one, simulate
 
     def command(replay: Replay) -> str:
@@ -121,6 +122,10 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
             replay_one(test, Replay.parse(chosen), command)
     except SimulationFailed as failed:
         pytest.fail(str(failed), pytrace=False)
+    except ConfigError as error:
+        if chosen is None:
+            raise
+        pytest.fail(f"--reliamsg-replay: {error}", pytrace=False)
     return True
 
 
@@ -143,5 +148,7 @@ def _arguments(marker: pytest.Mark, item: pytest.Function) -> tuple[int | range,
     chosen = item.config.getoption("--reliamsg-seeds", None)
     if chosen is not None:
         first, _, last = chosen.partition(":")
+        if not (first.isdecimal() and last.isdecimal()):
+            pytest.fail(f"--reliamsg-seeds: {chosen!r} is not A:B, such as 0:200", pytrace=False)
         seeds = range(int(first), int(last))
     return seeds, messages

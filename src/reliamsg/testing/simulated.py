@@ -61,8 +61,9 @@ def compose(seed: int, messages: int, faults: tuple[str, ...] | None, batch: int
     group, first = next(iter(whole.groups.items()))
     # A message that its handler always refuses must not keep the group from finishing.
     own = _with(first, batch=batch, topics="all", journal=False, on_dead_letter="continue")
+    # Applications do not notice compression, which needs an extra.
     producers = {
-        name: _with(client, groups="all", remove=0.0, add_group=0.0, journal=False)
+        name: _with(client, groups="all", remove=0.0, add_group=0.0, journal=False, compression=None)
         for name, client in whole.producers.items()
     }
     return replace(
@@ -216,12 +217,15 @@ class ApplicationProcess(ConsumerProcess):
         if self.engine is None:
             return
         self._app.witness.happened(f"{self.scheduler.now:.4f} the process starts")
+        self._busy = True  # nothing is handled before it has started
         try:
             with self._inside():
                 self._app.start_process()
         except Exception as error:  # noqa: BLE001  (any of the application's own)
             self._raised("start", error)
             self.crash("as it starts")
+        else:
+            self._busy = False
 
     def after_end(self) -> None:
         """See :class:`Process`."""

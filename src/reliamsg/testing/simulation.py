@@ -13,6 +13,7 @@ from typing import Any
 from reliamsg.arguments import check_callback, check_count
 from reliamsg.errors import ConfigError
 from reliamsg.message import Message
+from reliamsg.simulation.faults import FAULTS
 from reliamsg.simulation.producer import LIKE_A_BATCH
 from reliamsg.simulation.runner import MEMORY, quiet, run
 from reliamsg.testing.application import Handler, Start, copy_message, starter
@@ -43,10 +44,22 @@ class Replay:
 
     @classmethod
     def parse(cls, text: str) -> Replay:
-        """Raises ValueError."""
-        seed, messages, faults = (*text.split("/"), None, None)[:3]
-        names = None if faults is None else tuple(filter(None, faults.split(",")))
-        return cls(int(seed or ""), MESSAGES if messages is None else int(messages), names)
+        """Raises :class:`ConfigError`."""
+        match text.split("/"):
+            case [seed]:
+                messages, faults = str(MESSAGES), None
+            case [seed, messages]:
+                faults = None
+            case [seed, messages, listed]:
+                faults = tuple(filter(None, listed.split(",")))
+            case _:
+                seed = messages = ""
+        if not (seed.isdecimal() and messages.isdecimal()):
+            raise ConfigError(f"{text!r} is not SEED/MESSAGES/FAULTS")
+        unknown = set(faults or ()) - FAULTS.keys()
+        if unknown:
+            raise ConfigError(f"{text!r}: there is no fault {', '.join(sorted(unknown))}")
+        return cls(int(seed), int(messages), faults)
 
     def __str__(self) -> str:
         return "/".join(
@@ -140,8 +153,9 @@ class Simulation:
         belongs to a message; by default its body. With None, the test itself compares :attr:`handled` with what the
         application has.
 
-        `messages`: makes a body or message from dice and a number that counts up; only body, key and headers of a
-        message count. Its effect must not be that of another. By default bodies are like ``b"p1/orders/17"``.
+        `messages`: makes a body or message from dice (a :class:`random.Random`) and a number, another one for each
+        message of the run; only body, key and headers of a message count. Its effect must not be that of another. By
+        default bodies are like ``b"p1/orders/17"``.
 
         Raises an :class:`AssertionError` if the application is wrong.
         """
@@ -228,6 +242,8 @@ class _Presentation:
 
     def __init__(self, seed: int, make: Body | None) -> None:
         self._seed, self._make = seed, make
+        self._numbers: dict[bytes, int] = {}
+        """By body as published."""
 
     def __call__(self, message: Message) -> Message:
         name = message.body.rstrip(b"\0").rstrip(b"/")
@@ -235,7 +251,8 @@ class _Presentation:
             name = name.removeprefix(begin)
         if self._make is None:
             return copy_message(message, body=name)
-        made = self._make(random.Random(f"{self._seed}/{name!r}"), int(name.rpartition(b"/")[2]))
+        number = self._numbers.setdefault(name, len(self._numbers) + 1)
+        made = self._make(random.Random(f"{self._seed}/{name!r}"), number)
         if isinstance(made, bytes):
             return copy_message(message, body=made)
         return copy_message(message, body=made.body, key=made.key, headers=made.headers)

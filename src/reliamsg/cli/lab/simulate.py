@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ import msgspec
 
 from reliamsg.cli.options import SeedsType
 from reliamsg.cli.status import Status
+from reliamsg.errors import ConfigError
 from reliamsg.terminal import say, say_json, say_text
 
 if TYPE_CHECKING:
@@ -97,6 +99,8 @@ def simulate(
         raise click.UsageError("--trace requires --seed")
     if keep is not None and keep.exists() and any(keep.iterdir()):
         raise click.UsageError(f"--keep {keep}: it exists and is not empty")
+    if find_spec("zstandard") is None:  # some simulated producers compress
+        raise ConfigError("the simulator needs an extra: pip install 'reliamsg[zstd]'")
     from reliamsg.simulation.runner import run, run_many
     from reliamsg.simulation.scenario import draw
 
