@@ -11,7 +11,7 @@ from typing import Literal
 
 from tests.plan.simulation import SiteSetup, WorldSetup
 
-__all__ = ["QUICK", "SETS", "ParameterSet"]
+__all__ = ["LONG_SETS", "QUICK", "SETS", "ParameterSet"]
 
 
 @dataclass(frozen=True)
@@ -146,6 +146,14 @@ SETS = tuple(
     ParameterSet(name, world, MESSAGES, 4000 + number, "duplicated" if "duplicated" in name else "missing")
     for number, (name, world) in enumerate([*_PLAIN, *_CONFIRMED, *_CONSUMED, *_DUPLICATED])
 )
+
+LONG_MESSAGES = 1_500_000
+
+LONG_SETS = tuple(
+    ParameterSet(one.name, one.world, LONG_MESSAGES, one.seed + 1000, one.counts) for one in SETS
+)
+"""The same worlds, ten times as long and with other seeds, for intervals that are a third as wide. They were committed
+after the results of `SETS` were known in part, and before any of these was run."""
 
 QUICK = (
     "pika: the broker loses everything",

@@ -21,6 +21,8 @@ __all__ = ["Change", "Compared", "Influence", "Plan", "make_plan"]
 
 _STEP = 0.01
 """The relative step of numeric derivatives."""
+_FROM_ZERO = 1e-3
+"""The step from 0, in incidents per year."""
 _MOST_RETAINED_S = 30 * 86400.0
 """Longer retention is not proposed: keep messages until they are consumed."""
 
@@ -38,15 +40,15 @@ class Compared:
 
 @dataclass(frozen=True)
 class Influence:
-    """How much a rate matters."""
+    """How much a rate, a duration or a setting matters."""
 
-    rate: str
-    """Its key in the file of rates, such as ``sites.dc1.losses_per_year``."""
-    per_year: float
+    name: str
+    """Its key in the file of rates, such as ``sites.dc1.losses_per_year``, or ``retain_seconds``."""
+    value: float
     elasticity: float
-    """By how many percent the probability of loss grows if the rate grows by one percent."""
-    lost_per_incident: float
-    """The mean number of messages that one more incident costs."""
+    """By how many percent the probability of loss grows if the value grows by one percent; below 0 if it falls."""
+    lost_per_incident: float | None
+    """Of a rate: the mean number of messages that one more incident costs. None for durations and settings."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class Plan:
     compared: tuple[Compared, ...]
     """Plain clients, and reliamsg with every release and confirm policy."""
     influences: tuple[Influence, ...]
-    """Every rate, the most important first."""
+    """Every number, the most important first."""
     target: float | None
     changes: tuple[Change, ...]
     """With a target: changes in the order of their effort, settings first."""
@@ -153,47 +155,61 @@ def _set(rates: Rates, path: Path, value: float) -> Rates:
     return changed
 
 
-def _rate_paths(rates: Rates, client: Client) -> Iterator[Path]:
-    """The keys of all rates of incidents that concern the client."""
-    yield "producer", "crashes_per_year"
-    yield "producer", "disk_losses_per_year"
-    yield "consumer", "outages_per_year"
-    yield "consumer", "inbox_losses_per_year"
-    yield "all_sites", "losses_per_year"
+def _paths(rates: Rates, client: Client) -> Iterator[Path]:
+    """The keys of everything that concerns the client."""
+    for table in ("producer", "consumer", "all_sites"):
+        yield from ((table, key) for key in getattr(rates, table).__struct_fields__)
     for name in client.sites:
-        yield "sites", name, "crashes_per_year"
-        yield "sites", name, "losses_per_year"
-        if isinstance(rates.sites[name].partitions, Partitions):
-            yield "sites", name, "partitions", "per_year"
+        site = rates.sites[name]
+        yield from (("sites", name, key) for key in site.__struct_fields__ if key != "partitions")
+        if isinstance(site.partitions, Partitions):
+            for key in ("per_year", "seconds", "losing_share"):
+                yield "sites", name, "partitions", key
 
 
 def _influences(rates: Rates, client: Client, fate: Fate) -> list[Influence]:
-    """Derivatives by every rate.
+    """Derivatives by every number, from central differences.
 
     The derivative of an expected loss by the rate of a Poisson process is the mean additional loss of one additional
     incident, per unit of time (the Russo-Margulis formula: Last and Penrose, Lectures on the Poisson Process, 2017,
-    theorem 19.1).
+    chapter 19).
     """
+
+    def slope(value: float, missing: Callable[[float], float]) -> float:
+        if not value:
+            return missing(_FROM_ZERO) / _FROM_ZERO - fate.missing / _FROM_ZERO
+        return (missing(value * (1.0 + _STEP)) - missing(value * (1.0 - _STEP))) / (2.0 * _STEP * value)
+
+    def influence(name: str, value: float, slope: float) -> Influence:
+        elasticity = slope * value / fate.missing if fate.missing else 0.0
+        lost = None
+        if name.endswith("per_year"):
+            lost = max(0.0, slope * rates.traffic.messages_per_second * YEAR)
+        return Influence(name, value, elasticity, lost)
+
     found = []
-    for path in _rate_paths(rates, client):
-        rate = _get(rates, path)
-        step = _STEP * rate or 1e-3
-        above = fate_of(system_of(_set(rates, path, rate + step), client)).missing
-        slope = (above - fate.missing) / step
-        if rate:
-            below = fate_of(system_of(_set(rates, path, rate - step), client)).missing
-            slope = (above - below) / (2.0 * step)
-        elasticity = slope * rate / fate.missing if fate.missing else 0.0
-        messages = slope * rates.traffic.messages_per_second * YEAR
-        found.append(Influence(".".join(path), rate, elasticity, max(0.0, messages)))
-    return sorted(found, key=lambda one: -one.elasticity)
+    for path in _paths(rates, client):
+        value = _get(rates, path)
+        if value or path[-1].endswith("per_year"):
+            by = slope(value, lambda tried, path=path: _missing(_set(rates, path, tried), client))  # type: ignore[misc]
+            found.append(influence(".".join(path), value, by))
+    if client.release == "confirmed":
+        by = slope(
+            client.retain_seconds, lambda tried: _missing(rates, replace(client, retain_seconds=tried))
+        )
+        found.append(influence("retain_seconds", client.retain_seconds, by))
+    return sorted(found, key=lambda one: -abs(one.elasticity))
+
+
+def _missing(rates: Rates, client: Client) -> float:
+    return fate_of(system_of(rates, client)).missing
 
 
 def _changes(rates: Rates, client: Client, target: float) -> Iterator[Change]:
     """What might reach the target, in the order of effort: settings, disk space, another site, a better disk."""
 
     def change(text: str, cost: str, rates: Rates, client: Client) -> Change:
-        missing = fate_of(system_of(rates, client)).missing
+        missing = _missing(rates, client)
         return Change(text, cost, missing, missing <= target)
 
     hold = replace(client, on_gap="hold")
@@ -217,7 +233,7 @@ def _changes(rates: Rates, client: Client, target: float) -> Iterator[Change]:
     path = ("producer", "disk_losses_per_year")
 
     def with_disk(part: float) -> float:
-        return fate_of(system_of(_set(rates, path, disk * part), kept)).missing
+        return _missing(_set(rates, path, disk * part), kept)
 
     if disk and with_disk(0.0) <= target < with_disk(1.0):
         part = _boundary(lambda exponent: with_disk(10.0**-exponent) <= target, 0.0, 15.0)
@@ -237,7 +253,7 @@ def _longer_retention(rates: Rates, client: Client, target: float) -> Change:
         )
 
     def missing(seconds: float) -> float:
-        return fate_of(system_of(rates, with_retention(seconds))).missing
+        return _missing(rates, with_retention(seconds))
 
     seconds = _MOST_RETAINED_S
     if missing(seconds) <= target:
