@@ -3,7 +3,8 @@
 Each set is simulated once, with its seed. The interval is for the number of losses that the simulation would have on
 average. Losses of one incident are one cluster, and the number of clusters varies like that of a Poisson process, so
 the variance of the sum is estimated by the sum of the squared sizes of the clusters. All intervals together contain
-what they should with a probability of 95 % (Bonferroni). ``--write`` writes the table of all sets to docs/reference/plan.md.
+what they should with a probability of 95 % (Bonferroni). ``--write`` writes the table of all sets to
+docs/reference/plan.md.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ docs/reference/plan.md derives each formula and lists what is neglected.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise, product
 from math import exp, expm1, inf, prod
 
@@ -51,27 +51,27 @@ EDGES = (
 """The transitions of the map. *Erased*: no site that the group reaches has the message any more."""
 
 
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class Fate:
     """What becomes of one message; probabilities per message, shares of time, seconds."""
 
-    lost: float = 0.0
+    lost: float
     """It never reaches the application, since nothing holds it any more."""
-    declared: float = 0.0
+    declared: float
     """The group continued without it, although something still held it (only with ``on_gap="skip"``)."""
-    duplicated: float = 0.0
+    duplicated: float
     """The application gets it more than once. reliamsg flags the repetition as ``redelivered``; plain clients don't."""
-    accepting: float = 0.0
+    accepting: float
     """The share of time in which the producer accepts messages."""
-    confirming: float = 0.0
+    confirming: float
     """The share of time in which enough sites are up to meet the confirm policy."""
-    delivering: float = 0.0
+    delivering: float
     """The share of time in which the consumer and at least one site are up."""
-    confirm_seconds: float = 0.0
+    confirm_seconds: float
     """The mean time until the confirm policy is met."""
-    edges: dict[tuple[str, str], float] = field(default_factory=lambda: dict.fromkeys(EDGES, 0.0))
+    edges: dict[tuple[str, str], float]
     """The joint probability that a message takes this transition, by (from, to) of :data:`EDGES`."""
-    confirmed: dict[int, float] = field(default_factory=dict)
+    confirmed: dict[int, float]
     """The probability that this number of sites had the message when it was due at the consumer."""
 
     @property
@@ -91,21 +91,69 @@ class _Situation:
     """The age at which the confirm policy is met."""
 
 
+@dataclass(frozen=True)
+class _Sums:
+    """What became of a message; joint probabilities."""
+
+    unsent: float
+    """Lost before any site had it."""
+    gone: float
+    """No site that the group reaches had it when it was due."""
+    at_sites: float
+    """Lost, after at least one site had it."""
+    passed: float
+    in_inbox: float
+    """Lost with the inbox."""
+    again: float
+    reached: int
+    """How many sites had it."""
+
+
 def fate_of(system: System) -> Fate:
     """Compute what becomes of one message."""
-    fate = Fate()
     accepted = 0.0
+    unsent = gone = at_sites = passed = in_inbox = again = confirm_seconds = 0.0
+    confirmed: dict[int, float] = {}
     for situation in _situations(system):
         accepted += situation.weight
+        confirm_seconds += situation.weight * situation.confirmed_at
         for share, away in _due(system, situation):
-            _add(system, situation, fate, situation.weight * share, away)
+            weight, found = situation.weight * share, _outcome(system, situation, away)
+            unsent += weight * found.unsent
+            gone += weight * found.gone
+            at_sites += weight * found.at_sites
+            passed += weight * found.passed
+            in_inbox += weight * found.in_inbox
+            again += weight * found.again
+            confirmed[found.reached] = confirmed.get(found.reached, 0.0) + weight
     # Messages that are not accepted, since the outbox is full or the broker away, don't count.
-    for name in ("lost", "declared", "duplicated", "confirm_seconds"):
-        setattr(fate, name, getattr(fate, name) / accepted)
-    fate.edges = {edge: value / accepted for edge, value in fate.edges.items()}
-    fate.confirmed = {sites: value / accepted for sites, value in sorted(fate.confirmed.items())}
-    _availability(system, fate, accepted)
-    return fate
+    unsent, gone, at_sites = unsent / accepted, gone / accepted, at_sites / accepted
+    passed, in_inbox, again = passed / accepted, in_inbox / accepted, again / accepted
+    start = "durable" if system.kind == "reliamsg" else "in memory"
+    received = 1.0 - unsent - at_sites - passed
+    edges = dict.fromkeys(EDGES, 0.0) | {
+        ("accepted", start): 1.0,
+        (start, "lost"): unsent,
+        (start, "queued"): 1.0 - unsent,
+        ("queued", "received"): 1.0 - unsent - gone,
+        ("queued", "erased"): gone,
+        ("erased", "received"): gone - at_sites - passed,
+        ("erased", "declared missing"): passed,
+        ("erased", "lost"): at_sites,
+        ("received", "delivered"): received - in_inbox,
+        ("received", "lost"): in_inbox,
+        ("delivered", "acknowledged"): received - in_inbox,
+        ("acknowledged", "duplicated"): again,
+    }
+    return Fate(
+        lost=unsent + at_sites + in_inbox,
+        declared=passed,
+        duplicated=again,
+        confirm_seconds=confirm_seconds / accepted,
+        edges=edges,
+        confirmed={sites: value / accepted for sites, value in sorted(confirmed.items())},
+        **_availability(system, accepted),
+    )
 
 
 def _unavailability(rate: float, outage: float) -> float:
@@ -119,7 +167,7 @@ def _down(site: Hazard) -> float:
 
 def _situations(system: System) -> Iterator[_Situation]:
     """All combinations of sites that are up or away, with weights that sum to the share of accepted messages."""
-    steps = {1: 24, 2: 8, 3: 4}.get(len(system.sites), 2)
+    steps = {1: 16, 2: 5, 3: 3}.get(len(system.sites), 2)
     longest = max(site.outage for site in system.sites)
     together = _unavailability(system.common_loss, longest)
     choices: list[list[tuple[float, float]]] = []
@@ -182,53 +230,38 @@ def _released(system: System, situation: _Situation) -> float:
     return max(system.fill, situation.confirmed_at)  # its room was needed, and some sites never get it
 
 
-def _add(system: System, situation: _Situation, fate: Fate, weight: float, away: float) -> None:
-    """Add what becomes of a message in this situation, if the consumer is away for so long when it is due."""
+def _outcome(system: System, situation: _Situation, away: float) -> _Sums:
+    """What becomes of a message in this situation, if the consumer is away for so long when it is due."""
     until = _released(system, situation)
     arrivals = tuple(at if at <= until else inf for at in situation.arrivals)
     first = min(arrivals)
     due = first + system.broker_wait + away
     reached = [site for site, at in enumerate(arrivals) if at < due]
     erased = _erased(system, arrivals, reached, due)
-    unsent = -expm1(-_memory_rate(system) * first)
-    disk = unsent + _lost_with_disk(system, arrivals, due, min(until, due))
-    kept = exp(-_memory_rate(system) * min(until, due))
+    memory = _memory_rate(system)
+    unsent = -expm1(-memory * first)
+    at_sites = _lost_with_disk(system, arrivals, due, min(until, due))
+    kept = exp(-memory * min(until, due))
     if due > until:
-        unrepaired = erased
+        at_sites += kept * erased
     else:
-        unrepaired = prod(
-            _still_split(site, until - at) for site, at in zip(system.sites, arrivals, strict=True)
-        )
-        disk += _lost_during_split(system, arrivals, due, until)
-    at_sites = disk - unsent + kept * unrepaired
+        ages = zip(system.sites, (until - at for at in arrivals), strict=True)
+        at_sites += kept * prod(_still_split(site, age) if age > -inf else 1.0 for site, age in ages)
+        at_sites += _lost_during_split(system, due - first, until - first)
     passed = _passed(system, arrivals, due, until, erased)
     received = max(0.0, 1.0 - unsent - at_sites - passed)
     end = due + system.inbox_wait + system.handle
     in_inbox = received * _lost_in_inbox(system, due, end, until)
-    delivered = received - in_inbox
-    again = delivered * _again(system, end, until)
-    fate.lost += weight * (unsent + at_sites + in_inbox)
-    fate.declared += weight * passed
-    fate.duplicated += weight * again
-    fate.confirm_seconds += weight * situation.confirmed_at
-    fate.confirmed[len(reached)] = fate.confirmed.get(len(reached), 0.0) + weight
-    gone = (1.0 - unsent) * erased
-    start = "durable" if system.kind == "reliamsg" else "in memory"
-    for edge, probability in (
-        (("accepted", start), 1.0),
-        ((start, "lost"), unsent),
-        ((start, "queued"), 1.0 - unsent),
-        (("queued", "received"), 1.0 - unsent - max(gone, at_sites + passed)),
-        (("queued", "erased"), max(gone, at_sites + passed)),
-        (("erased", "received"), max(0.0, gone - at_sites - passed)),
-        (("erased", "declared missing"), passed),
-        (("erased", "lost"), at_sites),
-        (("received", "delivered"), delivered),
-        (("received", "lost"), in_inbox),
-        (("delivered", "acknowledged"), delivered),
-        (("acknowledged", "duplicated"), again),
-    ):
-        fate.edges[edge] += weight * probability
+    gone = max((1.0 - unsent) * erased, at_sites + passed)
+    return _Sums(
+        unsent,
+        gone,
+        at_sites,
+        passed,
+        in_inbox,
+        (received - in_inbox) * _again(system, end, until),
+        len(reached),
+    )
 
 
 def _memory_rate(system: System) -> float:
@@ -248,12 +281,17 @@ def _memory_rate(system: System) -> float:
 def _erased_at(site: Hazard, age: float) -> float:
     """The probability that a site has erased what arrived there `age` seconds ago, or will never show it."""
     window = site.loss_rate * age + site.crash_rate * min(age, site.crash_window)
-    return -expm1(-window - site.split_rate * site.split_window)
+    hidden = _unavailability(site.split_rate, site.split_window)
+    return hidden + (1.0 - hidden) * -expm1(-window)
 
 
 def _still_split(site: Hazard, age: float) -> float:
-    """The probability that a site will discard what arrived `age` seconds ago at the end of a partition that lasts."""
-    return -expm1(-site.split_rate * max(0.0, site.split_window - max(0.0, age))) if age > -inf else 1.0
+    """The probability that a message arrived on a side that is discarded, more than `age` seconds after that.
+
+    The rest of a partition is uniform, like that of an outage.
+    """
+    hidden = _unavailability(site.split_rate, site.split_window)
+    return hidden * max(0.0, 1.0 - max(0.0, age) / site.split_window) if hidden else 0.0
 
 
 def _erased(system: System, arrivals: Sequence[float], sites: Sequence[int], until: float) -> float:
@@ -284,16 +322,17 @@ def _lost_with_disk(system: System, arrivals: Sequence[float], due: float, until
     return lost
 
 
-def _lost_during_split(system: System, arrivals: Sequence[float], due: float, until: float) -> float:
-    """The same for the rest of a partition of the only site, after the message was due on the other side.
+def _lost_during_split(system: System, due: float, until: float) -> float:
+    """The same for the rest of a partition of the only site: the message was due on the other side, and not seen.
 
-    The partition ends `age` after the message arrived, with the same density for each age within the window.
+    `due` and `until` count from the arrival. With several sites, the group learns of it from another one.
     """
     site = system.sites[0]
-    start, end = due - arrivals[0], min(site.split_window, until - arrivals[0])
-    if len(system.sites) > 1 or end <= start:
+    end = min(site.split_window, until)
+    if len(system.sites) > 1 or not site.split_rate or end <= due:
         return 0.0
-    return system.producer_disk * site.split_rate * (end - start) ** 2 / 2.0
+    lost = sum(weight * -expm1(-_memory_rate(system) * node * (end - due)) for node, weight in _GAUSS)
+    return _unavailability(site.split_rate, site.split_window) * lost * (end - due) / site.split_window
 
 
 def _lost_in_inbox(system: System, due: float, end: float, until: float) -> float:
@@ -316,21 +355,28 @@ def _passed(
     patience = system.client.patience
     if patience == inf or system.kind != "reliamsg":
         return 0.0
-    away = [_longer(_down(site), site.outage, patience) for site in system.sites]
+    away = [
+        _went_away(site.crash_rate + site.loss_rate, site.outage - patience, due - at) if at < due else 1.0
+        for site, at in zip(system.sites, arrivals, strict=True)
+    ]
     unseen = [
         _erased_at(site, due - at) * (1.0 - down) + down if at < due else 1.0
         for site, at, down in zip(system.sites, arrivals, away, strict=True)
     ]
+    # If all sites are away, no later message reveals that this one is missing, and no clock runs.
     missing = max(0.0, prod(unseen) - prod(away))
     if due > until:
         return max(0.0, missing - erased)
-    absent = _unavailability(system.producer_crash, system.producer_restart)
-    return max(missing, erased) * _longer(absent, system.producer_restart, patience)
+    absent = _went_away(system.producer_crash, system.producer_restart - patience, due)
+    return max(missing, erased) * absent
 
 
-def _longer(down: float, outage: float, patience: float) -> float:
-    """The probability of an outage of which more than `patience` seconds are left."""
-    return down * max(0.0, outage - patience) / outage if outage else 0.0
+def _went_away(rate: float, longest: float, age: float) -> float:
+    """The probability that what was up `age` seconds ago is away, and will be for too long.
+
+    It has gone in the meantime, and not earlier than `longest` seconds ago: the rest of the outage is too long then.
+    """
+    return -expm1(-rate * max(0.0, min(age, longest)))
 
 
 def _again(system: System, end: float, until: float) -> float:
@@ -346,13 +392,13 @@ def _again(system: System, end: float, until: float) -> float:
     return -expm1(-expected)
 
 
-def _availability(system: System, fate: Fate, accepted: float) -> None:
+def _availability(system: System, accepted: float) -> dict[str, float]:
+    """The shares of time in which messages can be accepted, confirmed and delivered."""
     up = 1.0 - _unavailability(system.producer_crash, system.producer_restart)
     blocked = 0.0
     if system.keeps and system.kind == "reliamsg":
         longer = max(0.0, system.consumer_outage - system.fill)
         blocked = system.consumer_crash * longer / (1.0 + system.consumer_crash * system.consumer_outage)
-    fate.accepting = up * accepted * (1.0 - blocked)
     together = _unavailability(system.common_loss, max(site.outage for site in system.sites))
     counts = [1.0]
     for site in system.sites:
@@ -363,6 +409,9 @@ def _availability(system: System, fate: Fate, accepted: float) -> None:
             for up_sites in range(len(counts) + 1)
         ]
     met = sum(share for number, share in enumerate(counts) if number >= system.client.confirms_needed(number))
-    fate.confirming = (1.0 - together) * met
     reading = 1.0 - _unavailability(system.consumer_crash, system.consumer_outage)
-    fate.delivering = reading * (1.0 - together) * (1.0 - counts[0])
+    return {
+        "accepting": up * accepted * (1.0 - blocked),
+        "confirming": (1.0 - together) * met,
+        "delivering": reading * (1.0 - together) * (1.0 - counts[0]),
+    }
