@@ -6,7 +6,7 @@ from pathlib import Path
 
 from reliamsg.plan import Rates, read_rates
 
-__all__ = ["RATES", "rates_of", "write_rates"]
+__all__ = ["ONE_SITE", "RATES", "rates_of", "write_rates"]
 
 _SITE = """
 crashes_per_year = 40.0
@@ -42,6 +42,8 @@ seconds = 120
 handling = "autoheal"
 losing_share = 0.5
 """
+ONE_SITE = RATES.replace(f"[sites.dc2]{_SITE}", "")
+"""The same with one site, which takes less time."""
 
 
 def write_rates(directory: Path, text: str = RATES) -> Path:

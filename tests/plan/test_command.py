@@ -10,7 +10,7 @@ import pytest
 from reliamsg.cli.status import Status
 from reliamsg.plan import make_plan
 from tests.cli.commands import refused, reliamsg_here, succeeded
-from tests.plan.examples import RATES, rates_of, write_rates
+from tests.plan.examples import ONE_SITE, RATES, rates_of, write_rates
 
 CONFIG = """\
 [sites.dc1]
@@ -30,15 +30,15 @@ gap_timeout = 20
 
 
 def test_the_command_prints_what_the_function_returns(tmp_path: Path) -> None:
-    plan = make_plan(rates_of(tmp_path), target=1e-12)
-    done = reliamsg_here("plan", tmp_path / "rates.toml", "--target", "1e-12", "--json")
-    assert done.returncode == Status.INCOMPLETE
-    found = json.loads(done.stdout)
+    plan = make_plan(rates_of(tmp_path, ONE_SITE))
+    found = json.loads(succeeded(reliamsg_here("plan", tmp_path / "rates.toml", "--json")))
     assert found["client"]["missing"] == plan.client.fate.missing
     assert [one["name"] for one in found["compared"]] == [one.name for one in plan.compared]
-    assert found["cheapest"]["text"] == plan.cheapest.text if plan.cheapest else None
     assert {(one["from"], one["to"]) for one in found["client"]["edges"]} == set(plan.client.fate.edges)
-    text = reliamsg_here("plan", tmp_path / "rates.toml", "--target", "1e-12").stdout.decode()
+    assert (found["reached"], found["cheapest"]) == (True, None)
+    done = reliamsg_here("plan", tmp_path / "rates.toml", "--target", "1e-12")
+    assert done.returncode == Status.INCOMPLETE
+    text = done.stdout.decode()
     for words in ("durable -> lost", "plain paho, site dc1", "not reached", "cheapest: ", "extrapolated"):
         assert words in text
 
@@ -50,8 +50,6 @@ def test_settings_come_from_the_configuration_file(tmp_path: Path) -> None:
     assert found["client"]["name"] == "reliamsg, 2 sites, release=consumed, confirm=2"
     assert found["client"]["declared"] > 0
     assert found["reached"]
-    named = succeeded(reliamsg_here("plan", tmp_path / "rates.toml", config, "--group", "billing", "--json"))
-    assert json.loads(named) == found
 
 
 @pytest.mark.parametrize(

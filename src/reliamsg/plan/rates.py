@@ -11,7 +11,7 @@ import os
 import re
 import tomllib
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -28,6 +28,8 @@ YEAR = 365.25 * 86400.0
 
 Rate = Annotated[float, Meta(ge=0, le=1e9)]
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
+Handling = Literal["autoheal", "ignore", "pause_minority", "quorum"]
+HANDLINGS: tuple[str, ...] = get_args(Handling)
 Positive = Annotated[float, Meta(gt=0, le=1e12)]
 
 
@@ -70,7 +72,7 @@ class Partitions(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     per_year: Rate
     seconds: Seconds
-    handling: Literal["autoheal", "ignore", "pause_minority", "quorum"]
+    handling: Handling
     """RabbitMQ's ``cluster_partition_handling``, for queues that are not quorum queues; ``quorum`` for those that are:
     they confirm nothing on the smaller side, so a partition loses nothing."""
     losing_share: Annotated[float, Meta(ge=0, le=1)]
@@ -185,4 +187,6 @@ def _explained(text: str) -> str:
         return f"{f'{at}.' if at else ''}{missing[1]} is missing; add it: no rate has a default"
     if unknown := _UNKNOWN.fullmatch(text):
         return f"{f'{at}.' if at else ''}{unknown[1]}: unknown key; remove or correct it"
+    if text.startswith("Invalid enum value"):
+        return f"{at}: choose {' or '.join(map(repr, HANDLINGS))}"
     return f"{at}: {text.replace('`', '').replace('Expected', 'expected')}"
