@@ -155,7 +155,7 @@ def table(compared: list[Comparison]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--long", action="store_true", help="the long sets: about half an hour")
+    parser.add_argument("--long", action="store_true", help="the long sets: about a quarter of an hour")
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--only", default="", help="sets whose names contain this")
     parser.add_argument(
