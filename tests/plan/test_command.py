@@ -57,13 +57,15 @@ def test_settings_come_from_the_configuration_file(tmp_path: Path) -> None:
     [
         ("restart_seconds = 30\n", "", ("producer.restart_seconds", "add it")),
         ("[traffic]", "[trafic]", ("trafic", "unknown key")),
-        ("handle_seconds = 0.02", "handle_seconds = -1", ("consumer.handle_seconds", ">= 0")),
+        ("handle_seconds = 0.02", "handle_seconds = -1", ("consumer.handle_seconds", "from 0")),
         ("losing_share = 0.5", 'losing_share = "half"', ("cluster.partitions.losing_share", "expected float")),
         ("outage_seconds = 900", "outage = 900", ("outage", "remove or correct")),
         ('"autoheal"', '"pause_minority"', ("cluster.partitions.detection_seconds", "add it")),
         ('"autoheal"', '"ignore"', ("cluster.partitions.resolve_seconds", "add it")),
         ('"autoheal"', '"autoheal"\nresolve_seconds = 9', ("cluster.partitions.resolve_seconds", "remove it")),
         ('"autoheal"', '"heal"', ("cluster.partitions.handling", "autoheal")),
+        ("losing_share = 0.5", "losing_share = 2", ("cluster.partitions.losing_share", "to 1")),
+        ("message_bytes = 200", "message_bytes = 0", ("traffic.message_bytes", "above 0")),
         ("[traffic]", "[traffic", ("not TOML",)),
     ],
 )  # fmt: skip

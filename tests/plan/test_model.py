@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import exp, inf
+from math import exp
 from pathlib import Path
 
 import pytest
@@ -89,7 +89,7 @@ class TestPromises:
     def test_one_site_may_lose_everything(self) -> None:
         """With the default release policy: one site is not trusted, the other one and both disks work."""
         world = WorldSetup(
-            sites=(SiteSetup(loss=0.01, crash=0.01, crash_window=inf), SiteSetup()), needed=2, broker_wait=60,
+            sites=(SiteSetup(loss=0.01, crash=0.01, crash_window=1e9), SiteSetup()), needed=2, broker_wait=60,
             consumer_crash=0.01, consumer_outage=1000, producer_crash=0.1, producer_restart=1000,
         )  # fmt: skip
         assert modelled(world).missing == 0

@@ -11,10 +11,10 @@ import os
 import re
 import tomllib
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Literal, get_args
 
 import msgspec
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 
 from reliamsg.errors import ConfigError
 
@@ -26,60 +26,76 @@ __all__ = [
 YEAR = 365.25 * 86400.0
 """Seconds per year."""
 
-Rate = Annotated[float, Meta(ge=0, le=1e9)]
-Seconds = Annotated[float, Meta(ge=0, le=1e9)]
 Handling = Literal["autoheal", "ignore", "pause_minority", "quorum"]
 HANDLINGS: tuple[str, ...] = get_args(Handling)
-Positive = Annotated[float, Meta(gt=0, le=1e12)]
 
 
-class Traffic(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+MOST = 1e9
+"""The largest number in any place."""
+_ABOVE_ZERO = ("messages_per_second", "message_bytes")
+
+
+class _Table(Struct, frozen=True):
+    """Checks that all numbers are in range; msgspec reports the :class:`ValueError` with the path of the table."""
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if not isinstance(value, float | int):
+                continue
+            most = 1.0 if name == "losing_share" else MOST
+            if not 0 <= value <= most or (not value and name in _ABOVE_ZERO):
+                least = "above 0" if name in _ABOVE_ZERO else "from 0"
+                raise ValueError(f"{name}: expected a number {least} to {most:g}")
+
+
+class Traffic(_Table, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What one producer publishes on one topic, evenly."""
 
-    messages_per_second: Positive
-    message_bytes: Positive
+    messages_per_second: float
+    message_bytes: float
     """What a message takes in the outbox; a compressed batch needs less per message."""
 
 
-class ProducerRates(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class ProducerRates(_Table, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The producer's process and the disk with its outbox."""
 
-    crashes_per_year: Rate
+    crashes_per_year: float
     """The process ends without closing; what is in memory only is gone."""
-    restart_seconds: Seconds
-    disk_losses_per_year: Rate
+    restart_seconds: float
+    disk_losses_per_year: float
     """The outbox is lost, or replaced by an older copy."""
 
 
-class ConsumerRates(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class ConsumerRates(_Table, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The consumer's process, the disk with its inbox, and its lag."""
 
-    outages_per_year: Rate
+    outages_per_year: float
     """Crashes, and other times at which nothing is read."""
-    outage_seconds: Seconds
-    inbox_losses_per_year: Rate
+    outage_seconds: float
+    inbox_losses_per_year: float
     """The inbox is lost, or replaced by an older copy."""
-    broker_wait_seconds: Seconds
+    broker_wait_seconds: float
     """From the arrival at a broker until the consumer has taken the message in, when nothing is wrong."""
-    inbox_wait_seconds: Seconds
+    inbox_wait_seconds: float
     """From then on until the application gets the message: in the inbox, or with plain clients at the broker."""
-    handle_seconds: Seconds
+    handle_seconds: float
     """From then on until the acknowledgement is durable."""
 
 
-class Partitions(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Partitions(_Table, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How often a site that is a cluster is cut in two, and what it does then."""
 
-    per_year: Rate
-    seconds: Seconds
+    per_year: float
+    seconds: float
     handling: Handling
     """RabbitMQ's ``cluster_partition_handling``, for queues that are not quorum queues; ``quorum`` for those that are:
     they confirm nothing on the smaller side, so a partition loses nothing."""
-    losing_share: Annotated[float, Meta(ge=0, le=1)]
+    losing_share: float
     """The share of partitions in which the producer publishes to the side that is discarded or paused."""
-    detection_seconds: Seconds | UnsetType = UNSET
+    detection_seconds: float | UnsetType = UNSET
     """Needed for ``pause_minority``: how long the smaller side still confirms."""
-    resolve_seconds: Seconds | UnsetType = UNSET
+    resolve_seconds: float | UnsetType = UNSET
     """Needed for ``ignore``: from the end of the partition until an operator restarts one side."""
 
     @property
@@ -96,27 +112,27 @@ class Partitions(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
                 return 0.0
 
 
-class SiteRates(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class SiteRates(_Table, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A site: a broker, or a cluster that fails as one."""
 
-    crashes_per_year: Rate
+    crashes_per_year: float
     """The broker stops and comes back with what it had saved."""
-    crash_loses_seconds: Seconds
+    crash_loses_seconds: float
     """Then it lacks the messages that it had confirmed within this time. 0: it saves before it confirms."""
-    losses_per_year: Rate
+    losses_per_year: float
     """The broker comes back empty."""
-    outage_seconds: Seconds
+    outage_seconds: float
     """How long the site is away after either."""
-    confirm_seconds: Seconds
+    confirm_seconds: float
     """From sending to the confirm, when nothing is wrong."""
     partitions: Partitions | UnsetType = UNSET
     """For a cluster."""
 
 
-class AllSites(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class AllSites(_Table, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What the sites have in common."""
 
-    losses_per_year: Rate
+    losses_per_year: float
     """All sites come back empty at once, in addition to their own losses: one cause, such as an operator's mistake."""
 
 
@@ -187,6 +203,8 @@ def _explained(text: str) -> str:
         return f"{f'{at}.' if at else ''}{missing[1]} is missing; add it: no rate has a default"
     if unknown := _UNKNOWN.fullmatch(text):
         return f"{f'{at}.' if at else ''}{unknown[1]}: unknown key; remove or correct it"
+    if ": expected a number" in text:
+        return f"{at}.{text}"
     if text.startswith("Invalid enum value"):
         return f"{at}: choose {' or '.join(map(repr, HANDLINGS))}"
     return f"{at}: {text.replace('`', '').replace('Expected', 'expected')}"
