@@ -65,7 +65,7 @@ NAVIGATION = {
 }
 PACKAGES = [
     "reliamsg", "reliamsg.aio", "reliamsg.prometheus", "reliamsg.otel", "reliamsg.cloudevents", "reliamsg.testing",
-    "reliamsg.checker", "reliamsg.lab",
+    "reliamsg.checker", "reliamsg.lab", "reliamsg.plan",
 ]  # fmt: skip
 
 

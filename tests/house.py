@@ -19,7 +19,7 @@ __all__ = ["MOST_CALLBACKS", "MOST_PARAMETERS", "RULES", "SOURCE", "House", "Vio
 SOURCE = Path(__file__).parent.parent / "src" / "reliamsg"
 MOST_PARAMETERS = 7
 MOST_CALLBACKS = 2
-PUBLIC = ("", "aio", "checker", "cloudevents", "lab", "otel", "prometheus", "testing")
+PUBLIC = ("", "aio", "checker", "cloudevents", "lab", "otel", "plan", "prometheus", "testing")
 """The packages whose ``__all__`` applications import from."""
 
 ClassName = tuple[str, str]

@@ -87,10 +87,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "audit": BASE | {"parquet", "store.segment"},
     "simulation": BASE | MIDDLE | UPPER | {"runtime", "checker"},
     "doctor": BASE | MIDDLE | {"configfile", "export"},
+    # Computes with rates and settings only.
+    "plan": {"arguments", "configfile", "errors", "policy"},
     "cli": BASE
     | MIDDLE
     | UPPER
-    | {"configfile", "doctor", "export", "inspection", "lab", "simulation", "testing", "checker"},
+    | {"configfile", "doctor", "export", "inspection", "lab", "plan", "simulation", "testing", "checker"},
     "injection": {"arguments", "transport.base"},
     "pickling": {"errors", "message"},
     "__init__": BASE | UPPER | {"pickling"},

@@ -13,7 +13,7 @@ from tests.cli.commands import refused, reliamsg_here, succeeded
 
 SECTIONS = {
     "Use": ["pub", "sub"],
-    "Operate": ["config", "doctor", "group", "outbox", "inbox", "journal", "monitoring", "top"],
+    "Operate": ["config", "doctor", "plan", "group", "outbox", "inbox", "journal", "monitoring", "top"],
     "Prove": ["audit", "demo", "lab"],
 }
 

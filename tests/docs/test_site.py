@@ -24,7 +24,7 @@ pytestmark = pytest.mark.integrations
 PACKAGES = {
     "reliamsg": "reliamsg", "reliamsg.aio": "aio", "reliamsg.prometheus": "prometheus", "reliamsg.otel": "otel",
     "reliamsg.cloudevents": "cloudevents", "reliamsg.testing": "testing", "reliamsg.checker": "checker",
-    "reliamsg.lab": "lab",
+    "reliamsg.lab": "lab", "reliamsg.plan": "plan",
 }  # fmt: skip
 """Public packages, and their pages in ``docs/reference/api``."""
 KINDS = ["Tutorial", "How-to guides", "Reference", "Explanation"]

@@ -17,7 +17,7 @@ from tests.typing.test_typing import ROOT
 
 PACKAGES = [
     "reliamsg", "reliamsg.aio", "reliamsg.prometheus", "reliamsg.otel", "reliamsg.cloudevents", "reliamsg.testing",
-    "reliamsg.checker", "reliamsg.lab",
+    "reliamsg.checker", "reliamsg.lab", "reliamsg.plan",
 ]  # fmt: skip
 """The packages whose ``__all__`` is the public API."""
 WHOLE = 0.87

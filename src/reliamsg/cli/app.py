@@ -21,6 +21,7 @@ from reliamsg.cli.journal import journal
 from reliamsg.cli.lab.command import lab
 from reliamsg.cli.monitoring import monitoring
 from reliamsg.cli.outbox import outbox
+from reliamsg.cli.plan import plan
 from reliamsg.cli.publish import pub
 from reliamsg.cli.sections import SectionedGroup
 from reliamsg.cli.status import EXIT_CODES_HELP, Failure, Status, one_line, status_of
@@ -49,7 +50,7 @@ def root(verbose: int) -> None:
 
 
 root.add_section("Use", (pub, sub))
-root.add_section("Operate", (config, doctor, group, outbox, inbox, journal, monitoring, top))
+root.add_section("Operate", (config, doctor, plan, group, outbox, inbox, journal, monitoring, top))
 root.add_section("Prove", (audit, demo, lab))
 
 

@@ -36,7 +36,7 @@ class Status(IntEnum):
 EXIT_CODES_HELP = """\b
 Exit codes:
   0    done
-  1    incomplete: messages are unconfirmed or missing; doctor: errors or warnings
+  1    incomplete: messages are unconfirmed or missing; doctor: errors or warnings; plan: the target is not reached
   2    doctor, lab chaos, demo, audit, journal verify: something is missing, or the result is inconclusive
   64   invalid arguments
   65   a file is invalid, or a line is too long
