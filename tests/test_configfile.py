@@ -311,7 +311,8 @@ def test_every_documented_file_is_valid(write: Callable[..., Path], monkeypatch:
     found = 0
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
         for block in blocks(page.read_text()):
-            if block.kind == "toml" and ("[sites." in block.text or "[producers." in block.text):
+            is_config = "[sites." in block.text or "[producers." in block.text
+            if block.kind == "toml" and is_config and not block.text.startswith("# rates.toml"):
                 found += 1
                 validator.validate(tomllib.loads(block.text))
                 read_config(write(block.text, 0o600))

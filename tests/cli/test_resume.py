@@ -206,6 +206,7 @@ def test_a_damaged_position(runs: Runs) -> None:
 # -- the command ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.integrations
 def test_the_command_continues(nowhere: Sites) -> None:
     source = nowhere.directory / "input"
     arguments = [

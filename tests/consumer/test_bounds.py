@@ -31,6 +31,7 @@ def inbox_bytes(bench: Bench) -> int:
     return sum(path.stat().st_size for path in bench.path.parent.glob(f"{bench.path.name}*"))
 
 
+@pytest.mark.integrations
 def test_made_up_producers_cost_neither_memory_nor_disk(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "inbox.db", max_streams=50, max_known_streams=50)
     dc1 = bench.network["dc1"]

@@ -145,6 +145,7 @@ def answer(process: subprocess.Popen[bytes], question: str, act: Callable[[], ob
     process.stdin.flush()
 
 
+@pytest.mark.integrations
 @pytest.mark.parametrize("lab", ["mosquitto", pytest.param("mixed", marks=pytest.mark.full)])
 def test_two_accounts_in_the_lab(start: Callable[..., subprocess.Popen[bytes]], lab: str) -> None:
     text = output_of(start("two_accounts.py", "--lab", lab, "--messages", "3000"))

@@ -30,6 +30,9 @@ LENGTHS = (
 )
 """Claimed lengths, alone and as an array and a byte string of msgpack."""
 
+LIMIT = 2_000_000
+"""Bytes of memory that none of them may take."""
+
 
 @st.composite
 def damaged(draw: st.DrawFn, target: Target) -> bytes:
@@ -89,10 +92,18 @@ def test_memory_follows_the_input_not_its_claims(target: Target) -> None:
     try:
         for place in range(0, len(seed), step):
             for length in LENGTHS:
-                tracemalloc.reset_peak()
-                before, _ = tracemalloc.get_traced_memory()
-                target(seed[:place] + length + seed[place + len(length) :])
-                _, peak = tracemalloc.get_traced_memory()
-                assert peak - before < 2_000_000, (place, length)
+                data = seed[:place] + length + seed[place + len(length) :]
+                # Finalizers and threads that earlier tests have left may allocate meanwhile. What an input needs, it
+                # needs each time.
+                assert any(memory_of(target, data) < LIMIT for _ in range(3)), (place, length)
     finally:
         tracemalloc.stop()
+
+
+def memory_of(target: Target, data: bytes) -> int:
+    """The most that was allocated meanwhile, in bytes."""
+    tracemalloc.reset_peak()
+    before, _ = tracemalloc.get_traced_memory()
+    target(data)
+    _, peak = tracemalloc.get_traced_memory()
+    return peak - before
