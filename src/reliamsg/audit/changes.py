@@ -14,11 +14,6 @@ from reliamsg.audit.kinds import Severity
 
 __all__ = ["Earlier", "compare", "read_earlier"]
 
-_COUNTS = (
-    "enqueued", "proven", "lost", "declared_gaps", "duplicates", "out_of_order", "phantom", "pending", "late",
-    "before_join", "dead_lettered", "saved_by_repair", "saved_by_second_site",
-)  # fmt: skip
-
 
 class _Incident(msgspec.Struct):
     id: str
@@ -82,9 +77,8 @@ def compare(earlier: Earlier, verdict: Mapping[str, Any]) -> dict[str, Any]:
     gone = [msgspec.to_builtins(each) for name, each in before.items() if name not in now]
     counts = [
         {"name": name, "before": old, "now": new}
-        for name in _COUNTS
-        if isinstance(old := found.messages.get(name), int)
-        and isinstance(new := verdict["messages"].get(name), int)
+        for name, new in verdict["messages"].items()
+        if isinstance(new, int) and isinstance(old := found.messages.get(name), int)
     ]
     return {
         "written_us": earlier.written_us,

@@ -17,10 +17,6 @@ from reliamsg.files import replace_file
 __all__ = ["as_openmetrics", "write_metrics"]
 
 _VERDICTS = ("complete", "accepted", "unknown", "lost", "violated")
-_FATES = (
-    "enqueued", "proven", "lost", "declared_gaps", "duplicates", "out_of_order", "phantom", "pending", "late",
-    "before_join", "dead_lettered", "saved_by_repair", "saved_by_second_site",
-)  # fmt: skip
 _QUANTILES = {"p50": "0.5", "p95": "0.95", "p99": "0.99", "max": "1"}
 
 
@@ -58,8 +54,9 @@ class _Results:
             )
         counts = verdict["messages"]
         fates = GaugeMetricFamily("reliamsg_audit_messages", "Messages by fate", labels=["fate"])
-        for fate in _FATES:
-            fates.add_metric([fate], counts[fate])
+        for fate, number in counts.items():
+            if fate != "delivered":  # by group, below
+                fates.add_metric([fate], number)
         yield fates
         if counts["enqueued"]:
             share = counts["proven"] / counts["enqueued"]

@@ -51,11 +51,6 @@ def plan(
         raise click.UsageError("--producer and --group choose from CONFIG: give a configuration file")
     found = read_rates(rates)
     client = read_client(config, producer, group) if config is not None else None
-    missing = [name for name in client.sites if name not in found.sites] if client is not None else []
-    if missing:
-        raise click.UsageError(
-            f"{rates}: [sites.{missing[0]}] is missing; add the rates of each site that {config} uses"
-        )
     result = make_plan(found, client, target=target)
     if as_json:
         say_json(_as_json(result))

@@ -116,16 +116,16 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
     chosen = pyfuncitem.config.getoption("--reliamsg-replay", None)
     try:
-        if chosen is None:
+        replay = Replay.parse(chosen) if chosen is not None else None
+    except ConfigError as error:
+        pytest.fail(f"--reliamsg-replay: {error}", pytrace=False)
+    try:
+        if replay is None:
             simulate(test, seeds=seeds, messages=messages, command=command)
         else:
-            replay_one(test, Replay.parse(chosen), command)
+            replay_one(test, replay, command)
     except SimulationFailed as failed:
         pytest.fail(str(failed), pytrace=False)
-    except ConfigError as error:
-        if chosen is None:
-            raise
-        pytest.fail(f"--reliamsg-replay: {error}", pytrace=False)
     return True
 
 
