@@ -80,7 +80,7 @@ def test_other_errors(tmp_path: Path) -> None:
     refused(reliamsg_here("plan", path, "--target", "1"), Status.USAGE, "target", "below 1")
     refused(reliamsg_here("plan", path, "--group", "billing"), Status.USAGE, "configuration file")
     config.write_text(CONFIG.replace("[sites.dc2]", "[sites.dc3]"))
-    refused(reliamsg_here("plan", path, config), Status.USAGE, str(path), "sites.dc3", "add")
+    refused(reliamsg_here("plan", path, config), Status.USAGE, "sites.dc3", "add")
     config.write_text(CONFIG.replace("[consumers.billing]", '[consumers.billing]\nsites = ["dc1"]'))
     refused(reliamsg_here("plan", path, config), Status.USAGE, str(config), "producers.till.sites")
     config.write_text(CONFIG.replace("confirm = 2", "confirm = 3"))
