@@ -23,10 +23,11 @@ from reliamsg.configfile import (
     ProducerTable,
     SiteTable,
     read_config,
-    schema,
 )
+from reliamsg.configschema import SETTINGS, schema
 from reliamsg.errors import ConfigError
 from tests.docs.blocks import blocks
+from tests.docs.settings import PAGE, with_tables
 
 ROOT = Path(__file__).parent.parent
 MARK = "S3cretMARKER"
@@ -304,6 +305,30 @@ def test_the_schema_is_valid_and_accepts_what_the_reader_accepts() -> None:
     validator.validate(tomllib.loads(GOOD))
     assert not validator.is_valid(tomllib.loads(GOOD.replace("heartbeat", "hartbeat")))
     assert not validator.is_valid(tomllib.loads(GOOD.replace("confirm = 2", "confirm = 0")))
+
+
+def test_every_setting_is_described_and_has_the_default_of_its_constructor() -> None:
+    unwritable = {"tls", "keys", "key", "journal", "groups", "compression"}
+    tables: dict[str, tuple[type, Any]] = {
+        "sites": (SiteTable, Site), "producers": (ProducerTable, Producer),
+        "consumers": (ConsumerTable, Consumer), "journal": (JournalTable, JournalExport),
+    }  # fmt: skip
+    for kind, (table, constructor) in tables.items():
+        properties = schema()["$defs"][table.__name__]["properties"]
+        arguments = inspect.signature(constructor).parameters
+        assert set(properties) == set(SETTINGS[kind])
+        for name, setting in properties.items():
+            assert setting["description"] == SETTINGS[kind][name]
+            if name in arguments and name not in unwritable:
+                default = arguments[name].default
+                assert setting.get("default", inspect.Parameter.empty) == default, name
+            else:
+                assert "default" not in setting
+
+
+def test_the_page_of_settings_is_that_of_the_schema() -> None:
+    page = PAGE.read_text()
+    assert page == with_tables(page), "python -m tests.docs.settings"
 
 
 def test_every_documented_file_is_valid(write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:

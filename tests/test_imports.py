@@ -57,6 +57,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "runtime": BASE | MIDDLE | {"export"},
     "producer": BASE | MIDDLE | {"configfile", "export", "injection", "runtime"},
     "consumer": BASE | MIDDLE | {"configfile", "export", "injection", "runtime"},
+    "configschema": {"config", "configfile"} | UPPER,
     "aio": BASE | MIDDLE | UPPER | {"configfile", "runtime"},
     # Observe clients from outside. The clients register themselves with runtime.observation; types only of the rest.
     "metrics": BASE
@@ -92,7 +93,18 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli": BASE
     | MIDDLE
     | UPPER
-    | {"configfile", "doctor", "export", "inspection", "lab", "plan", "simulation", "testing", "checker"},
+    | {
+        "configfile",
+        "configschema",
+        "doctor",
+        "export",
+        "inspection",
+        "lab",
+        "plan",
+        "simulation",
+        "testing",
+        "checker",
+    },
     "injection": {"arguments", "transport.base"},
     "pickling": {"errors", "message"},
     "__init__": BASE | UPPER | {"pickling"},

@@ -6,8 +6,8 @@ share one file, and a site is described once. Keys have the names of the constru
 in a file, such as a callback, is an argument of ``from_config()``.
 
 The tables below are the schema: they reject unknown keys, wrong types and values out of range, and editors get a JSON
-Schema that is generated from them. Defaults are those of the constructors, which also check what concerns several
-settings. Errors contain no secrets.
+Schema that is generated from them (:mod:`reliamsg.configschema`). Defaults are those of the
+constructors, which also check what concerns several settings. Errors contain no secrets.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from reliamsg.policy import Quorum, confirm_policy
 from reliamsg.wire.limits import MAX_BATCH_MESSAGES
 
 __all__ = [
-    "ConfigFile", "ConsumerTable", "JournalTable", "ProducerTable", "Secret", "SiteTable", "TlsTable", "read_config",
-    "schema", "tls_context",
+    "ConfigFile", "ConsumerTable", "JournalTable", "ProducerTable", "Secret", "SiteTable", "Tables", "TlsTable",
+    "read_config", "tls_context",
 ]  # fmt: skip
 
 VARIABLE = "RELIAMSG_CONFIG"
@@ -45,7 +45,8 @@ UNLIMITED: Literal["unlimited"] = "unlimited"
 T = TypeVar("T", bound=Struct)
 
 Seconds = Annotated[float, Meta(gt=0, le=MOST_SECONDS)]
-FilePath = Annotated[str, Meta(min_length=1, description="A path, relative to this file.")]
+FilePath = Annotated[str, Meta(min_length=1)]
+"""Relative to the configuration file."""
 Count = Annotated[int, Meta(ge=1, le=MOST_BYTES)]
 
 
@@ -79,12 +80,9 @@ class TlsTable(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class SiteTable(Struct, forbid_unknown_fields=True, kw_only=True):
-    """A site: the arguments of :class:`~reliamsg.config.Site`."""
+    """A site: the arguments of ``Site``."""
 
-    url: (
-        Annotated[str, Meta(description="amqp, amqps, mqtt or mqtts; several hosts are separated by commas.")]
-        | Secret
-    )
+    url: str | Secret
     user: str | UnsetType = UNSET
     password: str | Secret | UnsetType = UNSET
     tls: TlsTable | UnsetType = UNSET
@@ -107,52 +105,30 @@ class SiteTable(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class JournalTable(Struct, forbid_unknown_fields=True, kw_only=True):
-    """The arguments of :class:`~reliamsg.config.JournalExport`."""
+    """The arguments of ``JournalExport``."""
 
-    target: Annotated[
-        str, Meta(min_length=1, description="A directory, relative to this file, or an fsspec URL.")
-    ]
+    target: Annotated[str, Meta(min_length=1)]
     interval: Seconds | UnsetType = UNSET
     segment_rows: Annotated[int, Meta(ge=1, le=1_000_000)] | UnsetType = UNSET
     max_backlog_rows: Annotated[int, Meta(ge=10, le=2**53)] | UnsetType = UNSET
     when_full: Literal["block", "truncate"] | UnsetType = UNSET
-    key: (
-        Annotated[str, Meta(min_length=1, description="A file of keys: the first one signs.")] | UnsetType
-    ) = UNSET
+    key: FilePath | UnsetType = UNSET
 
 
 class _ClientTable(Struct, forbid_unknown_fields=True, kw_only=True):
     """Settings of producers and consumers."""
 
-    sites: (
-        Annotated[list[str], Meta(min_length=1, description="Names of sites. The default is all sites.")]
-        | UnsetType
-    ) = UNSET
-    keys: (
-        Annotated[str, Meta(min_length=1, description="A file of keys: signs with the first, trusts all.")]
-        | UnsetType
-    ) = UNSET
-    journal: (
-        Annotated[
-            str, Meta(min_length=1, description="A directory, relative to this file, or an fsspec URL.")
-        ]
-        | JournalTable
-        | UnsetType
-    ) = UNSET
+    sites: Annotated[list[str], Meta(min_length=1)] | UnsetType = UNSET
+    keys: FilePath | UnsetType = UNSET
+    journal: Annotated[str, Meta(min_length=1)] | JournalTable | UnsetType = UNSET
 
 
 class ProducerTable(_ClientTable, forbid_unknown_fields=True, kw_only=True):
-    """A producer: the arguments of :class:`~reliamsg.producer.api.Producer`, whose id is the table's name."""
+    """A producer: the arguments of ``Producer``, whose id is the table's name."""
 
     outbox: FilePath
-    groups: (
-        Annotated[dict[str, list[str]], Meta(description="The groups that get each topic.")] | UnsetType
-    ) = UNSET
-    confirm: (
-        Literal["all", "any", "all-active"]
-        | Annotated[int, Meta(ge=1, description="This number of sites.")]
-        | UnsetType
-    ) = UNSET
+    groups: dict[str, list[str]] | UnsetType = UNSET
+    confirm: Literal["all", "any", "all-active"] | Annotated[int, Meta(ge=1)] | UnsetType = UNSET
     release: Literal["confirmed", "consumed"] | UnsetType = UNSET
     wire: Literal["batch", "plain"] | UnsetType = UNSET
     compression: Literal["zstd"] | UnsetType = UNSET
@@ -171,7 +147,7 @@ class ProducerTable(_ClientTable, forbid_unknown_fields=True, kw_only=True):
 
 
 class ConsumerTable(_ClientTable, forbid_unknown_fields=True, kw_only=True):
-    """A consumer: the arguments of :class:`~reliamsg.consumer.api.Consumer`, whose group is the table's name."""
+    """A consumer: the arguments of ``Consumer``, whose group is the table's name."""
 
     topics: Annotated[list[str], Meta(min_length=1)]
     inbox: FilePath
@@ -206,12 +182,6 @@ _KINDS: dict[str, type[Struct]] = {
     "consumers": ConsumerTable,
 }
 _NAMES = {"sites": "site name", "producers": "producer id", "consumers": "group"}
-
-
-def schema() -> dict[str, Any]:
-    """The JSON Schema (2020-12) of configuration files, for editors."""
-    found = msgspec.json.schema(Tables)
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "reliamsg", **found}
 
 
 class ConfigFile:

@@ -11,7 +11,6 @@ import click
 from reliamsg.cli.options import json_option
 from reliamsg.cli.status import SEE_EXIT_CODES, Status
 from reliamsg.configfile import ConfigFile, read_config
-from reliamsg.configfile import schema as file_schema
 from reliamsg.errors import ConfigError
 from reliamsg.terminal import say, say_json, say_text
 
@@ -51,6 +50,8 @@ def check(file: str | None, as_json: bool) -> int:
 @config.command(epilog=SEE_EXIT_CODES)
 def schema() -> int:
     """Print the JSON Schema of configuration files, for editors."""
+    from reliamsg.configschema import schema as file_schema
+
     say_text(json.dumps(file_schema(), indent=2))
     return Status.OK
 

@@ -77,7 +77,9 @@ def system_of(rates: Rates, client: Client) -> System:
     """`client` under these rates. Raises :class:`ConfigError` if a site of it has none."""
     missing = [name for name in client.sites if name not in rates.sites]
     if missing:
-        raise ConfigError(f"the rates have no [sites.{missing[0]}]; add one for each site that the client uses")
+        raise ConfigError(
+            f"the rates have no [sites.{missing[0]}]; add one for each site that the client uses"
+        )
     bytes_per_second = rates.traffic.messages_per_second * rates.traffic.message_bytes
     fill = client.max_bytes / bytes_per_second
     retain = min(client.retain_seconds, client.retain_bytes / bytes_per_second, fill)
