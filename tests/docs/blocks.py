@@ -7,7 +7,7 @@ The convention:
 - ``console`` blocks: lines that start with ``$ `` are commands, a backslash at the end continues them. The
   lines after a command are output that it must show, in this order; ``...`` stands for anything in a line.
   ``make``, ``pip install``, ``git clone`` and ``cd`` are only checked: the target, the extra must exist.
-- A ``toml`` block whose first line is such a comment is written to that file, too.
+- A ``toml`` or ``yaml`` block whose first line is such a comment is written to that file, too.
 - Blocks of other kinds (configuration, output) are not run. Kinds that look like code are refused, so that
   nothing escapes by another name.
 
@@ -28,7 +28,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent.parent
 COMMAND_TIMEOUT = 400.0
 RUN = {"python", "console"}
-SHOWN = {"", "text", "ini", "toml", "json", "sql", "mermaid", "conf"}
+SHOWN = {"", "text", "ini", "toml", "yaml", "json", "sql", "mermaid", "conf"}
 
 _FENCE = re.compile(r"^( *)(```+|~~~+) *([\w+-]*)")
 _FILE_NAME = re.compile(r"# ([\w./-]+\.\w+)$")
@@ -93,7 +93,7 @@ def run(path: Path, replacements: dict[str, str]) -> None:
 
 def is_file(block: Block) -> bool:
     """Whether a block of configuration is written to a file."""
-    return block.kind == "toml" and _FILE_NAME.match(block.text.partition("\n")[0]) is not None
+    return block.kind in ("toml", "yaml") and _FILE_NAME.match(block.text.partition("\n")[0]) is not None
 
 
 def _write_file(block: Block) -> None:
