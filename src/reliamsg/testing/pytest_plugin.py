@@ -114,18 +114,24 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     def command(replay: Replay) -> str:
         return f"pytest {shlex.quote(pyfuncitem.nodeid)} --reliamsg-replay {shlex.quote(str(replay))}"
 
-    chosen = pyfuncitem.config.getoption("--reliamsg-replay", None)
-    try:
-        replay = Replay.parse(chosen) if chosen is not None else None
-    except ConfigError as error:
-        pytest.fail(f"--reliamsg-replay: {error}", pytrace=False)
-    try:
-        if replay is None:
-            simulate(test, seeds=seeds, messages=messages, command=command)
-        else:
-            replay_one(test, replay, command)
-    except SimulationFailed as failed:
-        pytest.fail(str(failed), pytrace=False)
+    def failure() -> str | None:
+        chosen = pyfuncitem.config.getoption("--reliamsg-replay", None)
+        try:
+            replay = Replay.parse(chosen) if chosen is not None else None
+        except ConfigError as error:
+            return f"--reliamsg-replay: {error}"
+        try:
+            if replay is None:
+                simulate(test, seeds=seeds, messages=messages, command=command)
+            else:
+                replay_one(test, replay, command)
+        except SimulationFailed as failed:
+            return str(failed)
+        return None
+
+    # Not while an exception is handled: pytest would show that one, too, with the same text.
+    if (text := failure()) is not None:
+        pytest.fail(text, pytrace=False)
     return True
 
 
