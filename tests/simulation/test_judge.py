@@ -917,17 +917,18 @@ def test_a_run_continues_for_messages_that_a_group_reads_without_being_named() -
     assert not judged.oracle.has_unpromised(lambda group: ["orders"])
 
 
+@pytest.mark.parametrize("named", [True, False])
 @pytest.mark.parametrize("consumers", [1, 2])
 def test_it_continues_where_a_group_with_latest_has_begun_according_to_its_journal(
-    consumers: int,
+    consumers: int, named: bool
 ) -> None:
-    """Nothing was delivered or released by then."""
+    """Nothing was delivered or released by then. Even if the group is named, it is owed nothing of the stream."""
     judged = Judged(latest=True, consumers=consumers)
     judged.other.joined = 1
     for seq in (1, 2):
         judged.publish(seq)
     for operation in judged.oracle.operations.values():
-        operation.groups = frozenset()
+        operation.groups = operation.groups if named else frozenset()
     open_ = [judged.oracle.has_unpromised(lambda group: ["orders"])]
     for first in (3, 2):
         judged.oracle.started_in_journal("g1", "g1-1", STREAM, 1, first)

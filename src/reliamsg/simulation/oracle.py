@@ -884,11 +884,12 @@ class Oracle:
 
     def has_unpromised(self, topics_of: Callable[[str], Collection[str]]) -> bool:
         """Whether the fate of any message is still open at a group that reads it without a promise: the group was not
-        named for it, or its application does not know that it is durable. `topics_of`: the topics of each group."""
+        named for it, its application does not know that it is durable, or the group starts with the latest, and waits
+        for messages that it heard of, though none has arrived. `topics_of`: the topics of each group."""
         return any(
             operation.message is not None
             and not (operation.gone or operation.removed)
-            and not (operation.outcome == "ok" and operation.is_for(group))
+            and not self.owes(group, operation)
             and self.acked[group].isdisjoint(operation.names)
             and operation.message not in self.declarations[group]
             and operation.stream.topic in topics_of(group)
