@@ -10,7 +10,7 @@ import os
 
 __all__ = ["generation"]
 
-generation = 0
+generation: int = 0
 """The number of forks between the first Python process and this one. Read it as an attribute of the module: it
 changes."""
 

@@ -30,7 +30,7 @@ class ParquetBytes:
             self._file = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False)
             self.metadata: Mapping[bytes, bytes] = dict(self._file.schema_arrow.metadata or {})
             footer = self._file.metadata
-            self.unpacked_bytes = sum(
+            self.unpacked_bytes: Any = sum(
                 footer.row_group(number).total_byte_size for number in range(footer.num_row_groups)
             )
             """What its columns take when they are not compressed, according to the footer."""

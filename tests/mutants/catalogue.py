@@ -543,8 +543,8 @@ MUTANTS = (
     Mutant(
         "epoch-from-the-clock-alone",
         "store/outbox.py",
-        "                self.epoch = wall_ms if wall_ms > stored else self._epoch_above(stored)",
-        "                self.epoch = wall_ms",
+        "                self.epoch: int = wall_ms if wall_ms > stored else self._epoch_above(stored)",
+        "                self.epoch: int = wall_ms",
         "P3: after the wall clock was set back, a later epoch has a lower number",
         ByTest(
             "store/test_outbox.py::TestEpochs::test_each_opening_is_a_new_one",
@@ -554,8 +554,8 @@ MUTANTS = (
     Mutant(
         "epoch-not-raised",
         "store/outbox.py",
-        "                self.epoch = wall_ms if wall_ms > stored else self._epoch_above(stored)",
-        "                self.epoch = max(stored, wall_ms)",
+        "                self.epoch: int = wall_ms if wall_ms > stored else self._epoch_above(stored)",
+        "                self.epoch: int = max(stored, wall_ms)",
         "P3: an outbox that is opened after the clock was set back reuses its epoch",
         ByTest(
             "store/test_outbox.py::TestEpochs::test_each_opening_is_a_new_one",
@@ -1796,8 +1796,8 @@ MUTANTS = (
     Mutant(
         "moved-flag-not-read",
         "consumer/buffer.py",
-        "        self.redelivered = offer.redelivered or envelope.flags & FLAG_MOVED != 0\n",
-        "        self.redelivered = offer.redelivered\n",
+        "        self.redelivered: bool = offer.redelivered or envelope.flags & FLAG_MOVED != 0\n",
+        "        self.redelivered: bool = offer.redelivered\n",
         "P4: messages that a restored outbox may have sent before are delivered again without the flag",
         ByTest(
             "consumer/test_engine.py::test_what_may_have_been_published_in_another_epoch_is_flagged",

@@ -21,7 +21,7 @@ from reliamsg.runtime.environment import no_probe
 
 __all__ = ["Dispatcher"]
 
-log = Log("reliamsg.consumer")
+log: Log = Log("reliamsg.consumer")
 
 
 class Dispatcher:

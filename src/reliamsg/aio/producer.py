@@ -25,7 +25,7 @@ from reliamsg.runtime.observation import Observed, client_name, observed
 
 __all__ = ["Producer"]
 
-log = Log("reliamsg.producer")
+log: Log = Log("reliamsg.producer")
 
 
 class Producer:

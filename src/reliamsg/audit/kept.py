@@ -34,6 +34,7 @@ from reliamsg.audit.acceptances import (
     read_acceptances,
     renew_acceptances,
 )
+from reliamsg.audit.accepted import Acceptances
 from reliamsg.audit.compacted import Checkpoints, choose
 from reliamsg.audit.joining import Seam, follows, join_parts, seam_of
 from reliamsg.audit.lineage import Damaged, Histories, Placed
@@ -159,7 +160,7 @@ class Kept:
             self._placed = [each for file in self._of(parts=True) for each in self._read_parts(file)]
             self.audited = _read_audited(self._path, self._manifest)
             """The result of the latest audit; None if there was none."""
-            self.acceptances = read_acceptances(self._path, keys)
+            self.acceptances: Acceptances = read_acceptances(self._path, keys)
             """What operators have accepted."""
             if keys is not None:
                 renew_acceptances(self._path, keys)

@@ -49,7 +49,7 @@ class Output:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.place = os.fspath(path)
+        self.place: str = os.fspath(path)
         """The directory, as given."""
         self._path = Path(path).absolute()
         if self._path.exists() and not self._path.is_dir():

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from reliamsg.message import Stream
 
@@ -114,7 +114,7 @@ class Spans:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Spans) and self._starts == other._starts and self._ends == other._ends
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__: ClassVar[None] = None  # type: ignore[assignment]
 
     def __bool__(self) -> bool:
         return bool(self._starts)

@@ -28,7 +28,7 @@ class LineReader:
         self._stop = stop
         self._left = size
         self._before = before
-        self.count = 0
+        self.count: int = 0
         """The number of lines returned so far."""
 
     def __iter__(self) -> Iterator[list[bytes]]:

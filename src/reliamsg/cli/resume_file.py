@@ -26,7 +26,7 @@ class ResumeFile(Generic[_Content]):
 
     def __init__(self, path: str, content: type[_Content]) -> None:
         """`path`: of the file beside which it is."""
-        self.path = Path(f"{os.path.realpath(path)}.resume")
+        self.path: Path = Path(f"{os.path.realpath(path)}.resume")
         self._content = content
 
     def load(self) -> _Content | None:

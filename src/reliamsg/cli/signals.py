@@ -20,7 +20,7 @@ class StopRequest:
 
     def __init__(self, on_stop: Callable[[], None] | None = None) -> None:
         """`on_stop` is called in the signal handler, and must be safe there."""
-        self.signal = 0
+        self.signal: int = 0
         self._on_stop = on_stop
         self._before: dict[int, Any] = {}
 

@@ -37,7 +37,7 @@ class AbsentStreams:
         self._statuses = self._replays = 0
         self.left: list[Stream] = []
         """Streams that left memory since the last call."""
-        self.taking = False
+        self.taking: bool = False
         """What waited is being taken in: streams that are not in memory by now are new."""
 
     def may_know(self, stream: Stream) -> bool:

@@ -18,7 +18,7 @@ from reliamsg.wire.data import Frame
 
 __all__ = ["Admission"]
 
-log = Log("reliamsg.consumer")
+log: Log = Log("reliamsg.consumer")
 
 MAX_REPAIR_BYTES = 32 * 1024 * 1024
 """Repairs in memory that are neither settled nor in the inbox; any more are dropped, and asked for again."""
@@ -83,7 +83,7 @@ class Admission:
         self._journal = journal
         self._health = health
         self._held_room = _HeldStreamsRoom(core, inbox, quarantine, limit)
-        self.counts_held = False
+        self.counts_held: bool = False
         """The last :meth:`look` found streams that gaps hold, or had held."""
         self._refusing = False
         """A lack of room for streams was reported."""

@@ -18,9 +18,9 @@ class Agenda:
         self._lock = lock
         self._calls = calls
         self._wake = wake
-        self.wakes_at = -1.0
+        self.wakes_at: float = -1.0
         """When the next step is due; negative while one runs."""
-        self.called = False
+        self.called: bool = False
         """A step is due at once, as a thread without the lock has found."""
 
     def step_begins(self) -> None:

@@ -65,7 +65,7 @@ __all__ = [
     "Consumer", "NonBlocking", "check_signing", "check_topics", "give_back", "non_blocking", "on_change",
 ]  # fmt: skip
 
-log = Log("reliamsg.consumer")
+log: Log = Log("reliamsg.consumer")
 
 SLICE_MESSAGES = 256
 MAX_WORKERS = 1_000

@@ -145,7 +145,7 @@ class StreamBuffer:
         self, state: StreamReceiver, queue: deque[StreamBuffer], listener: SettlementListener
     ) -> None:
         """`queue`: where buffers with new acknowledgements wait."""
-        self.state = state
+        self.state: StreamReceiver = state
         self._queue = queue
         self._listener = listener
         self._generation = forks.generation
@@ -153,7 +153,7 @@ class StreamBuffer:
         """By epoch."""
         self.acks: list[tuple[int, int, int]] = []
         """(epoch, first, last) that the application acknowledged and the core does not know of yet."""
-        self.acks_queued = False
+        self.acks_queued: bool = False
 
     # -- Settler ------------------------------------------------------------------------------------------
 
@@ -310,20 +310,20 @@ class DeliverySlice:
         hop: int | None,
     ) -> None:
         envelope = batch.contents.frame.envelope
-        self.buffer = buffer
-        self.offer = offer
-        self.last = last
-        self.base = envelope.seq
-        self.hop = hop
+        self.buffer: StreamBuffer = buffer
+        self.offer: Offer = offer
+        self.last: int = last
+        self.base: int = envelope.seq
+        self.hop: int | None = hop
         """Histogram bucket of the latency received→delivered, where it is known."""
-        self.abandoned = False
+        self.abandoned: bool = False
         """The rest must wait behind an earlier message that failed, or was settled elsewhere."""
-        self.done = False
+        self.done: bool = False
         """No more messages are taken from it."""
-        self.progress = (offer.first, 0)
+        self.progress: tuple[int, int] = (offer.first, 0)
         """(next number to deliver, digest sum of those delivered); replaced as one."""
         self._reported = (offer.first, 0)
-        self.redelivered = offer.redelivered or envelope.flags & FLAG_MOVED != 0
+        self.redelivered: bool = offer.redelivered or envelope.flags & FLAG_MOVED != 0
         """Whether the messages are flagged, and are journalled as such."""
         self._bodies = records.bodies
         self._keys = records.keys
@@ -432,7 +432,7 @@ class StreamBuffers:
         """Those with acknowledgements that the core does not know of; appended to without the lock."""
         self.pages: dict[StreamBuffer, tuple[int, int]] = {}
         """Those of which a message, (epoch, number), is to be read from the inbox."""
-        self.cached_bytes = 0
+        self.cached_bytes: int = 0
         """Frames in memory that the inbox has as well."""
 
     def start(self, listener: SettlementListener) -> None:

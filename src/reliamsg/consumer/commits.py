@@ -30,7 +30,7 @@ from reliamsg.wire.data import Frame, open_frame
 
 __all__ = ["MAX_CACHED_BYTES", "Committer", "unreserved"]
 
-log = Log("reliamsg.consumer")
+log: Log = Log("reliamsg.consumer")
 
 COMMIT_EVERY_S = 0.01
 """How long acknowledgements are gathered, unless a caller waits for the commit."""
@@ -86,7 +86,7 @@ class Committer:
         self._unread: InboxWriteError | None = None
         """Why frames could not be read back: the disk had no room even for that."""
         self._full = False
-        self.short_of_room = False
+        self.short_of_room: bool = False
         """Something is overdue to be persisted, and the inbox has no room for it."""
         self._spill_at = 0.0
         """Nothing is persisted early before that, for lack of room; smaller commits may still fit."""

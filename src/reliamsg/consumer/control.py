@@ -53,7 +53,7 @@ from reliamsg.wire.limits import CHALLENGE_BYTES, MAX_SPANS
 
 __all__ = ["Control", "control_addresses"]
 
-log = Log("reliamsg.consumer")
+log: Log = Log("reliamsg.consumer")
 
 REPORT_EVERY_S = 0.25
 """Minimal time between two reports to producers; requests are sent at once."""
@@ -98,18 +98,18 @@ class Control:
         keys: KeyRing | None,
     ) -> None:
         self.shared = shared
-        self.group = shared.group
+        self.group: str = shared.group
         self.positions: dict[Stream, tuple[StreamState, str]] = {}
         """While another inbox reads: its state of each stream, and its name."""
         self.unbelieved: dict[tuple[Stream, str], StreamState] = {}
         """The same of epochs that are far ahead, by stream and inbox: forged states displace no others."""
-        self.asked_messages = 0
+        self.asked_messages: int = 0
         """Messages that producers were asked for; repeated requests count again."""
         self._keys = keys
         self._sites = sites
         self._statuses = statuses
         self._topics = frozenset(topics)
-        self.addresses = control_addresses(shared.group, self._topics)
+        self.addresses: tuple[str, ...] = control_addresses(shared.group, self._topics)
         self._own_address = self.addresses[0]
         self._began = shared.numbers.latest
         """The number of the newest state when this inbox began to read in another's place."""

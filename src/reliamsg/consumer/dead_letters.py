@@ -20,7 +20,7 @@ from reliamsg.wire.data import FrameError, Records, open_frame
 
 __all__ = ["DeadLetters", "LateItem", "ReplayItem"]
 
-log = Log("reliamsg.consumer")
+log: Log = Log("reliamsg.consumer")
 
 LETTER_BYTES = 1024
 """In memory, for a dead letter without body, key and headers."""
@@ -74,9 +74,9 @@ class DeadLetters:
         """Replays that no one took."""
         self._replaying: dict[int, int] = {}
         """Dead letters that are delivered again and have no outcome yet: bytes by id."""
-        self.replaying_bytes = 0
+        self.replaying_bytes: int = 0
         """Their size."""
-        self.waiting = False
+        self.waiting: bool = False
         """There is something to show to the application."""
 
     def take(self) -> LateItem | ReplayItem:

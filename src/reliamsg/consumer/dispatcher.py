@@ -20,7 +20,7 @@ from reliamsg.runtime.wakeup import Uninterrupted, Waiters
 
 __all__ = ["Batch", "Decisions", "Dispatcher", "OnGap", "record_failure"]
 
-log = Log("reliamsg.consumer")
+log: Log = Log("reliamsg.consumer")
 
 TURN_MESSAGES = 256
 TURN_S = 0.05

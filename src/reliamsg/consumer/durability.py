@@ -18,7 +18,7 @@ from reliamsg.store.quarantine import QuarantinedDelivery
 
 __all__ = ["Durability", "Pending", "Quarantining"]
 
-log = Log("reliamsg.consumer")
+log: Log = Log("reliamsg.consumer")
 
 
 @dataclass(slots=True)
@@ -95,26 +95,26 @@ class Durability:
         self._health = health
         self._agenda = agenda
         self._path = inbox.path
-        self.pending = Pending()
+        self.pending: Pending = Pending()
         self.reviving: set[int] = set()
         """Ids of dead letters that the application has acknowledged, and that the inbox still has as dead letters."""
-        self.standing = inbox.standing
+        self.standing: Standing = inbox.standing
         """How the inbox stands to others of its group, for the next commit to keep."""
-        self.awaited = False
+        self.awaited: bool = False
         """A caller waits for a commit."""
-        self.sync_wanted = 0
+        self.sync_wanted: int = 0
         """Commits that a caller waits for are numbered; the highest number that is wanted."""
-        self.synced = 0
+        self.synced: int = 0
         """The highest number that is durable."""
-        self.commits_at = 0.0
+        self.commits_at: float = 0.0
         """The next commit is not made before, unless it is urgent."""
         self.write_error: InboxWriteError | None = None
         """Why the inbox can't be written, or read, at present. Nothing is delivered meanwhile."""
         self.spill_error: InboxWriteError | None = None
         """Why messages can't be stored, although smaller commits may succeed."""
-        self.inbox_full = False
+        self.inbox_full: bool = False
         """The inbox has room only for what can be delivered at once."""
-        self.blocked = False
+        self.blocked: bool = False
         """Nothing may be delivered, since what follows from that could not be recorded."""
         self._journal_full = False
         """So much of the journal waits for its target that nothing is delivered."""

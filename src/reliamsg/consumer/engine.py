@@ -26,7 +26,7 @@ from reliamsg.consumer.loading import Loader
 from reliamsg.consumer.quarantine import FAR_EPOCH, TOO_MANY_STREAMS, Samples
 from reliamsg.consumer.replaying import Replayer
 from reliamsg.consumer.restore import restored
-from reliamsg.consumer.shared import share
+from reliamsg.consumer.shared import Shared, share
 from reliamsg.consumer.site import Accepted, SiteReceiver
 from reliamsg.consumer.standby import StandbyLease
 from reliamsg.errors import (
@@ -105,40 +105,44 @@ class ConsumerEngine:
         bindings = [Binding(topic, 0, settings.group) for topic in settings.topics]
         topics = {(binding.topic, binding.partition) for binding in bindings}
         read = (*(topic_address(*topic) for topic in topics), *control_addresses(settings.group, topics))
-        self.shared = share(
+        self.shared: Shared = share(
             core, inbox, settings.group, environment, lease, Samples(frozenset(read), inbox.quarantined()),
             (unreserved(settings.max_inbox_bytes), settings.max_quarantine_bytes),
         )  # fmt: skip
         self._open_sites(sites, bindings, transports)
         self._committer = Committer(self.shared, self.sites, settings.max_inbox_bytes, environment.probe)
-        self.fullness = Fullness(self.shared, settings.max_inbox_bytes)
-        self.dead_letters = DeadLetters(self.shared)
-        self.deliveries = Deliveries(self.shared, self.sites, self.dead_letters, environment.probe)
+        self.fullness: Fullness = Fullness(self.shared, settings.max_inbox_bytes)
+        self.dead_letters: DeadLetters = DeadLetters(self.shared)
+        self.deliveries: Deliveries = Deliveries(
+            self.shared, self.sites, self.dead_letters, environment.probe
+        )
         self.shared.buffers.start(self.deliveries)
         self._replayer = Replayer(self.shared, self.sites)
         self._loader = Loader(self.shared, self.control)
         source = JournalSource("group", settings.group, inbox.path, inbox.exported)
-        self.export = ExportStep(journal, source, replace(environment, waker=self.shared.agenda))
+        self.export: ExportStep = ExportStep(journal, source, replace(environment, waker=self.shared.agenda))
         self._restore()
 
     def _open_sites(self, sites: Sequence[Site], bindings: Sequence[Binding], transports: Transports) -> None:
         shared, settings = self.shared, self.settings
         topics = {topic_address(b.topic, b.partition): (b.topic, b.partition) for b in bindings}
-        self.statuses = LatestStatuses(shared.journal, [site.name for site in sites])
-        self.sites = {
+        self.statuses: LatestStatuses = LatestStatuses(shared.journal, [site.name for site in sites])
+        self.sites: dict[str, SiteReceiver] = {
             site.name: SiteReceiver(
                 shared, site, self.statuses, topics,
                 Accepted(settings.keep_late, settings.unsequenced, settings.keys, settings.forms),
             )
             for site in sites
         }  # fmt: skip
-        self.control = Control(shared, self.sites, self.statuses, topics.values(), settings.keys)
+        self.control: Control = Control(shared, self.sites, self.statuses, topics.values(), settings.keys)
         listener = f"{settings.group}.{shared.inbox.id}"
         connectors = {
             name: Connector(receiver, self.control, transports, bindings, listener)
             for name, receiver in self.sites.items()
         }
-        self.standby = StandbyLease(shared, self.sites, connectors, self.control, settings.standby)
+        self.standby: StandbyLease = StandbyLease(
+            shared, self.sites, connectors, self.control, settings.standby
+        )
 
     def _restore(self) -> None:
         shared = self.shared

@@ -13,7 +13,7 @@ from reliamsg.protocol.receiver.stream import StreamReceiver
 
 __all__ = ["Fullness", "Stalled"]
 
-log = Log("reliamsg.consumer")
+log: Log = Log("reliamsg.consumer")
 
 REPORT_AFTER_S = 1.0
 """An inbox that is full for less is not reported."""

@@ -11,7 +11,7 @@ from reliamsg.runtime.wakeup import Waiters
 
 __all__ = ["Health"]
 
-log = Log("reliamsg.consumer")
+log: Log = Log("reliamsg.consumer")
 
 _INBOX_UNAFFECTED = (GroupBusy, DeadLetterHalt, QuarantineFull)
 """Errors that terminate a consumer and do not concern its inbox."""
@@ -28,7 +28,7 @@ class Health:
         self._changed = changed
         self.fatal: FatalError | None = None
         """The error that terminated the consumer."""
-        self.closed = False
+        self.closed: bool = False
         """The inbox is about to be closed: nothing is committed any more."""
         self.errors: deque[BaseException] = deque(maxlen=MAX_ERRORS_WAITING)
         """Errors that are still to be reported to ``on_error``."""

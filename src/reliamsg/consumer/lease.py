@@ -89,17 +89,17 @@ class Lease:
         self.inbox = inbox
         self.run = run
         self.takeover_timeout = takeover_timeout
-        self.every = takeover_timeout / 8
+        self.every: float = takeover_timeout / 8
         """Between two heartbeats."""
-        self.lasts = takeover_timeout / 2
+        self.lasts: float = takeover_timeout / 2
         """How long a proof is good for."""
-        self.until = float("inf")
+        self.until: float = float("inf")
         """Nothing is delivered from then on. Infinite before the first proof: some brokers do not pass control frames
         on, and locks and sessions have to suffice there."""
         self.others: dict[tuple[str, bytes], Other] = {}
         self.freed_at: float | None = None
         """When an inbox that was reading announced that it has stopped."""
-        self.claim = _LEAST
+        self.claim: bytes = _LEAST
         """The claim of this inbox's own heartbeats."""
         self._sent: dict[int, float] = {}
 

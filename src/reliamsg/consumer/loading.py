@@ -17,7 +17,7 @@ from reliamsg.store.quarantine import Selection
 
 __all__ = ["Loader"]
 
-log = Log("reliamsg.consumer")
+log: Log = Log("reliamsg.consumer")
 
 AT_ONCE = 1_000
 """Streams that are loaded, or looked at, in one step."""
@@ -37,7 +37,7 @@ class Loader:
         self._shared = shared
         self._control = control
         most = shared.core.rules.max_streams
-        self.most_resident = max(1, most * 8 // 10)
+        self.most_resident: int = max(1, most * 8 // 10)
         """With this many streams in memory, not counting those that gaps hold, idle ones leave it."""
         self._revived_at = float("-inf")
 

@@ -15,7 +15,7 @@ from reliamsg.runtime.wakeup import Waiters
 
 __all__ = ["ProtocolEvents"]
 
-log = Log("reliamsg.consumer")
+log: Log = Log("reliamsg.consumer")
 
 
 class ProtocolEvents:
@@ -35,11 +35,11 @@ class ProtocolEvents:
         self._changed = changed
         self.notes: list[Note] = []
         """To be journalled behind the deliveries that were made by now."""
-        self.commit_wanted = False
+        self.commit_wanted: bool = False
         """Streams have changes to commit."""
-        self.commit_urgent = False
+        self.commit_urgent: bool = False
         """The next commit is wanted now."""
-        self.moves = 0
+        self.moves: int = 0
         """How often a stream was joined, entered another epoch, or may accept what was deferred."""
         self._missed: list[Gap] = []
         """Gaps that are declared, of which the application is told once that is durable."""

@@ -73,7 +73,7 @@ class Quarantine:
         whether they have come to it."""
         self.marks: deque[tuple[Selection, bool]] = deque([(Selection(ids=()), True)])
         """Deliveries to mark for a replay, or (False) no longer. The first entry has the table read once."""
-        self.any_roomless = rows.has(TOO_MANY_STREAMS)
+        self.any_roomless: bool = rows.has(TOO_MANY_STREAMS)
         """Something is there, or about to be, because there was no room for its stream."""
         self.requalifying: list[tuple[int, str]] = []
         """Ids of deliveries that could be taken in by now, but for another reason, and that reason."""

@@ -17,7 +17,7 @@ from reliamsg.wire.data import Frame, FrameError, open_frame
 
 __all__ = ["Replayer"]
 
-log = Log("reliamsg.consumer")
+log: Log = Log("reliamsg.consumer")
 
 PAGE_BYTES = 1024 * 1024
 MAX_BYTES = 4 * 1024 * 1024
@@ -30,7 +30,7 @@ class Replayer:
     def __init__(self, shared: Shared, sites: Mapping[str, SiteReceiver]) -> None:
         self._shared = shared
         self._sites = sites
-        self.more = True
+        self.more: bool = True
         """There may be marked deliveries that are not being taken in."""
 
     def step(self, now: float) -> bool:

@@ -38,17 +38,17 @@ class GroupRole:
     def __init__(self, lease: Lease, clock: Callable[[], float]) -> None:
         self._clock = clock
         self.lease = lease
-        self.standing_by = True
+        self.standing_by: bool = True
         """Another inbox reads, or may, whatever locks say."""
-        self.locked_out = False
+        self.locked_out: bool = False
         """By locks, another consumer reads, or that is not known yet."""
-        self.barred = True
+        self.barred: bool = True
         """Either of the two: nothing is taken in or delivered."""
-        self.decided = True
+        self.decided: bool = True
         """Deliveries of AMQP sites may be taken in, as far as locks decide that."""
-        self.holding = False
+        self.holding: bool = False
         """A lock has been held without interruption since there was no other reader."""
-        self.changed = True
+        self.changed: bool = True
         """Something has changed that :class:`~reliamsg.consumer.standby.StandbyLease` has to look at."""
         self._locking: list[LockedSite] = []
         self._all: list[LockedSite] = []

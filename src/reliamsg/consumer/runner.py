@@ -20,7 +20,7 @@ from reliamsg.store.requests import Answer, Request, RequestBox
 
 __all__ = ["MOST_IDLE_S", "Opener", "Runner"]
 
-log = Log("reliamsg.consumer")
+log: Log = Log("reliamsg.consumer")
 
 LEAST_END_S = 0.1
 """The worker has this long for its last step, even if there is no time left."""
@@ -95,7 +95,7 @@ class Operating:
     def __init__(self, engine: ConsumerEngine) -> None:
         self._engine = engine
         self._box = RequestBox(engine.shared.inbox.path)
-        self.looks_at = float("-inf")
+        self.looks_at: float = float("-inf")
         """When :meth:`step` looks for requests again."""
 
     def step(self, now: float) -> None:

@@ -38,7 +38,7 @@ from reliamsg.wire.limits import MAX_FRAME_BYTES
 
 __all__ = ["SILENT_S", "Accepted", "SilentQueues", "SiteReceiver", "SiteState"]
 
-log = Log("reliamsg.consumer")
+log: Log = Log("reliamsg.consumer")
 
 SiteState = Literal["connecting", "connected", "listening", "unreachable", "refused", "busy", "closed"]
 
@@ -88,7 +88,7 @@ class Connections:
         """What listens, under a throw-away name."""
         self.listening: object | None = None
         """Who takes its events."""
-        self.listens_aside = False
+        self.listens_aside: bool = False
         """What listens beside a connection that tries to read is connected."""
         self.given_up: list[Connection] = []
         """Transports to close."""
@@ -136,7 +136,7 @@ class Deferred:
     def __init__(self) -> None:
         self.waiting: list[tuple[Delivery, Frame]] = []
         self._moves = 0
-        self.retry_at = float("inf")
+        self.retry_at: float = float("inf")
         """When to look at them again, whatever happens until then."""
 
     def put(self, delivery: Delivery, frame: Frame, retry_at: float = float("inf")) -> None:
@@ -208,30 +208,31 @@ class SiteReceiver:
     ) -> None:
         self.shared = shared
         self.site = site
-        self.name = site.name
-        self.connections = Connections()
+        self.name: str = site.name
+        self.connections: Connections = Connections()
         self.state: SiteState = "connecting"
-        self.endpoint = ""
-        self.error = ""
+        self.endpoint: str = ""
+        self.error: str = ""
         """Why the site is not connected; empty while it is."""
-        self.closing = False
+        self.closing: bool = False
         """The connection is being ended from here."""
-        self.received_messages = 0
-        self.duplicate_messages = 0
-        self.repaired_messages = 0
+        self.received_messages: int = 0
+        self.duplicate_messages: int = 0
+        self.repaired_messages: int = 0
         """That came from a producer in answer to a request."""
-        self.connected_at = 0.0
-        self.greeted = False
+        self.connected_at: float = 0.0
+        self.greeted: bool = False
         """Producers were called for on this connection."""
         self.echoed_at: float | None = None
         """When an own heartbeat came back last on this connection."""
         self.echoes_since: float | None = None
         """The same of the first one."""
         # An own heartbeat came back; a control frame of whomever came in, so the site lets its users see them.
-        self.ever_echoed = self.ever_heard = False
-        self.returned = ReturnedFrames()
+        self.ever_echoed: bool = False
+        self.ever_heard: bool = False
+        self.returned: ReturnedFrames = ReturnedFrames()
         """Under the lock."""
-        self.drained_at = float("-inf")
+        self.drained_at: float = float("-inf")
         """When its queue was seen empty last."""
         self.lost_at: float | None = None
         """When the connection that it was read with was lost last."""
@@ -242,19 +243,20 @@ class SiteReceiver:
         """Reason → deliveries."""
         self._statuses = statuses
         self._accepted = accepted
-        ring, forms = accepted.keys, accepted.forms
-        self._examine = partial(examine, topics=topics, limit=MAX_FRAME_BYTES, ring=ring, forms=forms)
+        self._examine = partial(
+            examine, topics=topics, limit=MAX_FRAME_BYTES, ring=accepted.keys, forms=accepted.forms
+        )
         self._examine_repair = partial(
-            examine_repair, topics=topics, limit=MAX_FRAME_BYTES, ring=ring, forms=forms
+            examine_repair, topics=topics, limit=MAX_FRAME_BYTES, ring=accepted.keys, forms=accepted.forms
         )
         self._has_lock = site.protocol != "mqtt"
         self._silent = SilentQueues()
-        self.deferred = Deferred()
+        self.deferred: Deferred = Deferred()
         """Too far ahead of their streams, or of epochs that their producers were asked about, with no room in
         quarantine."""
         self._early: list[Delivery] = []
         """Arrived before it was known whether another inbox reads; at most as many as the broker lets wait."""
-        self.any_rejected = False
+        self.any_rejected: bool = False
         """There is something for :meth:`report_rejected`."""
         self._unreported: dict[tuple[str, str], int] = {}
         """By what was done, and the reason."""

@@ -36,7 +36,7 @@ from reliamsg.wire.control import StreamState
 
 __all__ = ["Phase", "StandbyLease"]
 
-log = Log("reliamsg.consumer")
+log: Log = Log("reliamsg.consumer")
 
 Phase = Literal["starting", "probing", "active", "waiting"]
 
@@ -79,9 +79,9 @@ class StandbyLease:
         self._locking = sorted((s for s in self._all if s.site.protocol == "amqp"), key=lambda s: s.name)
         self._others = [s for s in self._all if s not in self._locking]
         self.phase: Phase = "starting"
-        self.due_at = float("-inf")
+        self.due_at: float = float("-inf")
         """When the next step has something to do, unless ``role.changed`` is set before."""
-        self.gave_up = False
+        self.gave_up: bool = False
         """There are connections for :meth:`close_given_up`."""
         self._since = float("-inf")
         """When the phase began."""

@@ -17,7 +17,7 @@ class StateNumbers:
 
     def __init__(self, inbox: Inbox, wall_us: int) -> None:
         """Raises errors of the inbox."""
-        self.latest = inbox.reserve_states(wall_us)
+        self.latest: int = inbox.reserve_states(wall_us)
         self._until = self.latest + STATES_RESERVED
 
     def take(self) -> int:

@@ -36,7 +36,7 @@ from reliamsg.store.segment import Segment
 
 __all__ = ["Exporter", "JournalStatus", "Threads"]
 
-log = Log("reliamsg.export")
+log: Log = Log("reliamsg.export")
 
 BACKOFF_MIN_S = 0.5
 BACKOFF_MAX_S = 30.0
@@ -125,9 +125,9 @@ class Exporter:
         backlog = exported.backlog
         self._excused = backlog if backlog > export.max_backlog_rows else 0
         """Rows from before the opening, which do not count until they are exported or the target fails."""
-        self.full = False
+        self.full: bool = False
         """The client must not continue until segments were exported. Read on any thread."""
-        self.error = ""
+        self.error: str = ""
 
     # -- the writer thread ----------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from reliamsg.store.stamps import LIVENESS_S
 
 __all__ = ["HeadWriter"]
 
-log = Log("reliamsg.export")
+log: Log = Log("reliamsg.export")
 
 
 class HeadWriter:
@@ -43,7 +43,7 @@ class HeadWriter:
         self._writing: Future[None] | None = None
         self._earlier = source.exported.earlier_head
         """An earlier boot whose head is to be removed."""
-        self.error = ""
+        self.error: str = ""
         """The error of the latest attempt; empty after a success."""
 
     @property

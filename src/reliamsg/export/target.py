@@ -115,7 +115,7 @@ class DirectoryTarget(Target):
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self.shown = str(root)
+        self.shown: str = str(root)
 
     def write(self, path: str, data: bytes) -> None:
         final = self._root / path
@@ -243,7 +243,7 @@ class RemoteTarget(Target):
     def __init__(self, url: str, protocol: str) -> None:
         self._url = url
         self._whole = protocol in _WHOLE_PUTS
-        self.shown = shown_target(url)
+        self.shown: str = shown_target(url)
         self._secrets = _secrets(url)
         self._opened: tuple[Any, str] | None = None
 

@@ -76,21 +76,21 @@ class OutboxState:
     def __init__(self, connection: sqlite3.Connection) -> None:
         meta = dict(connection.execute("SELECT name, value FROM meta").fetchall())
         self.producer: str = meta["owner"]
-        self.epoch = int(get_meta(connection, "epoch", "0"))
-        self.release = get_meta(connection, "release", "confirmed")
+        self.epoch: int = int(get_meta(connection, "epoch", "0"))
+        self.release: str = get_meta(connection, "release", "confirmed")
         self._published = int(get_meta(connection, "published", "1"))
-        self.streams = {
+        self.streams: dict[int, Stream] = {
             number: Stream(self.producer, topic, part)
             for number, topic, part in connection.execute("SELECT id, topic, part FROM stream ORDER BY id")
         }
         self.sites: dict[str, int] = dict(connection.execute("SELECT name, cursor FROM site ORDER BY name"))
-        self.parked = {
+        self.parked: dict[tuple[str, int], ParkedStream] = {
             (site, stream_id): ParkedStream(cursor, attempts, reason)
             for site, stream_id, cursor, attempts, reason in connection.execute(
                 "SELECT site, stream_id, cursor, attempts, reason FROM parked ORDER BY site, stream_id"
             )
         }
-        self.members = read_members(connection, meta)
+        self.members: list[MemberInfo] = read_members(connection, meta)
         self._members: dict[tuple[str, int], list[MemberInfo]] = {}
         for member in self.members:
             self._members.setdefault((member.topic, member.partition), []).append(member)

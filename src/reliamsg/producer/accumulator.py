@@ -57,12 +57,12 @@ class CommitBatch:
     __slots__ = ("commit", "leased", "runs", "wall_us")
 
     def __init__(self, tracker: ConfirmationTracker) -> None:
-        self.commit = Commit(tracker)
+        self.commit: Commit = Commit(tracker)
         self.runs: list[Run] = []
         """In the order of publishing."""
-        self.leased = 0
+        self.leased: int = 0
         """About how many bytes are reserved for it."""
-        self.wall_us = 0
+        self.wall_us: int = 0
         """When the first message was published, in µs since 1970."""
 
     @property

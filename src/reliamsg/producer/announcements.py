@@ -35,14 +35,14 @@ class Announcements:
     """One producer's. Only the writer uses it."""
 
     def __init__(self, shared: Shared, outbox: Outbox, sites: Mapping[str, SiteSender]) -> None:
-        self.timetable = Announcer(self._may_fall_silent, shared.settings.status_interval)
+        self.timetable: Announcer = Announcer(self._may_fall_silent, shared.settings.status_interval)
         self._shared, self._outbox, self._sites = shared, outbox, sites
         self._number = 0
         self._announced: dict[Stream, float] = {}
         """By stream, when it was last announced to any group."""
         self._inboxes: OrderedDict[str, tuple[str, int]] = OrderedDict()
         """By group, the inbox that reported last, and the highest number of its states."""
-        self.confirms_at = inf
+        self.confirms_at: float = inf
         """When :meth:`announce_confirms` is due."""
         self._nonces: dict[str, dict[bytes, None]] = {}
         """By group, the nonces that its inboxes want to see answered, the latest last."""

@@ -60,7 +60,7 @@ from reliamsg.wire.application import check_body
 
 __all__ = ["NonBlocking", "Producer", "non_blocking"]
 
-log = Log("reliamsg.producer")
+log: Log = Log("reliamsg.producer")
 
 CLOSING_S = 5.0
 """How long disconnecting and storing what is left may take, however little time :meth:`Producer.close` was given."""

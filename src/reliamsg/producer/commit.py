@@ -33,11 +33,11 @@ class Commit:
     __slots__ = ("done", "error", "tracker", "waiters")
 
     def __init__(self, tracker: ConfirmationTracker) -> None:
-        self.tracker = tracker
-        self.done = False
+        self.tracker: ConfirmationTracker = tracker
+        self.done: bool = False
         """Whether the outcome is known."""
         self.error: ReliamsgError | None = None
-        self.waiters = Waiters()
+        self.waiters: Waiters = Waiters()
 
     def wait(self, timeout: float | None) -> bool:
         """Wait until the outcome is known, at most `timeout` seconds; returns whether it is."""
@@ -71,12 +71,12 @@ class Run:
     """... and the row's id."""
 
     def __init__(self, commit: Commit, content: Content) -> None:
-        self.commit = commit
-        self.topic = content.topic
-        self.bodies = list(content.bodies)
+        self.commit: Commit = commit
+        self.topic: str = content.topic
+        self.bodies: list[bytes] = list(content.bodies)
         """Empty once the outcome of the commit is known."""
-        self.key = content.key
-        self.headers = content.headers
+        self.key: str | None = content.key
+        self.headers: Mapping[str, str] | None = content.headers
 
     def stored(self, epoch: int, seq: int, seqs: Sequence[int], rows: Sequence[int]) -> None:
         """The messages were stored, by the transaction that is about to finish. `seqs` and `rows`: where each row of

@@ -36,15 +36,15 @@ class ConfirmationTracker:
         connectivity: Mapping[str, Connectivity], watchers: Watchers,
     ) -> None:  # fmt: skip
         """`connectivity`: of each site."""
-        self.generation = shared.generation
-        self.now = shared.clock.now
-        self.pending_messages = 0
+        self.generation: int = shared.generation
+        self.now: Callable[[], float] = shared.clock.now
+        self.pending_messages: int = 0
         """Messages that are stored and not published."""
         self.oldest_pending_us: int | None = None
         """When the oldest of them was stored, as of the latest look."""
-        self.unjournalled = RangeSet()
+        self.unjournalled: RangeSet = RangeSet()
         """Rows that are published, and not yet journalled as such."""
-        self.recount = False
+        self.recount: bool = False
         """Pending messages have to be counted anew: rows were published whose sizes were not at hand."""
         self._shared, self._groups = shared, groups
         self._admission, self._retention = admission, retention

@@ -7,7 +7,7 @@ from reliamsg.transport.base import is_refusal
 
 __all__ = ["Connectivity"]
 
-log = Log("reliamsg.producer")
+log: Log = Log("reliamsg.producer")
 
 MAX_LOGGED = 50
 """With more different failures than this the oldest are forgotten, and logged again if they return."""
@@ -17,9 +17,9 @@ class Connectivity:
     """One site's. Changed on its transport's I/O thread; its attributes may be read on any thread."""
 
     def __init__(self, producer: str, site: str) -> None:
-        self.state = "connecting"
-        self.endpoint = ""
-        self.error = ""
+        self.state: str = "connecting"
+        self.endpoint: str = ""
+        self.error: str = ""
         """The latest failure; empty while the site is connected and not blocked."""
         self._producer = producer
         self._site = site

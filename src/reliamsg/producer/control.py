@@ -29,7 +29,7 @@ from reliamsg.wire.limits import MAX_SEQ
 
 __all__ = ["ControlHandler"]
 
-log = Log("reliamsg.producer")
+log: Log = Log("reliamsg.producer")
 
 FRAMES_AT_ONCE = 100
 """Frames handled in one step, so that publishing is not held up."""
@@ -67,9 +67,10 @@ class ControlHandler:
         """Streams of which a group was further than this outbox ever was, and in which epoch: that is journalled."""
         self._calls: dict[str, Stream] = {}
         """By the address to which groups send calls."""
-        self.listened = 0
+        self.listened: int = 0
         """How many streams there were when addresses were last listened to."""
-        self.listen_at = self.forget_at = float("-inf")
+        self.listen_at: float = float("-inf")
+        self.forget_at: float = float("-inf")
         """When :meth:`addresses` is to be called again if there are more streams, and when :meth:`forget` is."""
 
     def handle(self, now: float) -> list[ProducerConflict]:

@@ -34,13 +34,13 @@ class ControlQueue:
     def __init__(self, keys: KeyRing | None) -> None:
         self.rejected: Counter[str] = Counter()
         """Frames that were refused, by reason."""
-        self.copies = DuplicateFilter()
+        self.copies: DuplicateFilter = DuplicateFilter()
         """Frames that arrived over one site need no second look when they arrive over another."""
         self.connected: set[str] = set()
         """Sites that were connected since the writer last looked."""
         self.disconnected: set[str] = set()
         """Sites whose connection was lost since then."""
-        self.count = 0
+        self.count: int = 0
         """How many frames wait."""
         self._keys = keys
         self._waiting: dict[str, deque[ControlFrame]] = {}

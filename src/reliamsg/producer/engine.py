@@ -64,7 +64,7 @@ from reliamsg.version import VERSION
 
 __all__ = ["ProducerEngine"]
 
-log = Log("reliamsg.producer")
+log: Log = Log("reliamsg.producer")
 
 
 class ProducerEngine:
@@ -74,9 +74,9 @@ class ProducerEngine:
         self, outbox: Outbox, sites: Sequence[Site], groups: Mapping[str, Sequence[str]], settings: Settings,
         transports: Transports, environment: Environment, journal: JournalExport | None = None,
     ) -> None:  # fmt: skip
-        self.producer_id = outbox.producer
+        self.producer_id: str = outbox.producer
         source = JournalSource("producer", outbox.producer, outbox.path, outbox.exported)
-        self.export = ExportStep(journal, source, environment)
+        self.export: ExportStep = ExportStep(journal, source, environment)
         self._export_by = float("-inf")
         self._reported = False
         self._outbox, self._pages = outbox, PageCache(outbox.page)
@@ -85,29 +85,34 @@ class ProducerEngine:
         self._tail = TailCache()
         self._room = environment.room if environment.room is not None else Waiters()
         stored = outbox.site_cursors()
-        self.shared = shared = self._open_shared(sites, settings, environment, stored)
+        shared = self._open_shared(sites, settings, environment, stored)
+        self.shared: Shared = shared
         held = outbox.held()
         shared.core.opened(shared.top, held)
         self._forget_sites({name: c for name, c in stored.items() if name not in shared.core.sites})
-        self.admission = Admission(settings.max_bytes, self._room)
-        self.callbacks = CallbackThread("reliamsg-callbacks", environment.on_error, log, shared.wake)
+        self.admission: Admission = Admission(settings.max_bytes, self._room)
+        self.callbacks: CallbackThread = CallbackThread(
+            "reliamsg-callbacks", environment.on_error, log, shared.wake
+        )
         watchers = Watchers(self.callbacks)
-        self.groups = Groups(shared, outbox, self.admission, watchers)
+        self.groups: Groups = Groups(shared, outbox, self.admission, watchers)
         self._name_groups(sites, groups, held)
-        self.retention = Retention(settings.max_bytes, settings.retain_seconds, settings.retain_bytes)
+        self.retention: Retention = Retention(
+            settings.max_bytes, settings.retain_seconds, settings.retain_bytes
+        )
         connectivity = {site.name: Connectivity(self.producer_id, site.name) for site in sites}
-        self.tracker = ConfirmationTracker(
+        self.tracker: ConfirmationTracker = ConfirmationTracker(
             shared, self.groups, self.admission, self.retention, connectivity, watchers
         )
-        self.accumulator = Accumulator(shared, self.admission, self.tracker, self._explain_full)
-        self.commands = WriterCommands(shared.wake)
+        self.accumulator: Accumulator = Accumulator(shared, self.admission, self.tracker, self._explain_full)
+        self.commands: WriterCommands = WriterCommands(shared.wake)
         self._packer = Packer(settings, outbox.incarnation)
-        self.maintenance = Maintenance(
+        self.maintenance: Maintenance = Maintenance(
             shared, outbox, self.groups, self.tracker, self.retention, self.admission
         )
-        self.gate = EpochGate(shared, outbox)
+        self.gate: EpochGate = EpochGate(shared, outbox)
         self._restore_presence()
-        self.queue = ControlQueue(settings.keys)
+        self.queue: ControlQueue = ControlQueue(settings.keys)
         encoder = Encoder(settings.plain, settings.keys)
         parts = SiteParts(shared, self.tracker, self.queue, encoder, transports)
         self.sites: dict[str, SiteSender] = {}
@@ -115,9 +120,9 @@ class ProducerEngine:
             self._restore_parked(site.name, stored.get(site.name))
             reader = RowReader(self._tail, self._request_page)
             self.sites[site.name] = SiteSender(parts, site, reader, connectivity[site.name])
-        self.announcements = Announcements(shared, outbox, self.sites)
-        self.repairs = RepairSender(shared, outbox, self.announcements, self.sites)
-        self.control = ControlHandler(
+        self.announcements: Announcements = Announcements(shared, outbox, self.sites)
+        self.repairs: RepairSender = RepairSender(shared, outbox, self.announcements, self.sites)
+        self.control: ControlHandler = ControlHandler(
             shared, outbox, self.queue, self.gate, self.groups, self.announcements, self.repairs
         )
         self._begin()

@@ -34,7 +34,7 @@ class EpochGate:
         self._unanswered: dict[str, set[Stream]] = {}
         """By named group, the streams for which the hello is not answered."""
         self._retry_at = float("-inf")
-        self.is_settled = False
+        self.is_settled: bool = False
         """The gate is open, no answer is awaited and no hello is due: nothing happens before something is heard."""
 
     def begin(self, now: float) -> None:

@@ -30,7 +30,7 @@ from reliamsg.wire.limits import MAX_NAMED_GROUPS
 
 __all__ = ["Groups"]
 
-log = Log("reliamsg.producer")
+log: Log = Log("reliamsg.producer")
 
 WALK_ROWS = 500
 """Batches examined at a time when a group has come further."""
@@ -46,7 +46,7 @@ class Groups:
         None."""
         self.moved: set[int] = set()
         """Streams whose slowest group may be further than `_walks` says: :meth:`walk` has something to do."""
-        self.progressed = False
+        self.progressed: bool = False
         """Whether :meth:`take_progress` has something."""
         self._shared, self._outbox, self._admission = shared, outbox, admission
         self._watchers = watchers

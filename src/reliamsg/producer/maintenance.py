@@ -21,7 +21,7 @@ from reliamsg.store.outbox import Cursors, Outbox, Parked
 
 __all__ = ["PROGRESS_ROWS", "Maintenance"]
 
-log = Log("reliamsg.producer")
+log: Log = Log("reliamsg.producer")
 
 PROGRESS_S = 0.1
 """Cursors are stored this often while there is something to store; what was confirmed since is sent again after a

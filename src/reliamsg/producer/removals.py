@@ -65,7 +65,7 @@ class Removals:
     """One producer's. Not thread-safe."""
 
     def __init__(self) -> None:
-        self.empty = True
+        self.empty: bool = True
         """Whether nothing was ever removed."""
         self._streams: dict[tuple[str, int], _Stream] = {}
 

@@ -21,7 +21,7 @@ from reliamsg.wire.data import frames_of
 
 __all__ = ["RepairSender"]
 
-log = Log("reliamsg.producer")
+log: Log = Log("reliamsg.producer")
 
 PAGE_BYTES = 128 * 1024
 """Read from the outbox at a time, or what may be sent in PAGE_S, if that is less."""
@@ -40,15 +40,15 @@ class RepairSender:
         self, shared: Shared, outbox: Outbox, announcements: Announcements, sites: Mapping[str, SiteSender]
     ) -> None:
         rate = shared.settings.max_repair_bytes_per_second
-        self.queue = Repairs(rate)
-        self.messages = 0
+        self.queue: Repairs = Repairs(rate)
+        self.messages: int = 0
         """Messages that were sent again, counted for each group and time."""
         self._page = PAGE_BYTES if rate is None else min(PAGE_BYTES, int(rate * PAGE_S))
         self._shared, self._outbox = shared, outbox
         self._announcements, self._sites = announcements, sites
         self._pause_until = float("-inf")
         self._pause = PAUSE_MIN_S
-        self.is_idle = True
+        self.is_idle: bool = True
         """Nothing is wanted."""
 
     def deadline(self, now: float) -> float:

@@ -42,12 +42,12 @@ class Retention:
         self._max_bytes = max_bytes
         self._retain_seconds = retain_seconds
         self._retain_bytes = retain_bytes
-        self.stored_bytes = 0
+        self.stored_bytes: int = 0
         """Bytes of all batches that are held."""
-        self.released_to = 0
+        self.released_to: int = 0
         """Every row up to here has left."""
         self._unsent = RangeSet()
-        self.due_at = inf
+        self.due_at: float = inf
         """Before this time nothing leaves."""
         self._checked_at = float("-inf")
         self._again = False

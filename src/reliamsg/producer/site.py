@@ -22,13 +22,13 @@ from reliamsg.protocol.returned_frames import ReturnedFrames
 from reliamsg.protocol.sender.window import QueueState, SendQueue
 from reliamsg.store.journal import Entry
 from reliamsg.store.outbox import Row
-from reliamsg.transport.base import Binding, Evidence, Mark, Outcome, Outgoing, Transports
+from reliamsg.transport.base import Binding, Evidence, Mark, Outcome, Outgoing, SenderTransport, Transports
 from reliamsg.wire.address import group_address, producer_address
 from reliamsg.wire.control import State
 
 __all__ = ["SiteParts", "SiteSender"]
 
-log = Log("reliamsg.producer")
+log: Log = Log("reliamsg.producer")
 
 PULL_ROWS = 64
 """Most rows given to a transport at once."""
@@ -62,7 +62,9 @@ class SiteSender:
         """Under the lock."""
         self._missing: set[Binding] = set()
         """Groups that were logged as unseen."""
-        self.transport = parts.transports.open_sender(site, shared.producer_id, shared.bindings(), self)
+        self.transport: SenderTransport = parts.transports.open_sender(
+            site, shared.producer_id, shared.bindings(), self
+        )
         shared.review(site.name, shared.streams.by_stream)
 
     # -- what the transport reports -------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from reliamsg import forks
 from reliamsg.errors import ClosedError, FatalError
@@ -15,6 +15,7 @@ from reliamsg.producer.settings import Settings
 from reliamsg.producer.streams import StreamIndex
 from reliamsg.protocol.sender.group_progress import GroupTable
 from reliamsg.protocol.sender.sender import Sender
+from reliamsg.runtime.clock import Clock
 from reliamsg.runtime.environment import Environment
 from reliamsg.runtime.journal_buffer import JournalBuffer
 from reliamsg.runtime.wakeup import Waiters
@@ -22,7 +23,7 @@ from reliamsg.transport.base import Binding
 
 __all__ = ["Shared"]
 
-log = Log("reliamsg.producer")
+log: Log = Log("reliamsg.producer")
 
 
 class Shared:
@@ -32,25 +33,30 @@ class Shared:
         self, producer_id: str, settings: Settings, environment: Environment, core: Sender,
         presence: PresenceTracker,
     ) -> None:  # fmt: skip
-        self.lock = threading.RLock()
+        self.lock: threading.RLock = threading.RLock()
         """Never held while the outbox is used or a callback runs. Reentrant for signal handlers: they only read."""
-        self.changed = Waiters()
+        self.changed: Waiters = Waiters()
         """Notified when messages are confirmed, consumed or removed, and when the producer stops."""
-        self.generation = forks.generation
-        self.producer_id, self.settings = producer_id, settings
-        self.clock, self.probe, self.wake = environment.clock, environment.probe, environment.waker.wake
-        self.core, self.presence = core, presence
-        self.streams, self.table = StreamIndex(), GroupTable()
-        self.journal = JournalBuffer(RULES, MAX_WAITING_ROWS)
-        self.top = 0
+        self.generation: int = forks.generation
+        self.producer_id: str = producer_id
+        self.settings: Settings = settings
+        self.clock: Clock = environment.clock
+        self.probe: Callable[[str], None] = environment.probe
+        self.wake: Callable[[], None] = environment.waker.wake
+        self.core: Sender = core
+        self.presence: PresenceTracker = presence
+        self.streams: StreamIndex = StreamIndex()
+        self.table: GroupTable = GroupTable()
+        self.journal: JournalBuffer = JournalBuffer(RULES, MAX_WAITING_ROWS)
+        self.top: int = 0
         """The highest row that is committed."""
         self.gate: int | None = None
         """The first row that must not be sent yet."""
-        self.limit = 0
+        self.limit: int = 0
         """The highest row that may be sent."""
-        self.closing = False
+        self.closing: bool = False
         """Nothing more is accepted. Not guarded."""
-        self.stopped = False
+        self.stopped: bool = False
         """Nothing more is sent."""
         self.fatal: FatalError | None = None
         """What stopped this producer for good."""

@@ -20,7 +20,7 @@ class StreamInfo:
     __slots__ = ("chain", "removed", "row", "tail")
 
     def __init__(self, row: StreamRow, chain: Iterable[ChainRow], removed: Iterable[RemovedRange]) -> None:
-        self.row = row
+        self.row: StreamRow = row
         self.chain: list[ChainRow] = list(chain)
         """The non-empty epochs that are remembered, oldest first."""
         self.tail: Position = (0, 1)

@@ -17,9 +17,9 @@ class FairQuota:
     __slots__ = ("_held", "limit", "total")
 
     def __init__(self, limit: int, held: Mapping[str, int] | None = None) -> None:
-        self.limit = limit
+        self.limit: int = limit
         self._held = dict(held or {})
-        self.total = sum(self._held.values())
+        self.total: int = sum(self._held.values())
 
     def has_room(self, source: str, amount: int) -> bool:
         """Whether the source may hold this much more."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
-from typing import NoReturn
+from typing import ClassVar, NoReturn
 
 __all__ = ["RangeSet", "Span"]
 
@@ -23,7 +23,7 @@ class RangeSet:
     def __init__(self, spans: Iterable[Span] = ()) -> None:
         self._firsts: list[int] = []
         self._lasts: list[int] = []
-        self.empty = True
+        self.empty: bool = True
         """This and `last` are read far more often than they change, so they are not properties."""
         self.last: int | None = None
         """The highest member."""
@@ -188,7 +188,7 @@ class RangeSet:
             return NotImplemented
         return self._firsts == other._firsts and self._lasts == other._lasts
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__: ClassVar[None] = None  # type: ignore[assignment]
 
     def __bool__(self) -> NoReturn:
         raise TypeError("use .empty: the truth value of a RangeSet is ambiguous")

@@ -44,7 +44,7 @@ class CallbackThread:
         self._running = threading.Lock()
         """Held by the thread that makes calls: after :meth:`close` there may be several."""
         self._closed = False
-        self.has_started = False
+        self.has_started: bool = False
         """Whether the thread was started; until then the worker must call :meth:`start`."""
 
     def put(self, call: Callable[[], object]) -> None:

@@ -38,9 +38,9 @@ class ExportStep:
             export, source, wake=environment.waker.wake, now=self._clock.now(), threads=environment.threads,
             probe=environment.probe,
         )  # fmt: skip
-        self.has_target = export is not None
+        self.has_target: bool = export is not None
         """Whether the journal is exported."""
-        self.rows_left = 0
+        self.rows_left: int = 0
         """The number of rows that were not exported when the file was closed."""
 
     def step(self, now: float) -> Stepped:

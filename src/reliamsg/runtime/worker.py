@@ -38,7 +38,7 @@ class Worker:
         self._log = log
         self._most_idle_s = most_idle_s
         self._wakeup = Wakeup()
-        self.wake = self._wakeup.set
+        self.wake: Callable[[], None] = self._wakeup.set
         """Request a step. May be called on any thread and in signal handlers."""
         self._ending = False
         self._thread: threading.Thread | None = None

@@ -117,7 +117,8 @@ class Session(BrokerSession):
         the broker is short of something. `prefetch`: how many unacknowledged deliveries it allows."""
         super().__init__(client, can_be_refused)
         self.connection = connection
-        self.sends, self.prefetch = sends, prefetch
+        self.sends: bool = sends
+        self.prefetch: int = prefetch
         self.unrouted: set[str] = set()
         """AMQP: addresses to which nothing leads from the node that it is connected to."""
         self._notify = notify
@@ -140,10 +141,11 @@ class Broker:
         chance: random.Random,
         hole: Hole | None = None,
     ) -> None:
-        self.name, self.protocol = traits.name, traits.protocol
+        self.name: str = traits.name
+        self.protocol = traits.protocol
         message_faults = SimulatedMessageFaults(traits.protocol, faults, trace, traffic, hole)
-        self.model = BrokerModel[Session](traits.protocol, message_faults)
-        self.sends_all = False
+        self.model: BrokerModel[Session] = BrokerModel[Session](traits.protocol, message_faults)
+        self.sends_all: bool = False
         """MQTT: it ignores how much clients allow it to send ahead."""
         self.addresses: dict[str, None] = {}
         """Control addresses that were used."""

@@ -21,7 +21,7 @@ class Scheduler:
     """
 
     def __init__(self, now: float) -> None:
-        self.now = now
+        self.now: float = now
         self._queue: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
         self._number = 0
 

@@ -33,7 +33,7 @@ from reliamsg.simulation.oracle import Oracle
 from reliamsg.simulation.process import RESTART_S, Machine, Process, ProcessJudge
 from reliamsg.simulation.replays import Replays
 from reliamsg.simulation.scenario import Scenario
-from reliamsg.simulation.settings import journal_export
+from reliamsg.simulation.settings import ClientSettings, journal_export
 from reliamsg.simulation.stopwatch import Stopwatch
 from reliamsg.store.inbox import Inbox
 from reliamsg.store.inbox_view import read_dead_letters
@@ -78,10 +78,13 @@ class ConsumerProcess(Process):
     ) -> None:
         """`announcements`: its control frames."""
         super().__init__(machine, judge)
-        self.group = member.group
+        self.group: str = member.group
         self.engine: ConsumerEngine | None = None
-        self.settings = settings = scenario.consumers[self.name]
-        self.journal = ConsumerJournal(member, settings, machine.drive, oracle, incidents, announcements)
+        settings = scenario.consumers[self.name]
+        self.settings: ClientSettings = settings
+        self.journal: ConsumerJournal = ConsumerJournal(
+            member, settings, machine.drive, oracle, incidents, announcements
+        )
         self._scenario, self._oracle, self._incidents = scenario, oracle, incidents
         self._announcements = announcements
         self._keys = scenario.key_ring()
@@ -105,7 +108,7 @@ class ConsumerProcess(Process):
         """Acknowledged, not known to be durable."""
         self._awaited: tuple[int, list[MessageId]] | None = None
         """The message whose acknowledgement the application waits to be durable, and the number to ask with."""
-        self.replays = Replays(oracle.violate, self.name)
+        self.replays: Replays = Replays(oracle.violate, self.name)
         self._stopwatch = Stopwatch(self.scheduler.now)
         oracle.consumer_added(self.name, self._stopwatch, self.journal)
 

@@ -25,9 +25,9 @@ class Executor:
 
     def __init__(self, scheduler: Scheduler, pace: random.Random) -> None:
         """`pace`: how long threads take to run. Call :meth:`start` first."""
-        self.alive = False
-        self.suspended = False
-        self.life = 0
+        self.alive: bool = False
+        self.suspended: bool = False
+        self.life: int = 0
         """Changes whenever the process is opened or terminates, so that calls of an earlier run of the process never
         execute."""
         self._scheduler, self._pace = scheduler, pace

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 __all__ = ["FAMILIES", "FAULTS", "SHARES", "Chances", "Faults"]
 
@@ -152,10 +152,12 @@ class _Dice:
     __slots__ = ("bites", "details", "first", "rate", "roll")
 
     def __init__(self, first: float, chance: random.Random) -> None:
-        self.first = self.rate = first
-        """The chance at the first opportunity, and at the next one."""
-        self.roll = chance.random
-        self.bites = 0
+        self.first: float = first
+        """The chance at the first opportunity."""
+        self.rate: float = first
+        """The chance at the next opportunity."""
+        self.roll: Callable[[], float] = chance.random
+        self.bites: int = 0
         """The number of occurrences."""
         self.details: random.Random | None = None
         """Determines the details of the latest occurrence."""
@@ -201,7 +203,7 @@ class Faults:
     """
 
     def __init__(self, seed: int, names: Iterable[str]) -> None:
-        self.enabled = frozenset(names)
+        self.enabled: frozenset[str] = frozenset(names)
         self._seed = seed
         self._record = _Record()
         self._places: dict[str, Chances] = {}
@@ -242,7 +244,8 @@ class Chances:
     """The faults at one place: see :class:`Faults`."""
 
     def __init__(self, place: str, enabled: frozenset[str], dice: _DiceByName, record: _Record) -> None:
-        self.place, self.enabled = place, enabled
+        self.place: str = place
+        self.enabled: frozenset[str] = enabled
         self._dice, self._record = dice, record
 
     @property

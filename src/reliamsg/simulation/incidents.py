@@ -16,7 +16,7 @@ class Incidents:
     """The causes of incidents record them here, and judges look them up."""
 
     def __init__(self) -> None:
-        self.outbox_replaced = False
+        self.outbox_replaced: bool = False
         """An outbox was replaced by an older copy of itself."""
         self._replaced_outboxes: set[str] = set()
         self.truncated: set[str] = set()

@@ -30,8 +30,8 @@ class Installation:
     """Outdated from the first opening on, or never; never again after an upgrade."""
 
     def __init__(self, faults: Chances, chance: random.Random) -> None:
-        self.forms = Forms()
-        self.name = ""
+        self.forms: Forms = Forms()
+        self.name: str = ""
         """How it is called in traces; empty if it is up to date."""
         self._faults, self._chance = faults, chance
         self._was_opened = False

@@ -15,7 +15,7 @@ class LeftMessages:
 
     def __init__(self, groups: Iterable[str], keepers: Collection[str]) -> None:
         """`keepers`: producers that keep everything until the groups that they name have it."""
-        self.keepers = frozenset(keepers)
+        self.keepers: frozenset[str] = frozenset(keepers)
         self._left: dict[str, set[MessageId]] = {group: set() for group in groups}
         self._named_at: defaultdict[tuple[str, str, str], list[float]] = defaultdict(list)
         self._no_longer_named: set[tuple[str, str, str]] = set()

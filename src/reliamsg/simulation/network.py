@@ -81,9 +81,10 @@ class _Carrier:
     """What carries data in both directions."""
 
     def __init__(self, scheduler: Scheduler, chance: random.Random) -> None:
-        self.scheduler, self.random = scheduler, chance
-        self.delay = 0.0
-        self.cut = {"up": False, "down": False}
+        self.scheduler: Scheduler = scheduler
+        self.random: random.Random = chance
+        self.delay: float = 0.0
+        self.cut: dict[str, bool] = {"up": False, "down": False}
 
     def latency(self) -> float:
         # uniform() written out: this is called for everything that is sent.
@@ -95,7 +96,7 @@ class End:
 
     def __init__(self, carrier: _Carrier, heartbeat: float, direction: str, on_closed: Call) -> None:
         """`on_closed` is called with the reason when the connection is closed from this end."""
-        self.alive = True
+        self.alive: bool = True
         self._carrier, self._heartbeat, self._direction = carrier, heartbeat, direction
         self._on_closed = on_closed
         self._in_flight: deque[tuple[Call, tuple[Any, ...]]] = deque()
@@ -194,8 +195,8 @@ class Connection:
 
     def __init__(self, carrier: _Carrier, heartbeat: float, on_gone: Callable[[Connection], object]) -> None:
         """`on_gone` is called when neither end is alive."""
-        self.client = End(carrier, heartbeat, "down", lambda reason: self._closed(self.site, reason))
-        self.site = End(carrier, heartbeat, "up", lambda reason: self._closed(self.client, reason))
+        self.client: End = End(carrier, heartbeat, "down", lambda reason: self._closed(self.site, reason))
+        self.site: End = End(carrier, heartbeat, "up", lambda reason: self._closed(self.client, reason))
         self._on_gone = on_gone
 
     def _closed(self, other: End, reason: str) -> None:

@@ -152,7 +152,7 @@ class Oracle:
         self.violations: list[Violation] = []
         self.operations: dict[bytes, Operation] = {}
         """By body."""
-        self.groups = tuple(groups)
+        self.groups: tuple[str, ...] = tuple(groups)
         self.deliveries: dict[str, dict[MessageId, str]] = {group: {} for group in self.groups}
         """By group, the delivered messages, and the consumer that delivered each last."""
         self.acked: dict[str, set[MessageId]] = {group: set() for group in self.groups}
@@ -160,10 +160,12 @@ class Oracle:
         self.indeterminate: dict[str, set[MessageId]] = {group: set() for group in self.groups}
         """Messages that were acknowledged or rejected by a consumer that terminated before that was known to be
         durable."""
-        self.declarations = defaultdict[str, Declarations](Declarations)
-        self.first_deliveries = defaultdict[str, FirstDeliveries](FirstDeliveries)
+        self.declarations: defaultdict[str, Declarations] = defaultdict[str, Declarations](Declarations)
+        self.first_deliveries: defaultdict[str, FirstDeliveries] = defaultdict[str, FirstDeliveries](
+            FirstDeliveries
+        )
         """Both by group."""
-        self.readers = Readers(scheduler)
+        self.readers: Readers = Readers(scheduler)
         self._scheduler, self._gap_timeouts, self._needed = scheduler, gap_timeouts, needed
         self._streams: dict[Stream, list[Operation]] = {}
         self._bodies: dict[MessageId, Bodies] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar, Protocol
 
 from reliamsg.errors import ReliamsgError
@@ -12,7 +13,7 @@ from reliamsg.simulation.broker import Broker
 from reliamsg.simulation.client_clock import ClientClock
 from reliamsg.simulation.clock import Scheduler
 from reliamsg.simulation.disk import Backup, Crash, Drive
-from reliamsg.simulation.executor import THREAD_S
+from reliamsg.simulation.executor import THREAD_S, Executor
 from reliamsg.simulation.faults import Chances
 from reliamsg.simulation.host import Host
 from reliamsg.simulation.mqtt import SECOND
@@ -74,18 +75,20 @@ class Process:
     """Whether its clock may show 1970."""
 
     def __init__(self, machine: Machine, judge: ProcessJudge) -> None:
-        self.name = machine.host.name
-        self.drive = machine.drive
-        self.executor = machine.host.executor
-        self.scheduler, self.clock, self.faults = machine.scheduler, machine.clock, machine.faults
+        self.name: str = machine.host.name
+        self.drive: Drive = machine.drive
+        self.executor: Executor = machine.host.executor
+        self.scheduler: Scheduler = machine.scheduler
+        self.clock: ClientClock = machine.clock
+        self.faults: Chances = machine.faults
         self.judge = judge
-        self.transports = SimulatedTransports(machine.host, machine.brokers)
-        self.identities = random.Random(f"{machine.seed}/process/{self.name}/identities")
+        self.transports: SimulatedTransports = SimulatedTransports(machine.host, machine.brokers)
+        self.identities: random.Random = random.Random(f"{machine.seed}/process/{self.name}/identities")
         """Distinguishes each run of the process from the one before."""
         self.terminated_with: ReliamsgError | None = None
         """The error of its client, if it is not to be opened again."""
-        self.segments = SegmentWriter(self.executor, self.faults, self.note)
-        self.journals = machine.drive.path.parent / "journals"
+        self.segments: SegmentWriter = SegmentWriter(self.executor, self.faults, self.note)
+        self.journals: Path = machine.drive.path.parent / "journals"
         """The target of its journal, if it is exported."""
         self._host = machine.host
         self._sites = tuple(machine.brokers)

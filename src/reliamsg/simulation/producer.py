@@ -31,7 +31,7 @@ from reliamsg.simulation.journal_copy import JournalCopy
 from reliamsg.simulation.oracle import Operation, Oracle
 from reliamsg.simulation.process import Machine, Process, ProcessJudge
 from reliamsg.simulation.scenario import Scenario
-from reliamsg.simulation.settings import journal_export
+from reliamsg.simulation.settings import ClientSettings, journal_export
 from reliamsg.store.journal import JournalRow, read_journal
 from reliamsg.store.outbox import Outbox
 
@@ -109,11 +109,12 @@ class ProducerProcess(Process):
         self, machine: Machine, scenario: Scenario, oracle: Oracle, incidents: Incidents, judge: ProcessJudge
     ) -> None:
         super().__init__(machine, judge)
-        self.settings = settings = scenario.producers[self.name]
+        settings = scenario.producers[self.name]
+        self.settings: ClientSettings = settings
         self.engine: ProducerEngine | None = None
-        self.left = scenario.messages // len(scenario.producers)
+        self.left: int = scenario.messages // len(scenario.producers)
         """Messages still to be published."""
-        self.named = scenario.named_by(self.name)
+        self.named: dict[str, list[str]] = scenario.named_by(self.name)
         """By topic, the groups that the application names."""
         self._scenario, self._oracle, self._incidents = scenario, oracle, incidents
         self._outbox: Outbox | None = None

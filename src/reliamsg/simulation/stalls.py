@@ -181,7 +181,7 @@ class Excuses:
         """`producers` and, by group, consumers: the errors with which they terminated for good, if any."""
         self._faults = faults
         self._producers = {name for name, error in producers.items() if self._confirms(name, error)}
-        self.groups = {
+        self.groups: set[str] = {
             group
             for group, consumers in groups.items()
             if all(self._confirms(name, error) for name, error in consumers.items())

@@ -76,19 +76,19 @@ class World:
     def __init__(self, scenario: Scenario, directory: Path, keep: bool = False) -> None:
         """`directory`: where files are. `keep`: whether to record a trace."""
         self.scenario = scenario
-        self.scheduler = Scheduler(START_S)
-        self.faults = Faults(scenario.seed, scenario.faults)
-        self.incidents = Incidents()
-        self.oracle = _oracle(scenario, self.scheduler)
-        self.error_judge = ErrorJudge(self.oracle, self.faults, self.incidents)
-        self.trace = Trace(self.scheduler, keep)
-        self.network = Network(self.scheduler, scenario.seed)
+        self.scheduler: Scheduler = Scheduler(START_S)
+        self.faults: Faults = Faults(scenario.seed, scenario.faults)
+        self.incidents: Incidents = Incidents()
+        self.oracle: Oracle = _oracle(scenario, self.scheduler)
+        self.error_judge: ErrorJudge = ErrorJudge(self.oracle, self.faults, self.incidents)
+        self.trace: Trace = Trace(self.scheduler, keep)
+        self.network: Network = Network(self.scheduler, scenario.seed)
         self._directory = directory
         self._keys = scenario.key_ring()
         self._wall = WallClock(self.scheduler)
         self._traffic = Traffic(self.oracle, self.trace)
         hole = Hole(self.scheduler, self.faults, scenario.seed)
-        self.brokers = {
+        self.brokers: dict[str, Broker] = {
             site.name: Broker(
                 BrokerTraits(site.name, site.protocol, **scenario.brokers[site.name].values),
                 self.scheduler, self.faults.at(site.name), self.trace, self._traffic,
@@ -96,8 +96,8 @@ class World:
             )
             for site in scenario.sites
         }  # fmt: skip
-        self.producers = [self._producer(name) for name in scenario.producers]
-        self.consumers = [self._consumer(group, 1) for group in scenario.groups]
+        self.producers: list[ProducerProcess] = [self._producer(name) for name in scenario.producers]
+        self.consumers: list[ConsumerProcess] = [self._consumer(group, 1) for group in scenario.groups]
         self.consumers += [self._consumer(group, 2) for group in scenario.standbys]
         self._environment_random = random.Random(f"{scenario.seed}/weather")
         self._environment = self._make_environment()

@@ -111,7 +111,7 @@ class Database:
         retired: bool = False,
     ) -> None:
         # The lock file is named after the real path, so that a symbolic link does not open a second outbox.
-        self.path = Path(os.path.realpath(path))
+        self.path: Path = Path(os.path.realpath(path))
         self.kind: Kind = kind
         self.owner = owner
         self._connect = connect
@@ -122,7 +122,7 @@ class Database:
         check_safe(path)
         self._lock = self._acquire()
         try:
-            self.connection = self._open()
+            self.connection: sqlite3.Connection = self._open()
         except BaseException as error:
             self._lock.release()
             if isinstance(error, (sqlite3.Error, *_UNREADABLE)) and not isinstance(error, ReliamsgError):

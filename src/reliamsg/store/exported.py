@@ -64,7 +64,7 @@ class Exported:
         self._database = database
         with database.reading() as connection:
             meta = dict(connection.execute("SELECT name, value FROM meta WHERE name LIKE 'journal_%'"))
-            self.exported_lsn = int(meta.get("journal_exported_lsn", "0"))
+            self.exported_lsn: int = int(meta.get("journal_exported_lsn", "0"))
             """Every row up to this one is in a segment at its target."""
             self.parent: str | None = meta.get("journal_parent")
             self._v2_lsn = int(meta.get("journal_v2_lsn", "1"))
@@ -91,7 +91,7 @@ class Exported:
         """Rows up to this one belong to earlier boots."""
         self._truncated_row: _Truncated | None = None
         """The row that records the truncation, while it may be extended."""
-        self.journal = Journal(
+        self.journal: Journal = Journal(
             boot, newest, self._frozen, max(stamp_us, latest or 0),
             database.owner if database.kind == "inbox" else "", newest_boot,
         )  # fmt: skip

@@ -11,6 +11,7 @@ import secrets
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Literal, NamedTuple, cast, get_args
 
 import msgspec
@@ -115,32 +116,32 @@ class Inbox:
     ) -> None:
         self._database = Database(path, "inbox", group, connect)
         self.random_bytes = random_bytes
-        self.path = self._database.path
-        self.boot = random_bytes(8).hex()
+        self.path: Path = self._database.path
+        self.boot: str = random_bytes(8).hex()
         self._ids = _StreamIds()
         self._held_change: Counter[int] = Counter()
         """By stream id, the change in bytes of held frames by the commit that is being written."""
         try:
-            self.exported = Exported(self._database, self.boot)
+            self.exported: Exported = Exported(self._database, self.boot)
             with self._database.transaction() as connection:
                 connection.execute(
                     "INSERT OR IGNORE INTO meta (name, value) VALUES ('inbox_id', ?)",
                     (random_bytes(8).hex(),),
                 )
             with self._database.reading() as connection:
-                self.id = get_meta(connection, "inbox_id", "")
+                self.id: str = get_meta(connection, "inbox_id", "")
                 self.standing = self._load_standing(connection)
-                self.takeovers = int(get_meta(connection, "takeovers", "0"))
+                self.takeovers: int = int(get_meta(connection, "takeovers", "0"))
                 self._held_by_id = Counter(
                     dict(connection.execute("SELECT stream_id, sum(size) FROM held GROUP BY stream_id"))
                 )
-            self.quarantine = QuarantineRows(self._database)
-            self.held_bytes = self._held_by_id.total()
-            self.dead_letter_count = self._number("SELECT count(*) FROM dead_letter")
+            self.quarantine: QuarantineRows = QuarantineRows(self._database)
+            self.held_bytes: int = self._held_by_id.total()
+            self.dead_letter_count: int = self._number("SELECT count(*) FROM dead_letter")
             self._has_attempts = bool(self._number("SELECT EXISTS (SELECT 1 FROM attempt)"))
-            self.tombstone_count = self._number("SELECT count(*) FROM tombstone")
-            self.late_count = self._number("SELECT count(*) FROM late")
-            self.late_bytes = self._number("SELECT coalesce(sum(size), 0) FROM late")
+            self.tombstone_count: int = self._number("SELECT count(*) FROM tombstone")
+            self.late_count: int = self._number("SELECT count(*) FROM late")
+            self.late_bytes: int = self._number("SELECT coalesce(sum(size), 0) FROM late")
         except BaseException:
             self._database.close()
             raise

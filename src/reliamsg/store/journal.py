@@ -225,14 +225,14 @@ class Journal:
         newest_boot: str = "",
     ) -> None:
         self.boot = boot
-        self.stamps = StampClock(latest_us)
+        self.stamps: StampClock = StampClock(latest_us)
         self._group = group
         """The group whose journal this is; empty for a producer's."""
         self._reading: Reading | None = None
         """The stamp of the rows that are not settled."""
-        self.newest_lsn = newest_lsn
+        self.newest_lsn: int = newest_lsn
         """The newest committed row."""
-        self.newest_boot = newest_boot
+        self.newest_boot: str = newest_boot
         """The opening that wrote this row: an earlier one until this one's first row is committed."""
         self._frozen_lsn = frozen_lsn
         """Rows up to this one are never extended."""

@@ -11,13 +11,14 @@ import json
 import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from reliamsg.errors import StoreCorrupt
 from reliamsg.message import Prev, Stream
 from reliamsg.store.database import PAGE_BYTES, Connect, Database, get_meta, put_meta
 from reliamsg.store.exported import Exported
-from reliamsg.store.journal import Entry
+from reliamsg.store.journal import Entry, Journal
 from reliamsg.store.members import (
     ChainRow,
     Member,
@@ -73,24 +74,24 @@ class Outbox:
     ) -> None:
         self._db = Database(path, "outbox", producer, connect)
         try:
-            self.path = self._db.path
+            self.path: Path = self._db.path
             self.producer = producer
-            self.exported = Exported(self._db, boot)
-            self.journal = self.exported.journal
+            self.exported: Exported = Exported(self._db, boot)
+            self.journal: Journal = self.exported.journal
             self._random_bytes = random_bytes
-            self.incarnation = int.from_bytes(random_bytes(8), "big")
+            self.incarnation: int = int.from_bytes(random_bytes(8), "big")
             with self._db.reading(), self._db.transaction() as connection:
                 stored = int(get_meta(connection, "epoch", "0"))
-                self.fresh = stored == 0
+                self.fresh: bool = stored == 0
                 """Whether the file is opened for the first time."""
                 wall_ms = wall_us // 1000
-                self.epoch = wall_ms if wall_ms > stored else self._epoch_above(stored)
+                self.epoch: int = wall_ms if wall_ms > stored else self._epoch_above(stored)
                 put_meta(connection, "epoch", str(self.epoch))
                 put_meta(connection, "incarnation", f"{self.incarnation:016x}")
             with self._db.reading() as connection:
-                self.streams = self._load_streams(connection)
-                self.offered = int(get_meta(connection, "offered", "0"))
-                self.surpassed_by = int(get_meta(connection, "surpassed_by", "0"))
+                self.streams: dict[tuple[str, int], StreamRow] = self._load_streams(connection)
+                self.offered: int = int(get_meta(connection, "offered", "0"))
+                self.surpassed_by: int = int(get_meta(connection, "surpassed_by", "0"))
                 """The highest epoch that a named group had entered, and that was not part of this history; 0 for none.
                 Messages that were offered since are above it."""
                 self._own_from = self.epoch

@@ -23,7 +23,7 @@ from reliamsg.message import Stream
 
 __all__ = ["Answer", "Request", "RequestBox", "ask"]
 
-log = Log("reliamsg.store")
+log: Log = Log("reliamsg.store")
 
 MAX_REQUEST_BYTES = 1024 * 1024
 MAX_AT_ONCE = 100

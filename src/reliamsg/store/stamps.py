@@ -27,7 +27,7 @@ class StampClock:
     """Makes the stamps of one file during one opening. `latest_us`: the latest stamp of earlier openings."""
 
     def __init__(self, latest_us: int = 0) -> None:
-        self.latest_us = latest_us
+        self.latest_us: int = latest_us
         """The latest stamp, µs since 1970."""
         self._offset_us: int | None = None
         """What the clock is expected to be ahead of the monotonic one; None before the first transaction."""

@@ -20,7 +20,7 @@ class MessageFaultsOnDemand:
     """The :class:`~reliamsg.transport.memory.model.MessageFaults` of a broker in memory."""
 
     def __init__(self, chance: random.Random) -> None:
-        self.lost = 0
+        self.lost: int = 0
         """Messages that were confirmed and not kept, once per queue, or once where there was none."""
         self._random = chance
         self._left: dict[Countable, int] = {}

@@ -454,7 +454,7 @@ class _VirtualLoop(asyncio.SelectorEventLoop):
 class ApplicationWorld(World):
     """A world with an application under test. See :meth:`of`."""
 
-    consumer_type = ApplicationProcess
+    consumer_type: ClassVar[type[ConsumerProcess]] = ApplicationProcess
     application: ClassVar[Application]
 
     def __init__(self, scenario: Scenario, directory: Path, keep: bool = False) -> None:

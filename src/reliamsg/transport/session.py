@@ -38,7 +38,7 @@ __all__ = [
     "shortest_pause",
 ]
 
-log = Log(__name__)
+log: Log = Log(__name__)
 
 STEADY_SECONDS = 1.0
 """A connection that lasted this long resets the backoff."""
@@ -110,7 +110,7 @@ class EventGate(Generic[E]):
 
     def __init__(self, events: E) -> None:
         self.events: E = events
-        self.up = False
+        self.up: bool = False
         """Whether ``events.connected`` was called for the current attempt. I/O thread only."""
 
     def connected(self, endpoint: str, detail: Any) -> None:
@@ -138,9 +138,9 @@ class SiteSession(ABC, Generic[E]):
     def __init__(self, site: Site, events: E, thread_name: str) -> None:
         self.site = site
         self.gate: EventGate[E] = EventGate(events)
-        self.stopping = threading.Event()
+        self.stopping: threading.Event = threading.Event()
         """Set by ``close()``; an attempt ends soon after."""
-        self.grace = GOODBYE_SECONDS
+        self.grace: float = GOODBYE_SECONDS
         """How long an attempt that is interrupted may take to say goodbye, in seconds."""
         self._thread = threading.Thread(target=self._run, name=thread_name, daemon=True)
         self._started = False

@@ -91,12 +91,12 @@ class Watch:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self.plain = PlainCounts()
-        self.published = dict.fromkeys(PRODUCERS, 0)
-        self.acknowledged = dict.fromkeys(GROUPS, 0)
+        self.plain: PlainCounts = PlainCounts()
+        self.published: dict[str, int] = dict.fromkeys(PRODUCERS, 0)
+        self.acknowledged: dict[str, int] = dict.fromkeys(GROUPS, 0)
         self.reading: dict[str, set[str]] = {group: set() for group in GROUPS}
         """By group, the sites to which its consumer has been connected since it started last."""
-        self.boots = dict.fromkeys(GROUPS, "")
+        self.boots: dict[str, str] = dict.fromkeys(GROUPS, "")
         """By group, its consumer's last start."""
         self._confirmed: dict[str, SpanMap] = {}
         self._confirmed_row: dict[tuple[str, str], int] = {}

@@ -29,7 +29,7 @@ class Shuffler:
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
-        self.inversions = 0
+        self.inversions: int = 0
         """Adjacent pairs whose later message was sent first."""
 
     def shuffle(self, messages: list[Any]) -> list[Any]:
@@ -45,8 +45,9 @@ class AmqpBridge(threading.Thread):
 
     def __init__(self, source: str, target: str, topic: str, rng: random.Random) -> None:
         super().__init__(daemon=True)
-        self.topic, self.shuffler = topic, Shuffler(rng)
-        self.forwarded = 0
+        self.topic: str = topic
+        self.shuffler: Shuffler = Shuffler(rng)
+        self.forwarded: int = 0
         self._finish = threading.Event()
         self._source, self._target = (
             pika.BlockingConnection(pika.URLParameters(url)) for url in (source, target)
@@ -87,8 +88,9 @@ class MqttBridge:
     """Forwards from one MQTT broker to another."""
 
     def __init__(self, source: int, target: int, topic: str, rng: random.Random) -> None:
-        self.topic, self.shuffler = topic, Shuffler(rng)
-        self.forwarded = 0
+        self.topic: str = topic
+        self.shuffler: Shuffler = Shuffler(rng)
+        self.forwarded: int = 0
         self._waiting: list[mqtt.MQTTMessage] = []
         self._lock = threading.Lock()
         self._finish = threading.Event()

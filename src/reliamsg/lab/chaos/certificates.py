@@ -19,9 +19,9 @@ class Authority:
     """A certificate authority that keeps its files in a directory of its own."""
 
     def __init__(self, directory: Path, name: str) -> None:
-        self.directory = directory / name
+        self.directory: Path = directory / name
         self.directory.mkdir(parents=True)
-        self.certificate = self.directory / "ca.pem"
+        self.certificate: Path = self.directory / "ca.pem"
         self._key = self.directory / "ca.key"
         (self.directory / "index").touch()
         (self.directory / "serial").write_text("01\n")

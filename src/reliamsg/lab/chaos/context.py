@@ -36,17 +36,17 @@ class Context:
     def __init__(self, scenario: Scenario, options: RunOptions, record: Record) -> None:
         self.scenario = scenario
         self.record = record
-        self.directory = options.directory
-        self.messages = options.messages or scenario.messages
+        self.directory: Path = options.directory
+        self.messages: int = options.messages or scenario.messages
         """How many messages to publish."""
-        self.rng = random.Random(options.seed)
-        self.stack = contextlib.ExitStack()
+        self.rng: random.Random = random.Random(options.seed)
+        self.stack: contextlib.ExitStack[bool | None] = contextlib.ExitStack()
         """Everything that must end with the scenario."""
-        self.run = Run(options.directory / "run")
+        self.run: Run = Run(options.directory / "run")
         self.brokers: dict[str, Mosquitto | RabbitNode] = {}
         # A user's brokers keep what earlier runs left there, under other names.
-        self.topic = f"chaos-{scenario.name}-{options.seed:08x}"
-        self.group = self.topic
+        self.topic: str = f"chaos-{scenario.name}-{options.seed:08x}"
+        self.group: str = self.topic
         self._given = options.sites
         self._sampler = Sampler(record.add_sample)
 

@@ -13,7 +13,9 @@ class Failpoint:
     """Injected as the ``probe`` of a producer or consumer. It creates the file `mark` before it kills the process."""
 
     def __init__(self, point: str, nth: int, mark: str) -> None:
-        self.point, self.left, self.mark = point, nth, mark
+        self.point: str = point
+        self.left: int = nth
+        self.mark: str = mark
         self._lock = threading.Lock()
 
     def __call__(self, point: str) -> None:

@@ -64,7 +64,7 @@ class FalseConfirmBroker:
 
     def __init__(self, kind: Literal["mqtt", "amqp"], upstream_port: int, rng: random.Random) -> None:
         self.kind = kind
-        self.port = free_port()
+        self.port: int = free_port()
         self._falsifier = _Falsifier(rng)
         self._upstream = upstream_port
         self._listener = socket.create_server(("127.0.0.1", self.port))

@@ -87,7 +87,9 @@ class PahoFixture:
 
     def __init__(self, topic: str, read: str, write: str | None = None) -> None:
         """`read`, `write`: the subscriber's and the publisher's URL, the same by default."""
-        self.topic, self.read, self.write = topic, read, write or read
+        self.topic: str = topic
+        self.read: str = read
+        self.write: str = write or read
         self.received: list[str] = []
         self.published: list[str] = []
         self._client: PahoSubscriber | None = None

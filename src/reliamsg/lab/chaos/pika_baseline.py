@@ -33,9 +33,12 @@ class PikaPublisher(threading.Thread):
 
     def __init__(self, url: str, queue: str, *, confirms: bool, rate: float) -> None:
         super().__init__(daemon=True)
-        self.url, self.queue, self.confirms, self.rate = url, queue, confirms, rate
+        self.url: str = url
+        self.queue: str = queue
+        self.confirms: bool = confirms
+        self.rate: float = rate
         self.accepted: list[int] = []
-        self.finish = threading.Event()
+        self.finish: threading.Event = threading.Event()
 
     def run(self) -> None:
         """Publish."""
@@ -68,10 +71,12 @@ class PikaConsumer(threading.Thread):
 
     def __init__(self, url: str, queue: str, *, delay: float) -> None:
         super().__init__(daemon=True)
-        self.url, self.queue, self.delay = url, queue, delay
+        self.url: str = url
+        self.queue: str = queue
+        self.delay: float = delay
         self.received: list[int] = []
-        self.latest = time.monotonic()
-        self.finish = threading.Event()
+        self.latest: float = time.monotonic()
+        self.finish: threading.Event = threading.Event()
 
     def run(self) -> None:
         """Consume."""
@@ -119,8 +124,8 @@ class PikaPair:
     ) -> None:
         """`rate`: messages per second. `delay`: seconds that the consumer spends on each message. `reading`: the
         consumer's URL, if it is a different one."""
-        self.publisher = PikaPublisher(url, queue, confirms=confirms, rate=rate)
-        self.consumer = PikaConsumer(reading or url, queue, delay=delay)
+        self.publisher: PikaPublisher = PikaPublisher(url, queue, confirms=confirms, rate=rate)
+        self.consumer: PikaConsumer = PikaConsumer(reading or url, queue, delay=delay)
         self._name = f"plain pika{', publisher confirms' if confirms else ''}"
 
     def start(self, *, consume: bool = True) -> PikaPair:

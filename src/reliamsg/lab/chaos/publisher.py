@@ -32,7 +32,7 @@ class _Stop:
     a lock that the interrupted code holds."""
 
     def __init__(self) -> None:
-        self.requested = False
+        self.requested: bool = False
         signal.signal(signal.SIGTERM, self._notice)
 
     def _notice(self, *_: object) -> None:

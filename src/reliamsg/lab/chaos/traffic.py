@@ -12,7 +12,7 @@ from reliamsg.checker import read_applog
 from reliamsg.config import Site
 from reliamsg.errors import ReliamsgError
 from reliamsg.lab.chaos.liveness import Work, bound
-from reliamsg.lab.chaos.processes import App, Run, SiteSpec
+from reliamsg.lab.chaos.processes import App, LineCounter, Run, SiteSpec
 from reliamsg.lab.chaos.waiting import Unmet, wait_for
 from reliamsg.lab.faults.proxy import TcpProxy
 from reliamsg.lab.process import LabError
@@ -125,8 +125,8 @@ class Traffic:
 
     def __post_init__(self) -> None:
         self._began = time.monotonic()
-        self.accepted = self.run.accepted(self.producer)
-        self.delivered = self.run.delivered(self.consumer)
+        self.accepted: LineCounter = self.run.accepted(self.producer)
+        self.delivered: LineCounter = self.run.delivered(self.consumer)
 
     def flows(self, more: int, seconds: float = 30.0) -> None:
         """Wait until `more` messages have been delivered."""

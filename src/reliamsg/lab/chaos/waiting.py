@@ -61,7 +61,7 @@ class MachineClock:
     def __init__(self, machine: Machine | None = None) -> None:
         self._machine = machine or Machine()
         self._looked = self._machine.now()
-        self.spent = 0.0
+        self.spent: float = 0.0
         """The seconds that had passed at the last :meth:`look`."""
 
     def look(self) -> float:

@@ -78,12 +78,12 @@ class DiskFaults:
 
     def __init__(self, directory: Path) -> None:
         """Compile the shim library in `directory`, which must exist."""
-        self.flag = directory / "fail"
+        self.flag: Path = directory / "fail"
         source, library = directory / "fsync.c", directory / "fsync.so"
         source.write_text(_SHIM)
         compiler = program("cc", "gcc and libc6-dev")
         _call(compiler, "-shared", "-fPIC", "-O1", "-o", str(library), str(source), "-ldl")
-        self.environment = {"LD_PRELOAD": str(library), "FAIL_FSYNC": str(self.flag)}
+        self.environment: dict[str, str] = {"LD_PRELOAD": str(library), "FAIL_FSYNC": str(self.flag)}
 
     def fail_fsync(self, suffix: str) -> None:
         """Make fsync() return EIO for files whose path ends with `suffix`, until :meth:`heal`."""

@@ -100,13 +100,13 @@ class History:
         unended: Iterable[int] = (),
     ) -> None:
         self.finished: list[Finished] = sorted(finished)
-        self.floor = floor
+        self.floor: int = floor
         """Epochs at or below may have been entered, finished, and forgotten."""
         self.superseded: dict[int, RangeSet] = {epoch: RangeSet(spans) for epoch, spans in superseded}
         """Declared ranges of epochs that were passed over, or beyond the end of an epoch that was left."""
-        self.unended = set(unended)
+        self.unended: set[int] = set(unended)
         """Epochs that were left by a gap of unknown extent, so that their end is unknown."""
-        self.changed = False
+        self.changed: bool = False
         """The next commit has to store a change of this, or of what was passed, joined, or taken over."""
         self._saving = False
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from reliamsg.message import Stream
 from reliamsg.protocol.receiver.challenges import Challenges
 from reliamsg.protocol.receiver.events import CommitWanted, Deliverable, Event
@@ -21,13 +23,13 @@ class GroupContext:
     )  # fmt: skip
 
     def __init__(self, rules: Rules) -> None:
-        self.rules = rules
-        self.challenges = Challenges()
+        self.rules: Rules = rules
+        self.challenges: Challenges = Challenges()
         """Streams whose producers the caller has to challenge."""
-        self.jitter = Jitter(rules.seed)
+        self.jitter: Jitter = Jitter(rules.seed)
         self.events: list[Event] = []
         """Those that the caller has not taken."""
-        self.emit = self.events.append
+        self.emit: Callable[[Event], None] = self.events.append
         self.dirty: dict[Stream, None] = {}
         """Streams with changes for the next commit."""
         self.timers: dict[Stream, float] = {}

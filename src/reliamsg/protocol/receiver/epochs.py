@@ -49,15 +49,15 @@ class EpochChain:
         """Entered before the current one, delivered, but not settled yet; in order."""
         self.finishing: list[ReorderBuffer] = []
         """Completely settled since the last commit."""
-        self.history = History() if history is None else history
-        self.entered_to = 0
+        self.history: History = History() if history is None else history
+        self.entered_to: int = 0
         """The highest epoch that was entered before this process began. Lower epochs that were not entered are behind
         the stream."""
         self.joined: Position | None = None
         """Where the group joined the stream."""
         self.joined_after: int | None = None
         """The epoch before that; 0 for none, None if unknown."""
-        self.unheard = False
+        self.unheard: bool = False
         """The group joined without an announcement by the producer, which may count the group from an earlier
         position."""
         if joined is not None:

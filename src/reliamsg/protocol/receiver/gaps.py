@@ -32,14 +32,14 @@ class GapClock:
 
     def __init__(self) -> None:
         self.target: GapKey | None = None
-        self.elapsed = 0.0
-        self.saved = 0.0
+        self.elapsed: float = 0.0
+        self.saved: float = 0.0
         """The sum of `elapsed` and `waited` as the last commit holds it."""
-        self.waited = 0.0
+        self.waited: float = 0.0
         """Time that did not count because a producer announced that it holds the missing messages."""
-        self.decided = False
+        self.decided: bool = False
         """The policy was applied at once, because the messages were removed."""
-        self.opened = False
+        self.opened: bool = False
         """Whether the gap has held up the stream for any time."""
         self._at: float | None = None
 
@@ -109,8 +109,8 @@ class ClosedGaps:
         self, spans: Iterable[tuple[int, int, int]] = (), forgotten: tuple[int, int] = (0, 0)
     ) -> None:
         self._ranges = list(spans)  # mostly empty, for which a list takes a tenth of a deque
-        self.empty = not self._ranges
-        self.forgotten = forgotten
+        self.empty: bool = not self._ranges
+        self.forgotten: tuple[int, int] = forgotten
         """(epoch, number): ranges at or below may have been closed and forgotten."""
 
     def add(self, epoch: int, first: int, last: int) -> None:
@@ -167,8 +167,8 @@ class GapTracker:
 
     def __init__(self, closed: ClosedGaps | None = None) -> None:
         """`closed`: as the inbox holds them."""
-        self.clock = GapClock()
-        self.closed = ClosedGaps() if closed is None else closed
+        self.clock: GapClock = GapClock()
+        self.closed: ClosedGaps = ClosedGaps() if closed is None else closed
         self.undecided: Gap | None = None
         """Expired, and waiting for a decision by the application."""
         self.held_by: Gap | None = None
@@ -176,7 +176,7 @@ class GapTracker:
         self.held_since: GapKey | None = None
         """The gap that was reported when this hold began. What remains after a part arrives belongs to the same hold.
         None if there is none."""
-        self.accepted = RangeSet()
+        self.accepted: RangeSet = RangeSet()
         """Numbers of the current epoch that may be passed as soon as they are the gap at the head."""
         self.accepted_committed: tuple[Span3, ...] = ()
         """Accepted ranges, as the last commit holds them."""

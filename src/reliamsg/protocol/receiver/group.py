@@ -20,6 +20,7 @@ from itertools import islice
 from reliamsg.message import Gap, Prev, Stream
 from reliamsg.protocol.announced import Announced, Span3
 from reliamsg.protocol.horizon import Horizon
+from reliamsg.protocol.receiver.challenges import Challenges
 from reliamsg.protocol.receiver.context import GroupContext
 from reliamsg.protocol.receiver.events import Event, ReportChanged
 from reliamsg.protocol.receiver.incoming import Incoming
@@ -52,11 +53,11 @@ class GroupReceiver:
         """`sites`: each site's name and prefetch window. `known_us`: the latest reading of the clock that was ever
         known, in µs since 1970."""
         self.rules = rules
-        self.horizon = Horizon(known_us, rules.signed)
-        self.context = GroupContext(rules)
+        self.horizon: Horizon = Horizon(known_us, rules.signed)
+        self.context: GroupContext = GroupContext(rules)
         """Shared by all streams; needed to restore one. The caller may also read its `events`, which are empty while
         :meth:`take_events` has nothing to return, and `held`, the streams that gaps hold."""
-        self.challenges = self.context.challenges
+        self.challenges: Challenges = self.context.challenges
         """Streams whose producers the caller has to challenge."""
         self.far: dict[Stream, int] = {}
         """Streams with far epochs, and the lowest of these; see :meth:`believed`."""
@@ -64,9 +65,9 @@ class GroupReceiver:
         """Reports of other inboxes about epochs that are far, or about streams without room. They are adopted once
         these are believed, and there is room."""
         self.streams: dict[Stream, StreamReceiver] = {}
-        self.waiting = UnackedDeliveries(sites)
+        self.waiting: UnackedDeliveries = UnackedDeliveries(sites)
         """Deliveries that brokers have to keep."""
-        self.known_elsewhere = 0
+        self.known_elsewhere: int = 0
         """Streams that the inbox knows and that are not in memory."""
         self.tombstones: dict[Stream, StreamReceiver] = {}
         """Remembered state of forgotten streams; see :meth:`remember`."""
@@ -75,9 +76,9 @@ class GroupReceiver:
         self.succeeded: dict[Stream, int] = {}
         """The reports of the inbox whose place was taken, for streams that were not in memory then."""
         self._number = 0
-        self.succeeds = False
+        self.succeeds: bool = False
         """Another inbox may have read streams that are not known here. The caller stores it."""
-        self.takeover = 0
+        self.takeover: int = 0
         """How often this inbox took the place of another one. The same."""
 
     def resume(self, known_elsewhere: int, takeover: int, succeeds: bool) -> None:

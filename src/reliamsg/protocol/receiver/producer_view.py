@@ -51,16 +51,16 @@ class Owner:
     __slots__ = ("answered", "cut", "interval", "latest", "received_at")
 
     def __init__(self, announced: Announced, now: float, cut: bool) -> None:
-        self.answered = False
+        self.answered: bool = False
         """It has announced something since this inbox began to read."""
         self.take(announced, now, cut)
 
     def take(self, announced: Announced, now: float, cut: bool) -> None:
         """Its latest status was received. `cut`: its chain continues beyond what is kept."""
-        self.latest = replace(announced, removed=()) if announced.removed else announced
-        self.received_at = now
-        self.interval = min(max(announced.interval, 0.0), MAX_INTERVAL_S)
-        self.cut = cut
+        self.latest: Announced = replace(announced, removed=()) if announced.removed else announced
+        self.received_at: float = now
+        self.interval: float = min(max(announced.interval, 0.0), MAX_INTERVAL_S)
+        self.cut: bool = cut
         self.answered |= not announced.late
 
     @property

@@ -65,15 +65,15 @@ class Redelivery:
 
     def __init__(self, attempts: Iterable[tuple[int, int, int]] = ()) -> None:
         """`attempts`: as the inbox holds them: epoch, number, deliveries so far."""
-        self.counts = {(epoch, seq): count for epoch, seq, count in attempts}
+        self.counts: dict[tuple[int, int], int] = {(epoch, seq): count for epoch, seq, count in attempts}
         """By epoch and number: deliveries of messages that were, or may have been, delivered before. Callers read it to
         skip :meth:`settled` for the many streams that have none."""
         self.pending: dict[Position, int] = {}
         """Attempts that the next commit has to count."""
         self._granted: dict[Position, int] = {}
-        self.retry_at = 0.0
+        self.retry_at: float = 0.0
         """When failed messages may be delivered again."""
-        self.halted = False
+        self.halted: bool = False
         """A message has used up its deliveries, and nothing more of the stream is delivered."""
 
     def halt(self) -> None:

@@ -32,44 +32,44 @@ class ReorderBuffer:
     )  # fmt: skip
 
     def __init__(self, epoch: int, incarnation: int, prev: Prev | None, position: int = 1) -> None:
-        self.epoch = epoch
-        self.incarnation = incarnation
+        self.epoch: int = epoch
+        self.incarnation: int = incarnation
         self.prev = prev
-        self.position = position
+        self.position: int = position
         """Everything below is settled."""
-        self.cursor = position
+        self.cursor: int = position
         """The next number to deliver for the first time."""
-        self.settled = RangeSet()
-        self.held = RangeSet()
-        self.persisted = RangeSet()
-        self.retry = RangeSet()
+        self.settled: RangeSet = RangeSet()
+        self.held: RangeSet = RangeSet()
+        self.persisted: RangeSet = RangeSet()
+        self.retry: RangeSet = RangeSet()
         """Delivered, failed, and to be delivered again before anything else."""
-        self.safe_position = position
-        self.safe = RangeSet()
-        self.high_water = 0
+        self.safe_position: int = position
+        self.safe: RangeSet = RangeSet()
+        self.high_water: int = 0
         """Committed: numbers below may have been delivered."""
-        self.redelivered_below = 0
+        self.redelivered_below: int = 0
         """Numbers below may have been delivered before this process began."""
-        self.journalled = 0
+        self.journalled: int = 0
         """Numbers up to this one were delivered before this process began, according to the journal."""
         self.last: int | None = None
         """The last number of the epoch, once a later epoch was entered."""
-        self.undecodable = RangeSet()
+        self.undecodable: RangeSet = RangeSet()
         """Missing numbers of which an unreadable copy arrived."""
-        self.announced = 0
+        self.announced: int = 0
         """The highest number that its producer has announced."""
-        self.let_go = 0
+        self.let_go: int = 0
         """The highest number that arrived and was left to its producer, to be requested later."""
-        self.only_announced = False
+        self.only_announced: bool = False
         """Nothing of the epoch has arrived."""
-        self.unlinked = False
+        self.unlinked: bool = False
         """The announcement did not say which epoch came before, since the producer holds nothing of that one."""
-        self.elsewhere = 0
+        self.elsewhere: int = 0
         """The caller keeps this number and those beyond it, and passes them in once the stream has come to it; 0:
         nothing. A gap before it ends there."""
-        self.removed = RangeSet()
+        self.removed: RangeSet = RangeSet()
         """Numbers that the producer removed. Those that arrived nevertheless are delivered."""
-        self.requested = RangeSet()
+        self.requested: RangeSet = RangeSet()
         """Missing numbers whose request was journalled."""
 
     @classmethod

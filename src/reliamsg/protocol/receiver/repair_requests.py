@@ -82,7 +82,7 @@ class RepairScheduler:
         self._epochs, self._view = epochs, view
         self._requests: _Requests | None = None
         """None while nothing is missing."""
-        self.any_missing = False
+        self.any_missing: bool = False
         """Whether anything is known to be missing."""
 
     def arrived(self, epoch: int, first: int) -> None:

@@ -18,9 +18,9 @@ from reliamsg.protocol.announced import Announced, Position, Span3
 from reliamsg.protocol.ranges import Span
 from reliamsg.protocol.receiver.chain import Finished, Link, LinkKind, link
 from reliamsg.protocol.receiver.context import GroupContext
-from reliamsg.protocol.receiver.epochs import gap_at_head
+from reliamsg.protocol.receiver.epochs import EpochChain, gap_at_head
 from reliamsg.protocol.receiver.events import GapHeld, Moved, Note
-from reliamsg.protocol.receiver.gaps import GapKey, is_part
+from reliamsg.protocol.receiver.gaps import GapKey, GapTracker, is_part
 from reliamsg.protocol.receiver.incoming import Incoming
 from reliamsg.protocol.receiver.joining import Joining
 from reliamsg.protocol.receiver.past_epochs import ANOTHER_INCARNATION, PastEpochs
@@ -33,12 +33,12 @@ from reliamsg.protocol.receiver.producer_view import (
     latest_of,
     trimmed,
 )
-from reliamsg.protocol.receiver.redelivery import Offer
+from reliamsg.protocol.receiver.redelivery import Offer, Redelivery
 from reliamsg.protocol.receiver.reorder_buffer import ReorderBuffer
 from reliamsg.protocol.receiver.repair_requests import RepairRequest, RepairScheduler
 from reliamsg.protocol.receiver.report import Report
 from reliamsg.protocol.receiver.stored_state import StoredState
-from reliamsg.protocol.receiver.takeover import LastReport
+from reliamsg.protocol.receiver.takeover import LastReport, TakeoverBounds
 from reliamsg.wire.limits import MAX_SEQ
 
 __all__ = ["RESERVE", "Arrival", "EpochChange", "Kept", "Snapshot", "StreamChange", "StreamReceiver"]
@@ -128,18 +128,21 @@ class StreamReceiver:
         self, stream: Stream, context: GroupContext, stored: StoredState | None = None, vouched: int = 0
     ) -> None:
         """`stored` and `vouched` as the inbox holds them."""
-        self.stream = stream
-        self.stored = stored = StoredState() if stored is None else stored
-        self.epochs, self.gaps = stored.epochs, stored.gaps
-        self.redelivery, self.takeover = stored.redelivery, stored.takeover
-        self.view = ProducerView()
+        self.stream: Stream = stream
+        stored = StoredState() if stored is None else stored
+        self.stored: StoredState = stored
+        self.epochs: EpochChain = stored.epochs
+        self.gaps: GapTracker = stored.gaps
+        self.redelivery: Redelivery = stored.redelivery
+        self.takeover: TakeoverBounds = stored.takeover
+        self.view: ProducerView = ProducerView()
         """What its producers have announced."""
         self._rules, self._context = context.rules, context
         self._repairs = RepairScheduler(stream, context, self.epochs, self.view)
         self._past = PastEpochs(stream, context, self.epochs, self.gaps.closed)
-        self.joining = Joining(stream, context, stored, self.view, self._past)
-        self.used_at = 0.0
-        self.vouched = vouched
+        self.joining: Joining = Joining(stream, context, stored, self.view, self._past)
+        self.used_at: float = 0.0
+        self.vouched: int = vouched
         """The highest epoch that the producer or an operator vouched for although it was far ahead."""
         self.committed: tuple[Position, tuple[int, int], int] = ((0, 1), (0, 0), 0)
         """Position, highest entered epoch with its incarnation, and high-water mark, as the last commit holds them."""

@@ -130,7 +130,7 @@ class TakeoverBounds:
         """What the producer remembers of another inbox of the group, of which nothing else is known."""
         self.uncertainty = uncertainty
         """Also set if the stream was joined although its producer did not vouch for everything that arrived."""
-        self.number = number
+        self.number: int = number
         """The latest takeover of the inbox that the stream has taken part in."""
 
     def succeed(self, report: LastReport) -> None:

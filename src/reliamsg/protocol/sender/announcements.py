@@ -86,7 +86,7 @@ class Announcer:
         self._requests: tuple[_Requests, _Requests] = ({}, {})
         """Those of named groups, and those of others."""
         self._others_at = -inf
-        self.due_at = inf
+        self.due_at: float = inf
         """Nothing is due before this time: a lower bound of :meth:`next_deadline`."""
         self._answered: dict[str, float] = {}
         """When each group was answered last, unless that was long ago."""

@@ -23,7 +23,7 @@ class Confirms:
         self._active_only = policy == "all-active"
         self._needed = confirms_needed(policy, len(sites))
         """At least so many sites must have confirmed."""
-        self.published = RangeSet()
+        self.published: RangeSet = RangeSet()
         """Rows whose policy is met."""
         if published > 1:
             self.published.add(1, published - 1)

@@ -106,15 +106,15 @@ class Fence:
         """`groups`: those that are named for any topic. `signed`: frames are signed, so their contents are trusted.
         `lowest`: the lowest epoch of which nothing was offered to any site; None if that is `epoch`. `surpassed_by`:
         the highest epoch that a named group had entered, as an earlier opening learned; 0 for none."""
-        self.epoch = epoch
-        self.incarnation = incarnation
+        self.epoch: int = epoch
+        self.incarnation: int = incarnation
         self._lowest = epoch if lowest is None else lowest
         """The lowest epoch that can still be renumbered."""
-        self.above = surpassed_by if surpassed_by >= self._lowest else 0
+        self.above: int = surpassed_by if surpassed_by >= self._lowest else 0
         """The highest epoch that a named group entered and that is not part of this history; 0 for none."""
         self.fenced_by: tuple[int, int] | None = None
         """Epoch and incarnation of the twin that fenced this producer."""
-        self.fencing_group = ""
+        self.fencing_group: str = ""
         """The group whose epoch this producer can't move above, if that fenced it."""
         self._signed = signed
         self._claims: dict[str, dict[Stream, _Claim]] = {}

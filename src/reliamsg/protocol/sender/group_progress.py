@@ -101,7 +101,7 @@ class GroupTable:
         self._tails: dict[Stream, Position] = {}
         self._moved: dict[tuple[Stream, str], Position] = {}
         self._unnamed = 0
-        self.gaps_changed = False
+        self.gaps_changed: bool = False
         """Since :meth:`take_gaps`."""
         self._named: Counter[str] = Counter()
         """By group, the number of streams that it is named for."""

@@ -40,9 +40,11 @@ class Sender:
         self, sites: Mapping[str, SiteLimits], cursors: Mapping[str, int], policy: Confirm, published: int
     ) -> None:
         """`cursors`: each site's lowest unconfirmed row. Rows below `published` are published already."""
-        self.sites = {name: SiteWindow(name, limits, cursors[name]) for name, limits in sites.items()}
-        self.confirms = Confirms(policy, list(self.sites.values()), published)
-        self.confirmed_rows = 0
+        self.sites: dict[str, SiteWindow] = {
+            name: SiteWindow(name, limits, cursors[name]) for name, limits in sites.items()
+        }
+        self.confirms: Confirms = Confirms(policy, list(self.sites.values()), published)
+        self.confirmed_rows: int = 0
         """Rows confirmed at some site since :meth:`take_confirmed` was called last."""
         self._dropping: set[str] = set()
         """Sites whose connection the caller was asked to drop."""

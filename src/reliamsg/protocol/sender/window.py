@@ -100,19 +100,19 @@ class SendQueue:
     )
 
     def __init__(self, stream_id: int | None, cursor: int) -> None:
-        self.stream_id = stream_id
-        self.next = cursor
+        self.stream_id: int | None = stream_id
+        self.next: int = cursor
         """The lowest row that may still have to be sent."""
         self.in_flight: set[int] = set()
-        self.state = QueueState.FLOWING
-        self.retry_at = 0.0
-        self.attempts = 0
-        self.holdups = 0
+        self.state: QueueState = QueueState.FLOWING
+        self.retry_at: float = 0.0
+        self.attempts: int = 0
+        self.holdups: int = 0
         """How many trials in a row held up other rows; the queue is a blocker if there was one."""
-        self.reason = ""
+        self.reason: str = ""
         self.uncounted: RangeSet | None = None
         """Confirmed rows whose confirm does not count; None if confirms count."""
-        self.proven = False
+        self.proven: bool = False
         """All groups are proven by now: confirms count again as soon as nothing is in flight."""
 
     @property
@@ -158,7 +158,7 @@ class SiteWindow:
     def __init__(self, name: str, limits: SiteLimits, cursor: int) -> None:
         self.name = name
         self.limits = limits
-        self.main = SendQueue(None, cursor)
+        self.main: SendQueue = SendQueue(None, cursor)
         self.queues: dict[int, SendQueue] = {}
         self.in_flight: dict[int, InFlight] = {}
         """All rows in flight, oldest first."""
@@ -166,15 +166,15 @@ class SiteWindow:
         """Those that count against the limits, oldest first."""
         self._trials: dict[int, InFlight] = {}
         """Those that do not."""
-        self.bytes = 0
+        self.bytes: int = 0
         """The total size of the rows in flight that count against the limits."""
-        self.confirmed = RangeSet()
+        self.confirmed: RangeSet = RangeSet()
         """Rows that the site has confirmed and whose confirms count."""
-        self.due_at = inf
+        self.due_at: float = inf
         """Nothing is due before this time: a lower bound of :meth:`next_deadline`."""
         if cursor > 1:
             self.confirmed.add(1, cursor - 1)
-        self.connected = False
+        self.connected: bool = False
         self.blocked: str | None = None
         self.overdue_since: float | None = None
         """Set when a confirm is overdue; the site does not count as up until the next confirm."""

@@ -33,7 +33,7 @@ from reliamsg.wire.address import EXCHANGE, control_queue, is_for_one
 
 __all__ = ["REOPEN_SECONDS", "ControlChannel", "ControlState"]
 
-log = Log(__name__)
+log: Log = Log(__name__)
 
 BUFFER_BYTES = 2 * 1024 * 1024
 """Nothing is written while this much waits to be taken by the operating system: more than messages may fill, so that

@@ -15,7 +15,7 @@ from reliamsg.transport.session import Ended
 
 __all__ = ["ControlConnection"]
 
-log = Log(__name__)
+log: Log = Log(__name__)
 
 
 class ControlConnection:

@@ -31,7 +31,7 @@ class FrameBuffer:
     """Splits a stream of bytes into frames. Each byte is copied a fixed number of times, regardless of the chunks."""
 
     def __init__(self) -> None:
-        self.limit = FRAME_MIN_SIZE
+        self.limit: int = FRAME_MIN_SIZE
         """Largest payload of a frame, in bytes."""
         self.handshake_left: int | None = MAX_HANDSHAKE_BYTES
         """Bytes that may still arrive before the handshake must be done; None once it is."""

@@ -43,7 +43,7 @@ __all__ = [
     "properties", "refusal", "why_ended",
 ]  # fmt: skip
 
-log = Log(__name__)
+log: Log = Log(__name__)
 
 RECEIVE_BYTES = 65_536
 """How much to read from the socket at once; pika's default of 4,096 makes large messages slow."""

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 __all__ = ["quiet_pika"]
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 _here = threading.local()
 

@@ -34,7 +34,7 @@ from reliamsg.wire.address import group_queue
 
 __all__ = ["AmqpReceiver"]
 
-log = Log(__name__)
+log: Log = Log(__name__)
 
 IDLE_SECONDS = 1.0
 """How long nothing must have been delivered before the queues are asked whether they are empty."""
@@ -61,7 +61,7 @@ class AmqpReceiver(AmqpSession[ReceiverEvents, "_Consuming"]):
     """
 
     def __init__(self, site: Site, bindings: Sequence[Binding], events: ReceiverEvents) -> None:
-        self.queues = _Queues(site, tuple(dict.fromkeys(bindings)))
+        self.queues: _Queues = _Queues(site, tuple(dict.fromkeys(bindings)))
         group = bindings[0].group if bindings else ""
         super().__init__(site, events, f"reliamsg-receive-{site.name}", f"reliamsg group {group}")
 
@@ -107,9 +107,11 @@ class _Consuming(ActiveConnection):
         gate: EventGate[ReceiverEvents],
         control: ControlState,
     ) -> None:
-        self.connection = connection
+        self.connection: AmqpConnection = connection
         self._control_connection = ControlConnection(connection, control)
-        self.control = ControlChannel(connection, control, sends=False, probe=self._control_connection.probe)
+        self.control: ControlChannel = ControlChannel(
+            connection, control, sends=False, probe=self._control_connection.probe
+        )
         self._queues = queues
         self._gate = gate
         self._endpoint = endpoint

@@ -21,7 +21,7 @@ from reliamsg.wire.address import EXCHANGE, topic_address
 
 __all__ = ["AmqpSender"]
 
-log = Log(__name__)
+log: Log = Log(__name__)
 
 BUFFER_BYTES = 1024 * 1024
 """Nothing more is pulled while this much waits to be taken by the operating system."""
@@ -49,7 +49,7 @@ class AmqpSender(AmqpSession[SenderEvents, "_Publishing"]):
     ) -> None:
         super().__init__(site, events, f"reliamsg-send-{site.name}", f"reliamsg producer {producer_id}")
         self.producer_id = producer_id
-        self.queues = _Queues(site, bindings)
+        self.queues: _Queues = _Queues(site, bindings)
 
     def wake(self) -> None:
         """Have ``pull()`` called soon. Any thread; cheap when a call is already scheduled."""
@@ -109,8 +109,8 @@ class _Publishing(ActiveConnection):
         gate: EventGate[SenderEvents],
         control: ControlState,
     ) -> None:
-        self.connection = connection
-        self.control = ControlChannel(connection, control)
+        self.connection: AmqpConnection = connection
+        self.control: ControlChannel = ControlChannel(connection, control)
         self._rebind = False
         """Queues must be declared before anything more is pulled."""
         self._queues = queues

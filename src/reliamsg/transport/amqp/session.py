@@ -51,7 +51,7 @@ class AmqpSession(SiteSession[E], Generic[E, A]):
         super().__init__(site, events, thread_name)  # type: ignore[arg-type]
         self.active: A | None = None
         """For the current connection or attempt."""
-        self.control = ControlState(site, self.gate)
+        self.control: ControlState = ControlState(site, self.gate)
         self._client_name = client_name
 
     @abstractmethod

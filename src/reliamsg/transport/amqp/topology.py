@@ -22,7 +22,7 @@ __all__ = [
     "listen_queue", "queue_arguments", "ready_count", "renew", "take_locks",
 ]  # fmt: skip
 
-log = Log(__name__)
+log: Log = Log(__name__)
 
 ACCESS_REFUSED = 403
 NOT_FOUND = 404

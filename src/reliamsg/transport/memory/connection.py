@@ -20,8 +20,8 @@ class Connection(BrokerSession):
     def __init__(self, client: str, wake: Callable[[], None]) -> None:
         """`wake` makes the client look at what waits for it."""
         super().__init__(client)
-        self.alive = True
-        self.reason = ""
+        self.alive: bool = True
+        self.reason: str = ""
         """Why it was closed."""
         self.wake = wake
         self._results: list[tuple[int, Refusal | None]] = []

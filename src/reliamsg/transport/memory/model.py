@@ -92,12 +92,13 @@ class BrokerSession:
 
     def __init__(self, client: str, can_be_refused: bool = True) -> None:
         """`can_be_refused`: whether its protocol has an answer that refuses a message."""
-        self.client, self.can_be_refused = client, can_be_refused
+        self.client: str = client
+        self.can_be_refused: bool = can_be_refused
         self.addresses: frozenset[str] = frozenset()
         """Control addresses that it listens at."""
         self.queues: tuple[QueueKey, ...] = ()
         """The queues that it reads."""
-        self.abandoned = False
+        self.abandoned: bool = False
         """Its client is gone, and the broker has not noticed: another reader is let in beside it."""
         self._unacknowledged: dict[int, tuple[QueueKey, Delivery]] = {}
         """By number, in the order of delivery."""
@@ -135,11 +136,11 @@ class BrokerModel(Generic[S]):
 
     def __init__(self, protocol: Literal["amqp", "mqtt"], faults: MessageFaults) -> None:
         self.protocol = protocol
-        self.up = True
-        self.login_refused = False
+        self.up: bool = True
+        self.login_refused: bool = False
         self.blocked: str | None = None
         """Why senders are asked to stop, if they are."""
-        self.delivers = True
+        self.delivers: bool = True
         self.queues: dict[QueueKey, deque[Delivery]] = {}
         self.sessions: dict[S, None] = {}
         """Those that are connected, in the order of connecting."""

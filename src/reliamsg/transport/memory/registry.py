@@ -19,7 +19,7 @@ from reliamsg.transport.memory.host import MemoryHost
 
 __all__ = ["find_host", "network_names", "register", "unregister"]
 
-log = Log("reliamsg.transport")
+log: Log = Log("reliamsg.transport")
 
 _hosts: dict[str, MemoryHost] = {}
 _networks = itertools.count(1)

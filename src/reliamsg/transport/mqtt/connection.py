@@ -23,7 +23,7 @@ from reliamsg.wire.limits import MAX_FRAME_BYTES
 
 __all__ = ["MqttConnection"]
 
-log = Log(__name__)
+log: Log = Log(__name__)
 
 _GOODBYE_SECONDS = 0.5
 """How long a broker may take to close the connection after a DISCONNECT."""
@@ -59,7 +59,7 @@ class MqttConnection:
         persistent: bool,
     ) -> None:
         self.version = version
-        self.subscribed = False
+        self.subscribed: bool = False
         """Whether the broker has answered the subscription."""
         self.refusal: str | None = None
         """The problem with its answer, if there is one."""

@@ -60,7 +60,7 @@ class Connector:
         self._prefetch = prefetch
         self._persistent = prefetch is not None
         self._known: dict[Endpoint, Version] = {}
-        self.turned_away = False
+        self.turned_away: bool = False
         """Whether the broker was reached in the last attempt and did not accept, for another reason than the login."""
 
     def without_session(self, name: str) -> Connector:

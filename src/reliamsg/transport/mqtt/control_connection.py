@@ -23,7 +23,7 @@ from reliamsg.transport.session import Ended, log_in, retry_until_steady, shorte
 
 __all__ = ["ControlConnection"]
 
-log = Log(__name__)
+log: Log = Log(__name__)
 
 _PACKET_OVERHEAD = 512
 """More than header, address and properties add to a body."""

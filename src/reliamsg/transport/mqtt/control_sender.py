@@ -56,7 +56,7 @@ class SentFrames:
     def __init__(self, connection: PublishingConnection) -> None:
         self.trial: str | None = None
         """The isolated address that is being tried; nothing else is unanswered then."""
-        self.isolated_turn = False
+        self.isolated_turn: bool = False
         """Other addresses have had their turn since an isolated one was tried."""
         self._connection = connection
         self._proven: set[str] = set()
@@ -124,7 +124,7 @@ class ControlSender:
     """What waits to be sent to one site, over all connections."""
 
     def __init__(self, site: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self.backlog = ControlBacklog(clock)
+        self.backlog: ControlBacklog = ControlBacklog(clock)
         self._clock = clock
         self._quarantine = AddressQuarantine(site, "sent to")
         self._set_aside: dict[str, bytes] = {}

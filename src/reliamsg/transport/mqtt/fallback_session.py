@@ -23,7 +23,7 @@ from reliamsg.transport.session import Ended
 
 __all__ = ["FallbackSession"]
 
-log = Log(__name__)
+log: Log = Log(__name__)
 
 REFUSALS = 3
 """After how many refusals in a row the fallback is used."""

@@ -26,7 +26,7 @@ from reliamsg.wire.address import created_address, is_created, proof_address, un
 
 __all__ = ["GroupProber"]
 
-log = Log(__name__)
+log: Log = Log(__name__)
 
 HOLD_SECONDS = 3.0
 """How long, at most, a new connection publishes nothing while it waits for the first answers."""

@@ -21,7 +21,7 @@ from reliamsg.wire.control import encode_mark
 
 __all__ = ["create_group", "delete_group", "turn_until"]
 
-log = Log(__name__)
+log: Log = Log(__name__)
 
 Work = Callable[[MqttConnection, Sequence[Binding], float], str | None]
 """What to do for one group by a deadline; returns the problem, if there is one."""

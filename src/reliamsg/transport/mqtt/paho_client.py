@@ -110,16 +110,17 @@ class PahoClient(paho.Client):
             settings = {"protocol": MQTTProtocolVersion.MQTTv311, "clean_session": not persistent}
         super().__init__(CallbackAPIVersion.VERSION2, name, reconnect_on_failure=False, **settings)
         self.connack: ConnAck | None = None
-        self.goodbye = ""
+        self.goodbye: str = ""
         """Why the connection ended, as far as the broker or paho said."""
-        self.violation = ""
+        self.violation: str = ""
         """Why it has to be given up."""
-        self.packets = 0
+        self.packets: int = 0
         """Received, except pings."""
-        self.pings = self.pongs = 0
+        self.pings: int = 0
+        self.pongs: int = 0
         """PINGREQs sent and PINGRESPs received."""
         self.arrived: list[Publish] = []
-        self.arrived_bytes = 0
+        self.arrived_bytes: int = 0
         self.pubacks: list[PubAck] = []
         self.subacks: list[SubAck] = []
         self._version = version

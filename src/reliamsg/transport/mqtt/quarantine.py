@@ -14,7 +14,7 @@ from reliamsg.logs import Log
 
 __all__ = ["MAX_ISOLATED", "QUARANTINE_SECONDS", "AddressQuarantine"]
 
-log = Log(__name__)
+log: Log = Log(__name__)
 
 STRIKES = 2
 """A connection that ends this often in a row over one address alone is no coincidence."""

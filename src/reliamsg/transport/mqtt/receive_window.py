@@ -36,9 +36,9 @@ class ReceiveWindow:
     def __init__(self, window: int, held_bytes: int | None = None) -> None:
         """`window`: how many messages are accepted regardless of their size. `held_bytes`: overrides
         :data:`HELD_BYTES`."""
-        self.dropped = 0
+        self.dropped: int = 0
         """Messages that were dropped; the next connection delivers them again."""
-        self.bytes = 0
+        self.bytes: int = 0
         """Of all messages received and not yet released, with their overhead."""
         self._window = window
         self._held_bytes = HELD_BYTES if held_bytes is None else held_bytes

@@ -22,7 +22,7 @@ from reliamsg.wire.address import client_id, control_id, is_control, substitute_
 
 __all__ = ["MqttReceiver"]
 
-log = Log(__name__)
+log: Log = Log(__name__)
 
 STRIKES = 3
 """If this many connections end over the subscription to proof addresses, it is left out."""

@@ -15,7 +15,7 @@ from typing import Any
 from reliamsg.lab.brokers.cluster import PartitionMode, RabbitCluster
 from reliamsg.lab.chaos.context import Context
 from reliamsg.lab.chaos.pika_baseline import PikaPair
-from reliamsg.lab.chaos.processes import App, SiteSpec
+from reliamsg.lab.chaos.processes import App, LineCounter, SiteSpec
 from reliamsg.lab.chaos.registry import register
 from reliamsg.lab.chaos.scenario import Need, Scenario
 from reliamsg.lab.chaos.traffic import UNTIL_TOLD, message_count
@@ -49,7 +49,7 @@ class Sides:
             side: [("dc1", self.cluster.url(*order), _OPTIONS)] for side, order in _ORDERS.items()
         }
         groups = [f"{context.topic}-{side}" for side in _ORDERS]
-        self.enough = context.directory / "enough"
+        self.enough: Path = context.directory / "enough"
         for side, group in zip(_ORDERS, groups, strict=True):
             self.consumers.append(
                 run.consumer(group, sites[side], [context.topic], options={"gap_timeout": _GAP_TIMEOUT_S})
@@ -61,8 +61,8 @@ class Sides:
                     ended=str(context.directory / f"{side}.ended"), options={"release": "consumed"},
                 )
             )  # fmt: skip
-        self.accepted = [run.accepted(app) for app in self.producers]
-        self.delivered = [run.delivered(app) for app in self.consumers]
+        self.accepted: list[LineCounter] = [run.accepted(app) for app in self.producers]
+        self.delivered: list[LineCounter] = [run.delivered(app) for app in self.consumers]
         for app in self.producers:
             context.watch(f"published, {app.config['producer']}", run.accepted(app))
         for app, side in zip(self.consumers, _ORDERS, strict=True):
