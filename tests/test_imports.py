@@ -89,7 +89,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "simulation": BASE | MIDDLE | UPPER | {"runtime", "checker"},
     "doctor": BASE | MIDDLE | {"configfile", "export"},
     # Computes with rates and settings only.
-    "plan": {"arguments", "configfile", "errors", "policy"},
+    "plan": {"arguments", "configfile", "errors", "files", "policy"},
     "cli": BASE
     | MIDDLE
     | UPPER

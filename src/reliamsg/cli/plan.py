@@ -28,6 +28,12 @@ __all__ = ["plan"]
     metavar="P",
     help="The probability of loss per message to stay below, such as 1e-9.",
 )
+@click.option(
+    "--page",
+    type=click.Path(dir_okay=False),
+    metavar="FILE.html",
+    help="Also write a page with the map, comparisons and sliders; it needs no network.",
+)
 @json_option
 def plan(
     rates: str,
@@ -35,6 +41,7 @@ def plan(
     producer: str | None,
     group: str | None,
     target: float | None,
+    page: str | None,
     as_json: bool,
 ) -> int:
     """Compute how likely messages are lost under given rates of incidents, and what to change.
@@ -45,13 +52,15 @@ def plan(
 
     With --target, exits with 1 if the client does not reach it, and prints the cheapest change that does.
     """
-    from reliamsg.plan import make_plan, read_client, read_rates
+    from reliamsg.plan import make_plan, read_client, read_rates, write_page
 
     if config is None and (producer is not None or group is not None):
         raise click.UsageError("--producer and --group choose from CONFIG: give a configuration file")
     found = read_rates(rates)
     client = read_client(config, producer, group) if config is not None else None
     result = make_plan(found, client, target=target)
+    if page is not None:
+        write_page(page, found, client)
     if as_json:
         say_json(_as_json(result))
     else:

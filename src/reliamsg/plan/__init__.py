@@ -6,6 +6,7 @@ client, and opens no file of one.
 
 from reliamsg.plan.client import Client, read_client
 from reliamsg.plan.model import Fate
+from reliamsg.plan.page import write_page
 from reliamsg.plan.planning import Change, Compared, Influence, Plan, make_plan
 from reliamsg.plan.rates import (
     AllSites,
@@ -35,4 +36,5 @@ __all__ = [
     "make_plan",
     "read_client",
     "read_rates",
+    "write_page",
 ]

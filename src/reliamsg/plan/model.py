@@ -318,7 +318,9 @@ def _lost_with_disk(system: System, arrivals: Sequence[float], due: float, until
     lost = 0.0
     for start, end in zip(times, [*times[1:], until], strict=True):
         sites = [site for site, at in enumerate(arrivals) if at <= start]
-        lost += (exp(-rate * start) - exp(-rate * end)) * _erased(system, arrivals, sites, due)
+        # Not the difference of two exponentials: both are almost 1.
+        in_time = exp(-rate * start) * -expm1(-rate * (end - start))
+        lost += in_time * _erased(system, arrivals, sites, due)
     return lost
 
 
