@@ -209,3 +209,34 @@ def test_a_gap_that_was_missed_is_reported_once_that_is_durable(tmp_path: Path) 
     assert [(gap.epoch, gap.first, gap.last, gap.reason) for gap in missed] == [(10, 1, 4, "joined late")]
     (row,) = rows(bench.path, "declared")
     assert (row.first, row.last) == (1, 4)
+
+
+def test_a_gap_that_was_missed_is_reported_again_if_the_process_ended_before_that(tmp_path: Path) -> None:
+    """It is declared then, and nothing declares it a second time."""
+    bench = Bench(tmp_path / "inbox.db", gap_timeout=1.0)
+    producer = FakeProducer(bench)
+    send(bench.network["dc1"], 5, 8)
+    bench.settle(2.0)
+    assert seqs(bench.take()) == [5, 6, 7, 8]
+    producer.status((1, 8), since={GROUP: (10, 1)})
+
+    class Killed(BaseException):
+        pass
+
+    def killed(_: object) -> None:
+        raise Killed
+
+    told = bench.engine.shared.events.committed
+    bench.engine.shared.events.committed = killed  # type: ignore[assignment, method-assign]
+    with pytest.raises(Killed):
+        bench.settle(3.0)
+    bench.engine.shared.events.committed = told  # type: ignore[method-assign]
+    assert not bench.engine.shared.health.take_errors()
+    for times in (1, 0, 0):  # once it was reported, it is not reported again
+        bench.reopen()
+        bench.settle(3.0)
+        missed = [
+            error.gap for error in bench.engine.shared.health.take_errors() if isinstance(error, GapError)
+        ]
+        assert [(gap.first, gap.last, gap.reason) for gap in missed] == [(1, 4, "joined late")] * times
+    assert len(rows(bench.path, "declared")) == 1

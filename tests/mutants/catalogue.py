@@ -833,9 +833,9 @@ MUTANTS = (
     Mutant(
         "durable-before-commit",
         "consumer/commits.py",
-        "        batch = self._batch(snapshot, pending, entries)\n",
-        "        batch = self._batch(snapshot, pending, entries)\n"
-        "        shared.durability.committed(sync, now)\n",
+        "        batch = self._batch(snapshot, pending, entries, missed)\n",
+        "        batch = self._batch(snapshot, pending, entries, missed)\n"
+        "        shared.durability.synced = sync\n",
         "P4: ack(durable=True) returns before the commit",
         BySimulator("redelivered_after_ack", seed=13),
     ),
@@ -1895,6 +1895,18 @@ MUTANTS = (
         ByTest(
             "consumer/test_failed_commits.py::test_a_gap_that_was_missed_is_reported_once_that_is_durable",
             'assert [(gap.epoch, gap.first, gap.last, gap.reason) for gap in missed] == [(10, 1, 4, "joined late")]',
+        ),
+    ),
+    Mutant(
+        "declared-and-not-reported",
+        "consumer/engine.py",
+        "            shared.events.tell_again(shared.inbox.untold)\n",
+        "",
+        "P5: a gap is never reported if the process ends right after it was declared",
+        ByTest(
+            "consumer/test_failed_commits.py"
+            "::test_a_gap_that_was_missed_is_reported_again_if_the_process_ended_before_that",
+            'assert [(gap.first, gap.last, gap.reason) for gap in missed] == [(1, 4, "joined late")] * times',
         ),
     ),
     Mutant(

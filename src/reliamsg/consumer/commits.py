@@ -128,7 +128,7 @@ class Committer:
         pending = shared.durability.take(small=now < self._spill_at)
         entries = shared.journal.take()
         sync = shared.durability.sync_wanted
-        batch = self._batch(snapshot, pending, entries)
+        batch = self._batch(snapshot, pending, entries, missed)
         for stream, b in spilled:
             batch.entries.append(Entry("buffered", stream, b.epoch, 0, b.first, b.last, b.site, shared.group))
         if closing:
@@ -210,14 +210,14 @@ class Committer:
         core = self._shared.core
         return size < self._max_inbox_bytes and core.waiting.is_used_up(waiting.site) and core.any_gap
 
-    def _batch(self, snapshot: Snapshot, pending: Pending, entries: list[Entry]) -> Batch:
+    def _batch(self, snapshot: Snapshot, pending: Pending, entries: list[Entry], missed: list[Gap]) -> Batch:
         batch = Batch(
             discarded=pending.discarded, late=pending.late, seen_late=pending.seen_late, dead=pending.dead,
             revived=pending.revived, quarantine=pending.quarantine,
             quarantined=[one.delivery for one in pending.quarantined] if pending.quarantined else [],
             unquarantined=pending.unquarantined,
             entries=list(entries), standing=self._shared.durability.standing, takeovers=self._shared.core.takeover,
-            states_until=self._shared.numbers.wanted,
+            states_until=self._shared.numbers.wanted, untold=missed,
         )  # fmt: skip
         for change in snapshot.changes:
             _add_change(batch, change)

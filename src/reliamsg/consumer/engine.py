@@ -164,6 +164,7 @@ class ConsumerEngine:
             shared.core.horizon.learn(shared.inbox.highest_epoch)
             for saved in unsettled:
                 shared.core.restore(restored(saved, shared.core.context), now)
+            shared.events.tell_again(shared.inbox.untold)
             for one in shared.inbox.quarantine.select(Selection(reason=FAR_EPOCH)):
                 shared.core.note_far(one.stream, one.epoch, now)
             for reason in (UNREADABLE, LATER_VERSION):  # this installation may be able to read more

@@ -114,6 +114,11 @@ class ProtocolEvents:
         """The commit that was to declare these gaps failed: the next one does."""
         self._missed[:0] = missed
 
+    def tell_again(self, missed: list[Gap]) -> None:
+        """The process ended when these gaps had been declared, perhaps before the application was told. It is told
+        after the next commit."""
+        self._missed += missed
+
     def committed(self, missed: list[Gap]) -> None:
         """The commit that declares these gaps is durable."""
         for gap in missed:

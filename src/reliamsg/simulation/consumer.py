@@ -209,6 +209,7 @@ class ConsumerProcess(Process):
             site.close(lambda: 1.0)
         engine.flush(now, closing=True)
         engine.finish_export(now)
+        self._take_errors(engine)
         engine.shared.health.close()
         self.abandon_client()
 
@@ -261,6 +262,15 @@ class ConsumerProcess(Process):
             self._replay_dead_letters(engine)
         if self._installation.is_outdated:
             self._count_unreadable(engine)
+        self._take_errors(engine)
+        fatal = engine.shared.health.fatal
+        if fatal is not None:
+            self._fail(fatal)
+            return None
+        return deadline
+
+    def _take_errors(self, engine: ConsumerEngine) -> None:
+        """The application's ``on_error`` is called."""
         errors = engine.shared.health.take_errors()
         self.judge.reported(self.name, errors)
         for error in errors:
@@ -270,11 +280,6 @@ class ConsumerProcess(Process):
             elif isinstance(error, GapError):
                 self.note(f"reports: {error}")
                 self._oracle.gap_reported(self.group, self.name, error.gap)
-        fatal = engine.shared.health.fatal
-        if fatal is not None:
-            self._fail(fatal)
-            return None
-        return deadline
 
     def _had_time_to_read(self, engine: ConsumerEngine) -> bool:
         """Whether everything that could not be read before the upgrade must have left the quarantine."""

@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple, cast, get_args
 import msgspec
 
 from reliamsg.errors import StoreCorrupt
-from reliamsg.message import Prev, Stream
+from reliamsg.message import Gap, Prev, Stream
 from reliamsg.store.database import PAGE_BYTES, Connect, Database, get_meta, put_meta
 from reliamsg.store.exported import Exported
 from reliamsg.store.inbox_rows import (
@@ -132,6 +132,7 @@ class Inbox:
                 self.id: str = get_meta(connection, "inbox_id", "")
                 self.standing = self._load_standing(connection)
                 self.takeovers: int = int(get_meta(connection, "takeovers", "0"))
+                self.untold: list[Gap] = self._load_untold(connection)
                 self._held_by_id = Counter(
                     dict(connection.execute("SELECT stream_id, sum(size) FROM held GROUP BY stream_id"))
                 )
@@ -155,6 +156,12 @@ class Inbox:
         if found not in get_args(Standing):
             raise StoreCorrupt(f"{self.path}: unknown standing {found!r}")
         return cast(Standing, found)
+
+    def _load_untold(self, connection: sqlite3.Connection) -> list[Gap]:
+        try:
+            return msgspec.json.decode(get_meta(connection, "untold", "[]"), type=list[Gap])
+        except msgspec.DecodeError as error:
+            raise StoreCorrupt(f"{self.path}: gaps to report: {error}") from None
 
     def close(self) -> None:
         self._database.close()
@@ -206,6 +213,8 @@ class Inbox:
                 self._ids.begin(connection, bool(self.tombstone_count))
                 if batch.standing not in (None, self.standing):
                     put_meta(connection, "standing", batch.standing)
+                if batch.untold or self.untold:
+                    put_meta(connection, "untold", msgspec.json.encode(batch.untold).decode())
                 if batch.states_until:
                     put_meta(connection, "states_reserved", str(batch.states_until))
                 if batch.takeovers > self.takeovers:
@@ -230,6 +239,7 @@ class Inbox:
         if batch.forgotten:
             self.tombstone_count += sum(left is not None for _, left in batch.forgotten)
             self.drop_ids([stream for stream, _ in batch.forgotten])
+        self.untold = batch.untold
         self.standing = self.standing if batch.standing is None else batch.standing
         self.takeovers = max(self.takeovers, batch.takeovers)
         for stream_id, change in self._held_change.items():

@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from reliamsg.message import Prev, Stream
+from reliamsg.message import Gap, Prev, Stream
 from reliamsg.store.journal import Entry
 from reliamsg.store.quarantine import QuarantinedDelivery
 
@@ -163,6 +163,9 @@ class Batch:
     forgotten: list[tuple[Stream, Tombstone | None]] = field(default_factory=list)
     """Streams to delete. They must not have dead letters or late messages, nor be in any other part of the batch."""
     entries: list[Entry] = field(default_factory=list)
+    untold: list[Gap] = field(default_factory=list)
+    """Gaps that this commit declares, and of which the application is told afterwards. Those of the commit before have
+    been told."""
     standing: Standing | None = None
     """None: unchanged."""
     takeovers: int = 0
