@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from reliamsg.audit.clients import JournalParts
 from reliamsg.audit.numbers import names
 
-__all__ = ["LEAST_SHARE", "outages"]
+__all__ = ["LEAST_SHARE", "outages", "periods"]
 
 LEAST_SHARE = 0.05
 """Less is no outage: clients start and stop."""
@@ -29,7 +29,7 @@ def outages(
     away: dict[str, list[float]] = {site: [0.0] * number for site in wanted}
     running: dict[str, list[float]] = {site: [0.0] * number for site in wanted}
     for journal in journals:
-        for site, low, high, connected in _periods(journal):
+        for site, low, high, connected in periods(journal):
             if site not in wanted:
                 continue
             first = max((low - start) // width, 0)
@@ -46,8 +46,8 @@ def outages(
     return {site: own for site, own in shares.items() if max(own) >= LEAST_SHARE}
 
 
-def _periods(journal: JournalParts) -> Iterator[tuple[str, int, int, bool]]:
-    """Site, begin, end, and whether there was a connection."""
+def periods(journal: JournalParts) -> Iterator[tuple[str, int, int, bool]]:
+    """Site, begin and end in µs, and whether there was a connection. Each opening begins without one."""
     changes: dict[str, list[tuple[int, str, bool]]] = defaultdict(list)
     for _, fact in journal.rows:
         if fact.kind in ("connected", "disconnected") and fact.site:

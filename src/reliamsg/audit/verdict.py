@@ -15,6 +15,7 @@ from reliamsg.audit.found import EVIDENCE, Finding, describe
 from reliamsg.audit.incidents import as_dicts, incidents_of_clients, worst_incidents
 from reliamsg.audit.kinds import KINDS, PRECEDENCE
 from reliamsg.audit.lineage import Histories
+from reliamsg.audit.operation import operation
 from reliamsg.audit.tasks import MAX_FINDINGS, Summary, worst_first
 from reliamsg.audit.through import DEMANDS, Through, clients_as_dicts, find_through, offset_of
 from reliamsg.audit.times import as_time
@@ -155,6 +156,7 @@ def compose(
         "sites": {
             site: {name: counts[name] for name in SITE_COUNTS} for site, counts in sorted(total.sites.items())
         },
+        "operation": _operation(known, clients),
         "lost_ranges": [as_dict(each, hops=True) for each in worst_first(total.losses)],
         "lost_ranges_total": total.losses_total,
         "evidence": {
@@ -175,6 +177,16 @@ def compose(
         "findings_total": sum(kinds.values()),
         "rows": known.rows,
     }
+
+
+def _operation(known: Histories, clients: Clients) -> dict[str, Any]:
+    """How often clients and sites were away, and how fast sites confirm."""
+    found = operation(known.journals)
+    for site, own in found["sites"].items():
+        counts = clients.latencies.get(("confirmed", site), {})
+        hops = quantiles({("confirmed", site): counts})
+        own["confirm_seconds"] = next((each["p50"] for each in hops.values()), None)
+    return found
 
 
 def _of_state(proof: Proof) -> dict[str, bool]:

@@ -12,7 +12,7 @@ from reliamsg.cli.status import SEE_EXIT_CODES, Status
 from reliamsg.terminal import say, say_json
 
 if TYPE_CHECKING:
-    from reliamsg.plan import Compared, Plan
+    from reliamsg.plan import Compared, Estimated, Plan
 
 __all__ = ["plan"]
 
@@ -29,6 +29,12 @@ __all__ = ["plan"]
     help="The probability of loss per message to stay below, such as 1e-9.",
 )
 @click.option(
+    "--audit",
+    type=click.Path(file_okay=False),
+    metavar="DIR",
+    help="Use the rates that an audit shows, where it does. DIR is the output of 'reliamsg audit --out'.",
+)
+@click.option(
     "--page",
     type=click.Path(dir_okay=False),
     metavar="FILE.html",
@@ -41,6 +47,7 @@ def plan(
     producer: str | None,
     group: str | None,
     target: float | None,
+    audit: str | None,
     page: str | None,
     as_json: bool,
 ) -> int:
@@ -52,19 +59,24 @@ def plan(
 
     With --target, exits with 1 if the client does not reach it, and prints the cheapest change that does.
     """
-    from reliamsg.plan import make_plan, read_client, read_rates, write_page
+    from reliamsg.plan import estimate, make_plan, read_client, read_rates, write_page
 
     if config is None and (producer is not None or group is not None):
         raise click.UsageError("--producer and --group choose from CONFIG: give a configuration file")
     found = read_rates(rates)
     client = read_client(config, producer, group) if config is not None else None
+    estimated = estimate(found, audit) if audit is not None else None
+    found = estimated.rates if estimated is not None else found
     result = make_plan(found, client, target=target)
     if page is not None:
         write_page(page, found, client)
+    upper = make_plan(estimated.upper, client).client if estimated is not None else None
     if as_json:
-        say_json(_as_json(result))
+        say_json(_as_json(result) | _estimates_json(estimated, upper))
     else:
         _print(result)
+        if estimated is not None and upper is not None:
+            _print_estimates(estimated, upper)
     return Status.OK if result.reached else Status.INCOMPLETE
 
 
@@ -90,6 +102,30 @@ def _compared_json(one: Compared) -> dict[str, Any]:
         "duplicated_per_year": one.duplicated_per_year,
         **fate,
     }
+
+
+def _estimates_json(estimated: Estimated | None, upper: Compared | None) -> dict[str, Any]:
+    if estimated is None or upper is None:
+        return {}
+    return {
+        "estimates": [asdict(one) for one in estimated.estimates],
+        "kept": list(estimated.kept),
+        "upper": _compared_json(upper),
+    }
+
+
+def _print_estimates(estimated: Estimated, upper: Compared) -> None:
+    say("estimated from the audit (intervals of 95 %; without an event, the upper end counts)")
+    say(f"  {'':<36}{'in the file':>12}{'used':>10}   {'interval':<22}seen")
+    for one in estimated.estimates:
+        interval = seen = ""
+        if one.events is not None:
+            interval = f"{one.low:.3g} to {one.high:.3g}"
+            seen = f"{one.events} in {one.years:.3g} years"
+        say(f"  {one.name:<36}{one.given:>12.3g}{one.value:>10.3g}   {interval:<22}{seen}".rstrip())
+    for line in estimated.kept:
+        say(f"  from the file: {line}")
+    say(f"  with all upper ends, {upper.fate.missing:.3g} of the messages are lost or declared missing")
 
 
 def _print(plan: Plan) -> None:

@@ -5,6 +5,7 @@ client, and opens no file of one.
 """
 
 from reliamsg.plan.client import Client, read_client
+from reliamsg.plan.estimates import Estimate, Estimated, estimate
 from reliamsg.plan.model import Fate
 from reliamsg.plan.page import write_page
 from reliamsg.plan.planning import Change, Compared, Influence, Plan, make_plan
@@ -25,6 +26,8 @@ __all__ = [
     "Client",
     "Compared",
     "ConsumerRates",
+    "Estimate",
+    "Estimated",
     "Fate",
     "Influence",
     "Partitions",
@@ -33,6 +36,7 @@ __all__ = [
     "Rates",
     "SiteRates",
     "Traffic",
+    "estimate",
     "make_plan",
     "read_client",
     "read_rates",

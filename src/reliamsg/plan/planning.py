@@ -13,7 +13,7 @@ from reliamsg.arguments import check_number
 from reliamsg.errors import ConfigError
 from reliamsg.plan.client import Client
 from reliamsg.plan.model import Fate, fate_of
-from reliamsg.plan.rates import YEAR, Partitions, Rates, SiteRates
+from reliamsg.plan.rates import YEAR, KeyPath, Partitions, Rates, SiteRates, value_at, with_value
 from reliamsg.plan.system import plain_system, system_of
 from reliamsg.policy import Confirm, Quorum
 
@@ -128,34 +128,7 @@ def _alternatives(rates: Rates, client: Client) -> Iterator[Compared]:
             yield _compared(str(one), rates, fate_of(system_of(rates, one)))
 
 
-Path = tuple[str, ...]
-
-
-def _get(rates: Rates, path: Path) -> float:
-    found: object = rates
-    for name in path:
-        found = found[name] if isinstance(found, dict) else getattr(found, name)
-    assert isinstance(found, float | int)
-    return float(found)
-
-
-def _set(rates: Rates, path: Path, value: float) -> Rates:
-    """A copy of `rates` with one value replaced."""
-
-    def replaced(found: object, path: Path) -> object:
-        if not path:
-            return value
-        if isinstance(found, dict):
-            return found | {path[0]: replaced(found[path[0]], path[1:])}
-        assert isinstance(found, msgspec.Struct)
-        return msgspec.structs.replace(found, **{path[0]: replaced(getattr(found, path[0]), path[1:])})
-
-    changed = replaced(rates, path)
-    assert isinstance(changed, Rates)
-    return changed
-
-
-def _paths(rates: Rates, client: Client) -> Iterator[Path]:
+def _paths(rates: Rates, client: Client) -> Iterator[KeyPath]:
     """The keys of everything that concerns the client."""
     for table in ("producer", "consumer", "all_sites"):
         yield from ((table, key) for key in getattr(rates, table).__struct_fields__)
@@ -189,9 +162,9 @@ def _influences(rates: Rates, client: Client, fate: Fate) -> list[Influence]:
 
     found = []
     for path in _paths(rates, client):
-        value = _get(rates, path)
+        value = value_at(rates, path)
         if value or path[-1].endswith("per_year"):
-            by = slope(value, lambda tried, path=path: _missing(_set(rates, path, tried), client))  # type: ignore[misc]
+            by = slope(value, lambda tried, path=path: _missing(with_value(rates, path, tried), client))  # type: ignore[misc]
             found.append(influence(".".join(path), value, by))
     if client.release == "confirmed":
         by = slope(
@@ -233,13 +206,13 @@ def _changes(rates: Rates, client: Client, target: float) -> Iterator[Change]:
     path = ("producer", "disk_losses_per_year")
 
     def with_disk(part: float) -> float:
-        return _missing(_set(rates, path, disk * part), kept)
+        return _missing(with_value(rates, path, disk * part), kept)
 
     if disk and with_disk(0.0) <= target < with_disk(1.0):
         part = _boundary(lambda exponent: with_disk(10.0**-exponent) <= target, 0.0, 15.0)
         allowed = disk * 10.0**-part
         text = f'release = "consumed", and an outbox that is lost at most {allowed:.2g} times a year'
-        yield change(text, "a replicated disk", _set(rates, path, allowed), kept)
+        yield change(text, "a replicated disk", with_value(rates, path, allowed), kept)
 
 
 def _longer_retention(rates: Rates, client: Client, target: float) -> Change:

@@ -14,17 +14,21 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import msgspec
+import msgspec.structs
 from msgspec import UNSET, Struct, UnsetType
 
 from reliamsg.errors import ConfigError
 
 __all__ = [
-    "YEAR", "AllSites", "ConsumerRates", "Partitions", "ProducerRates", "Rates", "SiteRates", "Traffic",
-    "read_rates",
+    "YEAR", "AllSites", "ConsumerRates", "KeyPath", "Partitions", "ProducerRates", "Rates", "SiteRates", "Traffic",
+    "read_rates", "value_at", "with_value",
 ]  # fmt: skip
 
 YEAR = 365.25 * 86400.0
 """Seconds per year."""
+
+KeyPath = tuple[str, ...]
+"""The keys that lead to a number, such as ``("sites", "dc1", "outage_seconds")``."""
 
 Handling = Literal["autoheal", "ignore", "pause_minority", "quorum"]
 HANDLINGS: tuple[str, ...] = get_args(Handling)
@@ -146,6 +150,31 @@ class Rates(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     all_sites: AllSites
     cluster: SiteRates | UnsetType = UNSET
     """A single cluster, for comparison with the sites."""
+
+
+def value_at(rates: Rates, path: KeyPath) -> float:
+    """The number at a path of keys."""
+    found: object = rates
+    for name in path:
+        found = found[name] if isinstance(found, dict) else getattr(found, name)
+    assert isinstance(found, float | int)
+    return float(found)
+
+
+def with_value(rates: Rates, path: KeyPath, value: float) -> Rates:
+    """A copy of `rates` with one value replaced."""
+
+    def replaced(found: object, path: KeyPath) -> object:
+        if not path:
+            return value
+        if isinstance(found, dict):
+            return found | {path[0]: replaced(found[path[0]], path[1:])}
+        assert isinstance(found, msgspec.Struct)
+        return msgspec.structs.replace(found, **{path[0]: replaced(getattr(found, path[0]), path[1:])})
+
+    changed = replaced(rates, path)
+    assert isinstance(changed, Rates)
+    return changed
 
 
 def read_rates(path: str | os.PathLike[str]) -> Rates:
