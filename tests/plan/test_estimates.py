@@ -62,7 +62,12 @@ def found_in(tmp_path: Path, **changed: Any) -> dict[str, Estimate]:
 @pytest.mark.parametrize(
     ("events", "low", "high"),
     # Half of the quantiles of chi squared: 0.025 with 2 k degrees of freedom, 0.975 with 2 k + 2.
-    [(1, 0.025318, 5.571643), (5, 1.623486, 11.668332), (20, 12.216520, 30.888383), (100, 81.363973, 121.627196)],
+    [
+        (1, 0.025318, 5.571643),
+        (5, 1.623486, 11.668332),
+        (20, 12.216520, 30.888383),
+        (100, 81.363973, 121.627196),
+    ],
 )
 def test_intervals_are_exact(events: int, low: float, high: float, tmp_path: Path) -> None:
     one = found_in(

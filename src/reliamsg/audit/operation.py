@@ -111,7 +111,9 @@ def _sites(journals: Iterable[JournalParts]) -> dict[str, _Away]:
         found[site] = away = _Away()
         running = reachable = 0
         gone = False
-        for (at, running_change, reachable_change), (following, *_) in pairwise([*sorted(own), (max(own)[0], 0, 0)]):
+        for (at, running_change, reachable_change), (following, *_) in pairwise(
+            [*sorted(own), (max(own)[0], 0, 0)]
+        ):
             running += running_change
             reachable += reachable_change
             if not running or following == at:
