@@ -12,6 +12,7 @@ import re
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
@@ -186,6 +187,16 @@ def test_urls_become_those_of_running_brokers(
     urls = brokers(page)
     assert len(set(urls.values())) == 3
     run_page(page, tmp_path, urls)
+
+
+def test_the_table_of_extras_is_complete() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    _, _, page = (ROOT / "docs/reference/cli.md").read_text().partition("## Extras\n")
+    rows = re.findall(r"^\| `(\w+)` \| .+ \| (.+) \|$", page.partition("\n## ")[0], re.MULTILINE)
+    assert [name for name, _ in rows] == sorted(extras)
+    for name, installs in rows:
+        needed = {re.split(r"[>=<]", each)[0].replace("-", "_") for each in extras[name]}
+        assert {each.lower().replace("-", "_") for each in installs.split(", ")} == needed, name
 
 
 class TestBlocks:
