@@ -37,6 +37,31 @@ def test_no_seed_breaks_a_promise(part: int, size: Size) -> None:
     assert not failed
 
 
+@pytest.mark.parametrize(
+    ("seed", "faults"),
+    [
+        # A group that begins with the latest waits for messages, none of which has arrived.
+        (
+            914878803180,
+            "misroute,refuse,broker_down,broker_empty,two_sessions,cut_up,cut_down,delay,torn_write,torn_checkpoint,"
+            "pause,disk_full,fsync_error,far_epoch",
+        ),
+        # A consumer finds a gap in its last commit.
+        (
+            908363731119,
+            "crash,crash_before_commit,torn_write,pause,restart,restored,restored_inbox,wal_lost,forged",
+        ),
+        # A group waits for messages that it has received under other numbers.
+        (
+            160272186178,
+            "swallow,reorder,two_sessions,address_refused,crash,restored,streams_forgotten,clock_off",
+        ),
+    ],
+)
+def test_a_run_ends_when_everything_has_had_its_time(seed: int, faults: str) -> None:
+    assert not run(draw(seed, 200, faults.split(","))).violations
+
+
 def test_without_faults_all_is_well_and_soon_over() -> None:
     for seed in range(5):
         outcome = run(draw(seed, 60, ()))
