@@ -43,6 +43,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "forks": set(),
     "terminal": set(),
     "files": set(),
+    "pages": set(),
     "logs": set(),
     "parquet": set(),
     "version": set(),
@@ -85,11 +86,11 @@ MAY_IMPORT: dict[str, set[str]] = {
         "store.head",
         "export.target",
     },
-    "audit": BASE | {"parquet", "store.segment"},
+    "audit": BASE | {"pages", "parquet", "store.segment"},
     "simulation": BASE | MIDDLE | UPPER | {"runtime", "checker"},
     "doctor": BASE | MIDDLE | {"configfile", "export"},
     # Computes with rates and settings only.
-    "plan": {"arguments", "configfile", "errors", "files", "policy"},
+    "plan": {"arguments", "configfile", "errors", "files", "pages", "policy"},
     "cli": BASE
     | MIDDLE
     | UPPER

@@ -15,6 +15,7 @@ from reliamsg.errors import (
     InboxWriteError,
     StoreCorrupt,
 )
+from reliamsg.message import Gap
 from reliamsg.store.inbox_view import read_dead_letters
 from tests.consumer.control_tools import FakeProducer
 from tests.consumer.test_journals import rows
@@ -190,22 +191,37 @@ def test_after_a_commit_that_may_have_been_written_or_not_nothing_is_written_wha
     assert seqs(bench.take()) == [1, 2, 3, 4, 5]
 
 
-def test_a_gap_that_was_missed_is_reported_once_that_is_durable(tmp_path: Path) -> None:
-    """Otherwise a consumer that terminates in the meantime could deliver messages that it had reported as lost."""
+def _joined_at_5(tmp_path: Path) -> tuple[Bench, FakeProducer]:
+    """A group that has no messages before 5, as far as it knows."""
     bench = Bench(tmp_path / "inbox.db", gap_timeout=1.0)
     producer = FakeProducer(bench)
     send(bench.network["dc1"], 5, 8)
     bench.settle(2.0)
     assert seqs(bench.take()) == [5, 6, 7, 8]
-    disk = Full(bench)
+    return bench, producer
+
+
+def _say_that_the_group_joined_at_1(producer: FakeProducer) -> None:
     producer.status((1, 8), since={GROUP: (10, 1)})
+
+
+def _gaps(bench: Bench) -> list[Gap]:
+    errors = bench.engine.shared.health.take_errors()
+    return [error.gap for error in errors if isinstance(error, GapError)]
+
+
+def test_a_gap_that_was_missed_is_reported_once_that_is_durable(tmp_path: Path) -> None:
+    """Otherwise a consumer that terminates in the meantime could deliver messages that it had reported as lost."""
+    bench, producer = _joined_at_5(tmp_path)
+    disk = Full(bench)
+    _say_that_the_group_joined_at_1(producer)
     bench.settle(3.0)
     health = bench.engine.shared.health
     assert disk.failed > 1
     assert [type(error) for error in health.take_errors()] == [InboxWriteError]
     disk.full = False
     bench.settle(2.0)
-    missed = [error.gap for error in health.take_errors() if isinstance(error, GapError)]
+    missed = _gaps(bench)
     assert [(gap.epoch, gap.first, gap.last, gap.reason) for gap in missed] == [(10, 1, 4, "joined late")]
     (row,) = rows(bench.path, "declared")
     assert (row.first, row.last) == (1, 4)
@@ -213,12 +229,8 @@ def test_a_gap_that_was_missed_is_reported_once_that_is_durable(tmp_path: Path) 
 
 def test_a_gap_that_was_missed_is_reported_again_if_the_process_ended_before_that(tmp_path: Path) -> None:
     """It is declared then, and nothing declares it a second time."""
-    bench = Bench(tmp_path / "inbox.db", gap_timeout=1.0)
-    producer = FakeProducer(bench)
-    send(bench.network["dc1"], 5, 8)
-    bench.settle(2.0)
-    assert seqs(bench.take()) == [5, 6, 7, 8]
-    producer.status((1, 8), since={GROUP: (10, 1)})
+    bench, producer = _joined_at_5(tmp_path)
+    _say_that_the_group_joined_at_1(producer)
 
     class Killed(BaseException):
         pass
@@ -235,8 +247,5 @@ def test_a_gap_that_was_missed_is_reported_again_if_the_process_ended_before_tha
     for times in (1, 0, 0):  # once it was reported, it is not reported again
         bench.reopen()
         bench.settle(3.0)
-        missed = [
-            error.gap for error in bench.engine.shared.health.take_errors() if isinstance(error, GapError)
-        ]
-        assert [(gap.first, gap.last, gap.reason) for gap in missed] == [(1, 4, "joined late")] * times
+        assert [(gap.first, gap.last, gap.reason) for gap in _gaps(bench)] == [(1, 4, "joined late")] * times
     assert len(rows(bench.path, "declared")) == 1

@@ -28,8 +28,9 @@ _HEADER = "| setting | values | default | meaning |\n|---|---|---|---|\n"
 
 def with_tables(page: str) -> str:
     """The page with the tables that the package's schema yields in place of its own."""
+    tables = schema()["$defs"]
     for kind, table in TABLES.items():
-        rows = "".join(_rows(kind, schema()["$defs"][table]))
+        rows = "".join(_rows(kind, tables[table]))
         start, end = f"<!-- {kind} -->\n", f"<!-- end of {kind} -->"
         before, rest = page.split(start)
         _, after = rest.split(end)

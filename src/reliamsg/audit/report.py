@@ -8,8 +8,6 @@ screens.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -38,6 +36,7 @@ from reliamsg.audit.report_views import (
     summary,
 )
 from reliamsg.audit.report_words import compact, counts, duration, grouped, moment, quantile, times
+from reliamsg.pages import content_policy
 from reliamsg.terminal import printable
 
 __all__ = ["MAX_BYTES", "data", "render", "write"]
@@ -131,7 +130,7 @@ def _render(verdict: Mapping[str, Any], data: Mapping[str, Any], limits: _Limits
         made=moment(datetime.now(UTC).timestamp() * 1e6),
         style=Markup(style),
         script=Markup(script),
-        policy=_policy(script, style),
+        policy=content_policy(script, style),
     )
 
 
@@ -205,16 +204,6 @@ def _json(value: object) -> Markup:
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return Markup(text)
-
-
-def _policy(script: str, style: str) -> str:
-    def hashed(text: str) -> str:
-        return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
-
-    return (
-        f"default-src 'none'; script-src {hashed(script)}; style-src {hashed(style)}; base-uri 'none';"
-        " form-action 'none'"
-    )
 
 
 def _short(text: str, length: int = 300) -> str:

@@ -6,8 +6,6 @@ of sites come from files; the script shows them as text only.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import os
 import re
@@ -19,6 +17,7 @@ from typing import Any
 import msgspec
 
 from reliamsg.files import replace_file
+from reliamsg.pages import content_policy
 from reliamsg.plan.client import Client
 from reliamsg.plan.rates import Rates
 from reliamsg.plan.system import system_of
@@ -38,8 +37,7 @@ def write_page(path: str | os.PathLike[str], rates: Rates, client: Client | None
     style = _template("page.css")
     script = _template("model.js") + _template("page.js")
     replaced = {
-        "style-hash": _hash(style),
-        "script-hash": _hash(script),
+        "policy": content_policy(script, style),
         "style": style,
         "script": script,
         "data": _data(rates, chosen),
@@ -50,10 +48,6 @@ def write_page(path: str | os.PathLike[str], rates: Rates, client: Client | None
 
 def _template(name: str) -> str:
     return resources.files("reliamsg.plan").joinpath("templates", name).read_text("utf-8")
-
-
-def _hash(text: str) -> str:
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
 def _data(rates: Rates, client: Client) -> str:
