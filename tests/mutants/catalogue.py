@@ -3152,6 +3152,17 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "one-part-for-each-opening",
+        "protocol/receiver/past_epochs.py",
+        "        self.report(epoch, incarnation, reason)\n        key = ",
+        "        if not self.report(epoch, incarnation, reason):\n            return\n        key = ",
+        "P9: nothing tells of the second part that an outbox lost which was restored twice",
+        ByTest(
+            "protocol/test_forks.py::test_each_part_that_an_opening_did_not_know_of_is_journalled[False]",
+            "assert of_the_last == [(30, 210, known(10, 70, 10)), (30, 210, known(20, 140, 7))]",
+        ),
+    ),
+    Mutant(
         "behind-no-fork",
         "protocol/receiver/stream.py",
         "            if self.epochs.was_passed_over(epoch):\n",

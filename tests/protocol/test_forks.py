@@ -51,7 +51,31 @@ def test_what_arrives_from_beyond_the_end_of_an_epoch_was_not_known_to_the_openi
     assert conflicts(group) == [(20, 140, known(10, 70, 14, entered=30))]
     assert len(seen(group.core).conflicts) == 1
     group.arrive("dc2", 10, 70, None, 11, 16)
-    assert len(conflicts(group)) == 1, "once for each opening"
+    assert conflicts(group)[1:] == [(20, 140, known(10, 70, 16, entered=30))], (
+        "what more is known is journalled"
+    )
+    group.arrive("dc1", 10, 70, None, 11, 16)
+    assert len(conflicts(group)) == 2
+    assert len(seen(group.core).conflicts) == 1, "the opening is reported once"
+
+
+@pytest.mark.parametrize("announced", [False, True])
+def test_each_part_that_an_opening_did_not_know_of_is_journalled(announced: bool) -> None:
+    """The outbox was restored twice: the second copy has what the first one lost, and what was published since."""
+    group, teller = group_of(), Teller()
+    for epoch, count in ((10, 8), (20, 5)):
+        teller.open(epoch)
+        teller.publish(count)
+    teller.open(30)
+    group.arrive("dc1", 20, 140, Prev(10, 70, 8), 1, 7 if announced else 5)
+    group.hear(teller.status())
+    group.wait(1.0)
+    if not announced:
+        group.arrive("dc1", 30, 210, Prev(20, 140, 5), 1, 2)
+        group.arrive("dc2", 20, 140, None, 6, 7)
+    of_the_last = [told for told in conflicts(group) if told[0] == 30]
+    assert of_the_last == [(30, 210, known(10, 70, 10)), (30, 210, known(20, 140, 7))]
+    assert len(seen(group.core).conflicts) == 2, "each opening is reported once"
 
 
 def test_an_epoch_between_two_that_follow_each_other_was_not_known_to_the_later_one() -> None:

@@ -62,6 +62,15 @@ def test_a_run_ends_when_everything_has_had_its_time(seed: int, faults: str) -> 
     assert not run(draw(seed, 200, faults.split(","))).violations
 
 
+def test_each_restore_of_an_outbox_leaves_evidence() -> None:
+    """A copy of a copy: the group had met the opening before, and reported it for what the first copy had lost."""
+    faults = (
+        "confirm_and_lose,early_confirm,topic_unanswered,control_unrouted,cut_up,control_lost,crash,crash_after_commit,"
+        "disk_full,restored,handler_failed,far_epoch"
+    )
+    assert not run(draw(250892185411, 200, faults.split(","))).violations
+
+
 def test_without_faults_all_is_well_and_soon_over() -> None:
     for seed in range(5):
         outcome = run(draw(seed, 60, ()))

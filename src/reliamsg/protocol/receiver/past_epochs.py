@@ -24,18 +24,21 @@ __all__ = ["ANOTHER_INCARNATION", "PastEpochs"]
 
 ANOTHER_INCARNATION = "another incarnation of a known epoch"
 MAX_REPORTED = 100
-"""Conflicts of a stream that are reported; others are only counted."""
+"""Openings of a stream's producer that are reported, and pairs of an opening and an epoch that are journalled; others
+are only counted."""
 
 
 class PastEpochs:
     """Declares and reports what is learned about the epochs behind one stream."""
 
-    __slots__ = ("_closed", "_context", "_epochs", "_reported", "_stream")
+    __slots__ = ("_closed", "_context", "_epochs", "_journalled", "_reported", "_stream")
 
     def __init__(self, stream: Stream, context: GroupContext, epochs: EpochChain, closed: ClosedGaps) -> None:
         self._stream, self._context = stream, context
         self._epochs, self._closed = epochs, closed
         self._reported: set[tuple[int, int]] = set()
+        self._journalled: dict[tuple[int, int, int, int], int] = {}
+        """By opening and epoch, as epoch and incarnation each: up to where the opening did not know of the epoch."""
 
     # -- superseded -------------------------------------------------------------------------------------------
 
@@ -143,10 +146,7 @@ class PastEpochs:
             if epoch < announced.epoch and last < known:
                 own = announced.epoch, announced.incarnation
                 reason = f"epoch {announced.epoch} says that {epoch} ended at {last}, {known} is known"
-                if self.report(*own, reason):
-                    context = self._context
-                    context.emit(self._conflict(*own, reason, Finished(epoch, incarnation, known)))
-                    context.mark(self._stream)
+                self._report_fork(*own, reason, Finished(epoch, incarnation, known))
 
     def names_another_history(self, announced: Announced, site: str) -> bool:
         """Whether a status names a known epoch with another incarnation; that is reported."""
@@ -191,7 +191,13 @@ class PastEpochs:
             self._report_fork(epoch, incarnation, reason, known)
 
     def _report_fork(self, epoch: int, incarnation: int, reason: str, known: Finished) -> None:
-        if self.report(epoch, incarnation, reason):
+        """Report the opening once, and journal everything that it did not know: its outbox may be a copy of a copy, and
+        either may have lost a part."""
+        self.report(epoch, incarnation, reason)
+        key = (epoch, incarnation, known.epoch, known.incarnation)
+        journalled = self._journalled.get(key)
+        if len(self._journalled) < MAX_REPORTED if journalled is None else journalled < known.last:
+            self._journalled[key] = known.last
             self._context.emit(self._conflict(epoch, incarnation, reason, known))
             self._context.mark(self._stream, urgent=True)
 
