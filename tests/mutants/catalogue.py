@@ -3154,8 +3154,8 @@ MUTANTS = (
     Mutant(
         "one-part-for-each-opening",
         "protocol/receiver/past_epochs.py",
-        "        self.report(epoch, incarnation, reason)\n        key = ",
-        "        if not self.report(epoch, incarnation, reason):\n            return\n        key = ",
+        "        self.report(epoch, incarnation, reason)\n        if self._record(epoch, incarnation, known):\n",
+        "        if self.report(epoch, incarnation, reason):\n",
         "P9: nothing tells of the second part that an outbox lost which was restored twice",
         ByTest(
             "protocol/test_forks.py::test_each_part_that_an_opening_did_not_know_of_is_journalled[False]",

@@ -59,6 +59,18 @@ def test_what_arrives_from_beyond_the_end_of_an_epoch_was_not_known_to_the_openi
     assert len(seen(group.core).conflicts) == 1, "the opening is reported once"
 
 
+def test_what_was_journalled_when_an_epoch_was_entered_is_not_journalled_again() -> None:
+    group, teller = group_of(), Teller()
+    for epoch, count in ((10, 8), (20, 7)):
+        teller.open(epoch)
+        teller.publish(count)
+    group.arrive("dc1", 20, 140, Prev(10, 70, 8), 1, 5)
+    for _ in range(2):
+        group.hear(teller.status())
+        group.wait(1.0)
+    assert conflicts(group) == [(20, 140, known(10, 70, 10))]
+
+
 @pytest.mark.parametrize("announced", [False, True])
 def test_each_part_that_an_opening_did_not_know_of_is_journalled(announced: bool) -> None:
     """The outbox was restored twice: the second copy has what the first one lost, and what was published since."""

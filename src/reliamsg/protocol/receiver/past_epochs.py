@@ -135,7 +135,8 @@ class PastEpochs:
             self._report_fork(epoch, incarnation, joint.reason, known)
 
     def report_entered_fork(self, epoch: int, incarnation: int, reason: str, known: Finished) -> None:
-        """The stream enters an epoch that did not know of the one before it."""
+        """The stream enters an epoch that did not know of the one before it. This is journalled in any case."""
+        self._record(epoch, incarnation, known)
         self._context.emit(self._conflict(epoch, incarnation, reason, known))
         self.report(epoch, incarnation, reason)
 
@@ -194,12 +195,19 @@ class PastEpochs:
         """Report the opening once, and journal everything that it did not know: its outbox may be a copy of a copy, and
         either may have lost a part."""
         self.report(epoch, incarnation, reason)
-        key = (epoch, incarnation, known.epoch, known.incarnation)
-        journalled = self._journalled.get(key)
-        if len(self._journalled) < MAX_REPORTED if journalled is None else journalled < known.last:
-            self._journalled[key] = known.last
+        if self._record(epoch, incarnation, known):
             self._context.emit(self._conflict(epoch, incarnation, reason, known))
             self._context.mark(self._stream, urgent=True)
+
+    def _record(self, epoch: int, incarnation: int, known: Finished) -> bool:
+        """Record up to where an opening did not know of an epoch; returns whether that is further than before."""
+        key = (epoch, incarnation, known.epoch, known.incarnation)
+        if key not in self._journalled and len(self._journalled) >= MAX_REPORTED:
+            return False
+        further = known.last > self._journalled.get(key, -1)
+        if further:
+            self._journalled[key] = known.last
+        return further
 
     def _conflict(self, epoch: int, incarnation: int, reason: str, known: Finished) -> Note:
         """The journal row for an opening that did not know of an epoch, or not up to that number."""
